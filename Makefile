@@ -1,0 +1,42 @@
+# Two commands matter: `make demo` and `make test`. Both do all the set-up themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.paceline-ready
+
+.PHONY: demo test check setup soak bench bench-core docs clean
+
+demo: setup  ## train XOR under every mode with one 3x straggler, and compare
+	$(BIN)/paceline demo
+
+test: setup check  ## everything a change must pass
+	$(BIN)/pytest -n 2
+
+check: setup  ## format, lint, types, import rules
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+soak: setup  ## long runs that do not belong into every test
+	$(BIN)/pytest -m soak -n 0
+
+bench: bench-core  ## all benchmarks
+
+bench-core: setup  ## ratios to peers measured in the same run; JSON in benchmarks/results
+	$(BIN)/python -m benchmarks.core
+
+docs: setup  ## write the generated reference pages anew
+	$(BIN)/python -m docs.generate
+
+setup: $(STAMP)  ## create .venv and install everything the tests need
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: paceline needs Python 3.11 or newer, and $(PYTHON) is older"; echo "hint: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 4; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+clean:  ## remove what was built; runs/ stays
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Measurements, as ratios to a peer in the same run: interleaved, repeated, JSON out."""

@@ -1,0 +1,1 @@
+"""One function per use case; the first composition root."""

@@ -1,0 +1,31 @@
+"""What a long command tells whoever watches it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a run stands. `step` is the slowest worker's number of finished steps."""
+
+    step: int
+    total_steps: int
+    loss: float | None
+    samples_per_s: float
+    workers_alive: int
+    num_workers: int
+    elapsed_s: float
+
+
+class Watcher(Protocol):
+    def progress(self, progress: Progress) -> None: ...
+
+    def note(self, text: str) -> None:
+        """One line for a person: a change of state."""
+        ...
+
+
+class SilentWatcher:
+    def progress(self, progress: Progress) -> None: ...
+
+    def note(self, text: str) -> None: ...

@@ -1,0 +1,165 @@
+"""How is a plan carried out? Start workers, follow them, and leave a run folder that says it all.
+
+The folder: `plan.json`, `events.jsonl`, `logs/`, `checkpoints/`, `result.json`.
+Whatever shows or compares runs reads that folder and nothing else.
+"""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from paceline import __version__
+from paceline.app.progress import Progress, Watcher
+from paceline.clock import SystemClock, monotonic_s, unix_now_s
+from paceline.errors import TrainingError
+from paceline.events.log import EventLog, write_header
+from paceline.events.read import read_history
+from paceline.events.summary import Summary, summarise
+from paceline.launchers.local import Ended, LocalLauncher, Message
+from paceline.plan.codec import Json, dumps, plan_hash, to_json
+from paceline.plan.plan import EventDetail, Plan
+
+RESULT_SCHEMA = "paceline.result/1"
+
+
+def warm_up() -> LocalLauncher:
+    """Begin to import torch, in a helper process, while the caller still reads its configuration."""
+    return LocalLauncher()
+
+
+def train(
+    plan: Plan,
+    run_dir: Path,
+    watcher: Watcher,
+    *,
+    warm: LocalLauncher | None = None,
+    resume_from: Path | None = None,
+) -> dict[str, Json]:
+    """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open."""
+    started_ns, started_s = SystemClock().now_ns(), monotonic_s()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "plan.json").write_text(dumps(plan))
+    log = _begin_log(plan, run_dir, started_ns)
+    launcher = warm or LocalLauncher()
+    try:
+        with _ctrl_c_stops(launcher, watcher, log) as asked_by:
+            follow = _Follower(plan, watcher, started_s)
+            ended = launcher.run(plan, run_dir, on_message=follow, resume_from=resume_from)
+    except BaseException:
+        log.write("run_finished", outcome="failed")
+        raise
+    finally:
+        if warm is None:
+            launcher.close()
+    result = _conclude(plan, run_dir, ended, log, wall_s=monotonic_s() - started_s)
+    if result["stopped_early"]:
+        result["stopped_by"] = asked_by[0]
+    (run_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    return result
+
+
+def _begin_log(plan: Plan, run_dir: Path, started_ns: int) -> EventLog:
+    path = run_dir / "events.jsonl"
+    write_header(path, run=plan.run, plan=plan_hash(plan), t0_ns=started_ns, started_unix_s=unix_now_s())
+    log = EventLog(path, who="launcher", clock=SystemClock())
+    log.write("run_started", plan=plan_hash(plan), launcher=plan.launcher.value)
+    return log
+
+
+class _Follower:
+    """Turns the launcher's messages into progress."""
+
+    def __init__(self, plan: Plan, watcher: Watcher, started_s: float) -> None:
+        self._plan, self._watcher, self._started_s = plan, watcher, started_s
+        self._workers_started_s = started_s
+
+    def __call__(self, message: Message) -> None:
+        if message["ev"] == "started":
+            self._workers_started_s = monotonic_s()
+        if message["ev"] != "progress" or not isinstance(message["steps"], list):
+            return
+        steps = [int(str(s)) for s in message["steps"]]
+        now_s = monotonic_s()
+        samples = sum(s * b for s, b in zip(steps, self._plan.batch_sizes, strict=True))
+        loss = message["loss"]
+        self._watcher.progress(
+            Progress(
+                step=min(steps),
+                total_steps=self._plan.steps,
+                loss=float(loss) if isinstance(loss, float) else None,
+                samples_per_s=samples / max(1e-9, now_s - self._workers_started_s),
+                workers_alive=int(str(message["alive"])),
+                num_workers=self._plan.num_workers,
+                elapsed_s=now_s - self._started_s,
+            )
+        )
+
+
+@contextmanager
+def _ctrl_c_stops(launcher: LocalLauncher, watcher: Watcher, log: EventLog) -> Iterator[list[str]]:
+    """The first Ctrl-C (or SIGTERM) asks for an orderly stop, the second ends everything now."""
+    asked_by: list[str] = []
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if asked_by:
+            launcher.kill()
+            raise KeyboardInterrupt
+        asked_by.append(signal.Signals(number).name)
+        watcher.note("stopping after the current step, with a checkpoint; press Ctrl-C again to end now")
+        log.write("stop_requested", by=asked_by[0])
+        launcher.stop()
+
+    previous = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked_by
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _conclude(plan: Plan, run_dir: Path, ended: Ended, log: EventLog, *, wall_s: float) -> dict[str, Json]:
+    cause = ended.ledger.cause()
+    if cause is not None:
+        log.write("worker_lost", cause=f"{cause.who}: {cause.what}")
+        log.write("run_finished", outcome="failed")
+        raise TrainingError(f"the run failed: {cause.who}: {cause.what}", cause.hint)
+    stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
+    log.write("run_finished", outcome="stopped" if stopped else "finished")
+    log.close()
+    summary = summarise(read_history(run_dir / "events.jsonl"))
+    return _result(plan, run_dir, ended, summary, wall_s=wall_s, stopped=stopped)
+
+
+def _result(
+    plan: Plan, run_dir: Path, ended: Ended, summary: Summary, *, wall_s: float, stopped: bool
+) -> dict[str, Json]:
+    hashes: dict[str, Json] = {
+        who: report["state_sha256"] for who, report in ended.reports.items() if "state_sha256" in report
+    }
+    metrics = next((r["metrics"] for r in ended.reports.values() if "metrics" in r), {})
+    recorded = plan.events is EventDetail.FULL
+    return {
+        "schema": RESULT_SCHEMA,
+        "paceline": __version__,
+        "run": plan.run,
+        "run_dir": str(run_dir),
+        "mode": plan.mode,
+        "task": plan.task,
+        "num_workers": plan.num_workers,
+        "plan": plan_hash(plan),
+        "wall_s": wall_s,
+        "stopped_early": stopped,
+        "metrics": metrics,
+        "state_sha256": hashes,
+        **(_summary_json(summary) if recorded else {}),
+    }
+
+
+def _summary_json(summary: Summary) -> dict[str, Json]:
+    numbers = to_json(summary)
+    assert isinstance(numbers, dict), "a dataclass becomes an object"
+    numbers["bytes"] = {"out": numbers.pop("bytes_out"), "in": numbers.pop("bytes_in")}
+    return numbers

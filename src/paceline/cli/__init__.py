@@ -1,0 +1,1 @@
+"""Parse, call app, print; one file per noun."""

@@ -1,0 +1,94 @@
+"""How does whatever went wrong become an exit code that scripts can trust?
+
+One place for every command: a command's body simply raises.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+import click
+
+from paceline.cli.output import emit_problems
+from paceline.cli.session import Session
+from paceline.errors import ExitCode, PacelineError, Problem
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived. As a KeyboardInterrupt, it stops a run in the same orderly way."""
+
+
+def guard(body: Callable[[], object], session: Session, args: Sequence[str]) -> int:
+    """Run a command's body; report what it raises, and answer with the exit code."""
+    try:
+        outcome = body()
+        sys.stdout.flush()
+        return outcome if isinstance(outcome, int) else ExitCode.OK
+    except click.exceptions.Exit as asked:  # --help, --version
+        return asked.exit_code
+    except BrokenPipeError:
+        # The reader (`head`, a pager) has seen enough. Nothing may be flushed into the pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except BaseException as error:
+        problems, exit_code = _problems_of(error, session)
+        wants_json = session.common.json or "--json" in args
+        emit_problems(session, problems, exit_code, as_json=wants_json)
+        return exit_code
+
+
+def _problems_of(error: BaseException, session: Session) -> tuple[Sequence[Problem], ExitCode]:
+    match error:
+        case click.ClickException():
+            return [_usage_problem(error)], ExitCode.USAGE
+        case PacelineError():
+            return error.problems, error.exit_code
+        case Terminated():
+            return [Problem("stopped by SIGTERM", _AGAIN)], ExitCode.TERMINATED
+        case KeyboardInterrupt() | click.Abort():
+            return [Problem("stopped by Ctrl-C", _AGAIN)], ExitCode.INTERRUPTED
+        case SystemExit() | GeneratorExit():
+            raise error  # whoever raised it has already said why
+        case _:
+            return [_internal_problem(error, session)], ExitCode.INTERNAL
+
+
+_AGAIN = "run the same command to start again"
+
+
+def _usage_problem(error: click.ClickException) -> Problem:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = "paceline" if context is None else context.command_path
+    hint = f"see {path} --help"
+    if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
+        if error.possibilities:
+            hint = f"did you mean {' or '.join(sorted(error.possibilities))}? {hint}"
+        message = error.message
+    else:
+        message = error.format_message()
+    message = message.strip().rstrip(".")
+    return Problem(message[:1].lower() + message[1:], hint)
+
+
+def _internal_problem(error: BaseException, session: Session) -> Problem:
+    text = "".join(traceback.format_exception(error))
+    if session.common.verbose:
+        print(text, file=sys.stderr)
+    what = f"internal error: {type(error).__name__}: {error}".splitlines()[0]
+    try:
+        report = _write_report(text)
+    except OSError as failure:
+        return Problem(what, f"run again with -v to see where (no report: {failure.strerror})")
+    return Problem(what, f"this is a bug in paceline; the report is in {report}, or run again with -v")
+
+
+def _write_report(text: str) -> str:
+    import tempfile
+
+    from paceline import __version__
+
+    handle, name = tempfile.mkstemp(prefix="paceline-report-", suffix=".txt")
+    with os.fdopen(handle, "w") as file:
+        file.write(f"paceline {__version__}, Python {sys.version}\n{' '.join(sys.argv)}\n\n{text}")
+    return name

@@ -1,0 +1,40 @@
+"""How does `paceline` know its commands without importing them?
+
+`paceline --help` must answer at once, so names and help lines come from the
+table, and a command's module is imported when the command is called.
+"""
+
+import importlib
+from typing import NoReturn
+
+import click
+
+from paceline.cli.commands import COMMANDS
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{module}.{attribute} is not a click command"
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            _refuse(args[0], ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, (_, _, help_line) in COMMANDS.items()])
+
+
+def _refuse(name: str, ctx: click.Context) -> NoReturn:
+    raise click.NoSuchCommand(name, possibilities=list(COMMANDS), ctx=ctx)

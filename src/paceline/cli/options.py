@@ -1,0 +1,92 @@
+"""Which flags does a command have? The common ones, and one for each key of the config table."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from paceline.cli.session import Common, Session
+from paceline.config.keys import KEYS, Key, Kind
+from paceline.config.values import Raw
+from paceline.config.written import Written
+
+Body = TypeVar("Body", bound=Callable[..., object])
+
+COMMON = (
+    click.option("--json", is_flag=True, help="Answer with one JSON object on stdout."),
+    click.option("--quiet", "-q", is_flag=True, help="No talk on stderr, only results and errors."),
+    click.option("--verbose", "-v", is_flag=True, help="Show the traceback of an internal error."),
+    click.option(
+        "--color", type=click.Choice(["auto", "always", "never"]), help="When to use colour. [default: auto]"
+    ),
+    click.option("--config", "-c", type=click.Path(path_type=Path), help="A YAML or TOML file of settings."),
+    click.option(
+        "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any setting by name. Repeatable."
+    ),
+)
+_METAVARS = {
+    Kind.TEXT: "NAME",
+    Kind.INTEGER: "N",
+    Kind.NUMBER: "X",
+    Kind.DURATION: "TIME",
+    Kind.BATCH_SIZE: "N[,N…]",
+    Kind.STALENESS: "N|inf",
+    Kind.OPTIONS: "NAME=VALUE",
+    Kind.STRAGGLERS: "RULE",
+}
+
+
+def common_options(body: Callable[..., object]) -> Callable[..., object]:
+    """Adds the common flags; `body` gets the session, with them joined in, as its first argument."""
+
+    @functools.wraps(body)
+    def with_session(**params: Any) -> object:  # Any: what click parsed, by flag
+        session = click.get_current_context().find_object(Session)
+        assert session is not None, "main gives click a session"
+        said = Common(**{name: params.pop(name) for name in Common.__slots__})
+        session.common = session.common.joined(said)
+        return body(session, **params)
+
+    for option in reversed(COMMON):
+        option(with_session)
+    return with_session
+
+
+def config_options(body: Callable[..., object]) -> Callable[..., object]:
+    """Adds a flag for each config key; `body` gets those that were said as `flags`."""
+
+    @functools.wraps(body)
+    def with_flags(*args: Any, **params: Any) -> object:  # Any: what click parsed, by flag
+        flags = [entry for key in KEYS.values() for entry in _said(key, params.pop(key.name))]
+        return body(*args, flags=tuple(flags), **params)
+
+    for key in reversed(KEYS.values()):
+        _option(key)(with_flags)
+    return with_flags
+
+
+def _option(key: Key) -> Callable[[Body], Body]:
+    # All are text to click: the config room reads them, so that a flag and a file mean the same
+    # and all problems are reported together.
+    help_text = f"{key.help} [default: {key.default}]"
+    if key.kind is Kind.YES_NO:
+        names = f"{key.flag}/--no-{key.flag.removeprefix('--')}"
+        return click.option(names, key.name, default=None, help=help_text)
+    metavar = "|".join(key.choices) if key.choices else _METAVARS[key.kind]
+    return click.option(key.flag, key.name, metavar=metavar, multiple=key.is_repeatable, help=help_text)
+
+
+def _said(key: Key, value: str | bool | tuple[str, ...] | None) -> list[Written]:
+    if value is None:
+        return []
+    values = value if isinstance(value, tuple) else (value,)
+    return [Written(key=key.name, raw=_raw(key, item), where=key.flag) for item in values]
+
+
+def _raw(key: Key, item: str | bool) -> Raw:
+    if key.kind is Kind.OPTIONS and isinstance(item, str) and "=" in item:
+        name, _, value = item.partition("=")
+        return {name.strip(): value}  # one option per flag, so its value may hold commas
+    return item

@@ -1,0 +1,33 @@
+"""What does the user ask to be trained, and where? Flags, variables and a file to a plan and a folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.cli.run_dirs import choose_run_dir, run_dir_problems
+from paceline.cli.session import Session
+from paceline.config.facts import Facts, look_up_facts
+from paceline.config.load import load
+from paceline.config.sources import from_sets
+from paceline.config.written import Written
+from paceline.plan.plan import Plan
+from paceline.plan.resolve import resolve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    plan: Plan
+    run_dir: Path
+    facts: Facts
+
+
+def read_request(session: Session, flags: Sequence[Written]) -> Request:
+    """Raises ConfigError with every problem, wherever it was found."""
+    sets = from_sets(session.common.sets)
+    loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
+    config = loaded.config
+    facts = look_up_facts(config)
+    found = [*sets.problems, *loaded.problems, *run_dir_problems(config, session.folder)]
+    plan = resolve(config, facts, found=found)
+    run_dir = choose_run_dir(config.run_dir, plan.run, session.folder)
+    return Request(plan=plan, run_dir=run_dir, facts=facts)

@@ -1,0 +1,80 @@
+"""How did the run go? The result as a few lines, ending with what to type next."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.cli.commands import COMMANDS
+from paceline.cli.units import short_bytes, short_duration, short_number
+from paceline.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
+
+
+def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[str]:
+    rows = [
+        *_learnt(result),
+        *_speed(result),
+        *_bytes(result),
+        *_staleness(result),
+        ("run folder", str(run_dir)),
+        ("next", next_command(plan, run_dir)),
+    ]
+    if result.get("stopped_early"):
+        rows.insert(0, ("stopped", "early, before all steps were done"))
+    return [f"{name:<14}{text}" for name, text in rows]
+
+
+def next_command(plan: Plan, run_dir: Path) -> str:
+    if "replay" in COMMANDS:
+        return f"paceline replay {run_dir}"
+    other = "ssgd" if plan.mode == "asgd" else "asgd"
+    return (
+        f"paceline train --mode {other} --task {plan.task} --steps {plan.steps}  # the same work, another way"
+    )
+
+
+def _learnt(result: "dict[str, Json]") -> list[tuple[str, str]]:
+    rows = [("loss", f"{loss:.4g}")] if (loss := _number(result.get("loss"))) is not None else []
+    for name, value in _object(result.get("metrics")).items():
+        if (number := _number(value)) is not None:
+            rows.append((name, f"{number:.4g}"))
+    return rows
+
+
+def _speed(result: "dict[str, Json]") -> list[tuple[str, str]]:
+    rows = []
+    if (speed := _number(result.get("samples_per_s"))) is not None:
+        rows.append(("throughput", f"{short_number(speed)} samples/s"))
+    if (wall_s := _number(result.get("wall_s"))) is not None:
+        rows.append(("time", short_duration(wall_s)))
+    phases = {name: _number(v) or 0.0 for name, v in _object(result.get("phases_s")).items()}
+    total = sum(phases.values())
+    shares = [f"{name} {100 * s / total:.0f}%" for name, s in phases.items() if total and s / total >= 0.005]
+    if shares:
+        rows.append(("workers' time", ", ".join(shares)))
+    return rows
+
+
+def _bytes(result: "dict[str, Json]") -> list[tuple[str, str]]:
+    moved = _object(result.get("bytes"))
+    out, back = _number(moved.get("out")), _number(moved.get("in"))
+    if out is None or back is None:
+        return []
+    return [("travelled", f"{short_bytes(out)} out, {short_bytes(back)} in")]
+
+
+def _staleness(result: "dict[str, Json]") -> list[tuple[str, str]]:
+    seen = _object(result.get("staleness"))
+    mean, most = _number(seen.get("mean")), _number(seen.get("max"))
+    if mean is None or most is None:
+        return []
+    return [("staleness", f"mean {mean:.2f}, max {most:g} versions")]
+
+
+def _number(value: "Json") -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _object(value: "Json") -> "dict[str, Json]":
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,62 @@
+"""`paceline train`: run one plan, show how it goes, say how it went."""
+
+from collections.abc import Sequence
+
+import click
+
+from paceline.cli.options import common_options, config_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.cli.trainer import Trainer
+from paceline.config.written import Written
+from paceline.errors import ExitCode
+
+
+@click.command("train")
+@config_options
+@click.option("--dry-run", "-n", is_flag=True, help="Only say what would happen, like `paceline plan`.")
+@common_options
+def train(session: Session, flags: Sequence[Written], dry_run: bool) -> ExitCode:
+    """Train a task with many workers.
+
+    Each setting can also be a variable (PACELINE_NUM_WORKERS) or a key of the
+    --config file (num_workers). A flag beats a variable, a variable the file.
+    """
+    if dry_run:
+        from paceline.cli.plan import show_plan
+
+        show_plan(session, flags)
+        return ExitCode.OK
+    return _train(session, flags)
+
+
+def _train(session: Session, flags: Sequence[Written]) -> ExitCode:
+    # First of all: workers take a second to start, while what follows here is quick.
+    trainer = session.start_trainer()
+    try:
+        return _train_with(trainer, session, flags)
+    finally:
+        trainer.close()
+
+
+def _train_with(trainer: Trainer, session: Session, flags: Sequence[Written]) -> ExitCode:
+    from paceline.cli.request import read_request
+    from paceline.cli.summary import summary_lines
+    from paceline.cli.watch import open_watcher
+    from paceline.plan.codec import plan_hash
+
+    request = read_request(session, flags)
+    plan, run_dir = request.plan, request.run_dir
+    workers = "1 worker" if plan.num_workers == 1 else f"{plan.num_workers} workers"
+    say(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
+    with open_watcher(session, plan.run) as watcher:
+        result = trainer.train(plan, run_dir, watcher)
+    emit(
+        session,
+        "train",
+        {"run": plan.run, "run_dir": str(run_dir), "plan_hash": plan_hash(plan), "result": result},
+        summary_lines(result, plan, run_dir),
+    )
+    if not result.get("stopped_early"):
+        return ExitCode.OK
+    return ExitCode.TERMINATED if result.get("stopped_by") == "SIGTERM" else ExitCode.INTERRUPTED

@@ -1,0 +1,34 @@
+"""By what does `train` train? The port, and the real one, which imports `app` only when it is made."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from paceline.app.progress import Watcher
+    from paceline.plan.codec import Json
+    from paceline.plan.plan import Plan
+
+
+class Trainer(Protocol):
+    """Making one starts it: workers warm up while the config is still being read."""
+
+    def train(self, plan: "Plan", run_dir: Path, watcher: "Watcher") -> "dict[str, Json]":
+        """Run the plan to its end; the contents of result.json."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class AppTrainer:
+    def __init__(self) -> None:
+        from paceline.app.train import warm_up
+
+        self._warm = warm_up()
+
+    def train(self, plan: "Plan", run_dir: Path, watcher: "Watcher") -> "dict[str, Json]":
+        from paceline.app.train import train
+
+        return train(plan, run_dir, watcher, warm=self._warm)
+
+    def close(self) -> None:
+        self._warm.close()

@@ -1,0 +1,284 @@
+"""Which settings exist? One table; flags, PACELINE_* variables, file keys and docs derive from it.
+
+A key named `num_workers` is the flag `--num-workers`, the variable
+`PACELINE_NUM_WORKERS` and the key `num_workers` of a YAML or TOML file.
+`plan.resolve` checks ranges and choices against the same rows.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from paceline.environ import PREFIX
+
+
+class Kind(StrEnum):
+    """What a key's text means; the value is how help texts and docs name it."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    NUMBER = "number"
+    YES_NO = "yes or no"
+    DURATION = "duration"
+    CHOICE = "choice"
+    BATCH_SIZE = "integer, or one per worker"
+    STALENESS = "integer or inf"
+    OPTIONS = "name=value pairs"
+    STRAGGLERS = "straggler rules"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    name: str
+    help: str
+    kind: Kind
+    default: str  # in words: some defaults depend on other keys
+    example: str  # a value that works, for hints
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None  # the smallest allowed value
+    above: float | None = None  # a limit that is itself not allowed
+    maximum: float | None = None
+    flag_name: str = ""  # only where the flag is not simply the key's name
+
+    @property
+    def flag(self) -> str:
+        return "--" + (self.flag_name or self.name).replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    @property
+    def is_repeatable(self) -> bool:
+        return self.kind in (Kind.OPTIONS, Kind.STRAGGLERS)
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in words: `one of a, b`, `from 1 to 9`, `1 or more`."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.minimum is not None and self.maximum is not None:
+            return f"from {self.minimum} to {self.maximum}"
+        if self.minimum is not None:
+            return f"{self.minimum} or more"
+        return "" if self.above is None else f"more than {self.above}"
+
+
+_ROWS = (
+    Key(
+        name="name",
+        help="Name of the run; also of its folder under runs/.",
+        kind=Kind.TEXT,
+        default="task and mode",
+        example="my-run",
+    ),
+    Key(
+        name="task",
+        help="What is trained: a built-in task, or module:Class of your own.",
+        kind=Kind.TEXT,
+        default="xor",
+        example="xor",
+    ),
+    Key(
+        name="task_options",
+        help="An option of the task, such as hidden=64. Repeatable.",
+        kind=Kind.OPTIONS,
+        default="the task's own",
+        example="hidden=64",
+        flag_name="task_option",
+    ),
+    Key(
+        name="mode",
+        help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, localsgd, or module:Class.",
+        kind=Kind.TEXT,
+        default="ssgd",
+        example="ssgd",
+    ),
+    Key(
+        name="num_workers",
+        help="How many workers train together.",
+        kind=Kind.INTEGER,
+        default="2 (1 for single)",
+        example="2",
+        minimum=1,
+        maximum=1024,
+    ),
+    Key(
+        name="steps",
+        help="Gradients that each worker computes.",
+        kind=Kind.INTEGER,
+        default="200",
+        example="200",
+        minimum=1,
+    ),
+    Key(
+        name="batch_size",
+        help="Samples per gradient: one number, or a comma list with one per worker.",
+        kind=Kind.BATCH_SIZE,
+        default="32",
+        example="32",
+        minimum=1,
+        maximum=2**31,
+    ),
+    Key(
+        name="seed",
+        help="Decides data order, first weights and random stragglers.",
+        kind=Kind.INTEGER,
+        default="0",
+        example="0",
+        minimum=0,
+        maximum=2**63 - 1,
+    ),
+    Key(
+        name="dtype",
+        help="Type of the parameters.",
+        kind=Kind.CHOICE,
+        default="float32",
+        example="float32",
+        choices=("float32", "float64"),
+    ),
+    Key(
+        name="device",
+        help="Where a worker computes; auto takes a GPU when there is one.",
+        kind=Kind.CHOICE,
+        default="auto",
+        example="auto",
+        choices=("auto", "cpu", "cuda"),
+    ),
+    Key(
+        name="optimizer",
+        help="Replaces the optimizer that the task would build.",
+        kind=Kind.CHOICE,
+        default="the task's own",
+        example="sgd",
+        choices=("sgd", "momentum", "nesterov", "adam", "adamw"),
+    ),
+    Key(
+        name="lr",
+        help="Learning rate of one step over all workers' samples.",
+        kind=Kind.NUMBER,
+        default="the task's own; with an optimizer 0.1 (0.001 for adam, adamw)",
+        example="0.1",
+        above=0,
+    ),
+    Key(
+        name="weight_decay",
+        help="Weight decay of the named optimizer.",
+        kind=Kind.NUMBER,
+        default="0",
+        example="0.0001",
+        minimum=0,
+    ),
+    Key(
+        name="clip_norm",
+        help="Largest norm that a gradient may have before it is applied.",
+        kind=Kind.NUMBER,
+        default="no clipping",
+        example="1.0",
+        above=0,
+    ),
+    Key(
+        name="staleness",
+        help="ssp: how many steps a worker may be ahead of the slowest; inf for no bound.",
+        kind=Kind.STALENESS,
+        default="3",
+        example="3",
+        minimum=0,
+    ),
+    Key(
+        name="sync_every",
+        help="localsgd: local steps between two averagings (H).",
+        kind=Kind.INTEGER,
+        default="8",
+        example="8",
+        minimum=1,
+    ),
+    Key(
+        name="post_local_after",
+        help="localsgd: steps of plain ssgd before local steps begin.",
+        kind=Kind.INTEGER,
+        default="0",
+        example="0",
+        minimum=0,
+    ),
+    Key(
+        name="average_optimizer_state",
+        help="localsgd: average the optimizer's moments as well as the parameters.",
+        kind=Kind.YES_NO,
+        default="no",
+        example="yes",
+    ),
+    Key(
+        name="straggler",
+        help="Slow workers down: worker=1,factor=3 or p=0.05,factor=10 or "
+        "worker=0,delay=50ms,from=100,to=200 or trace=FILE. Repeatable.",
+        kind=Kind.STRAGGLERS,
+        default="nobody is slowed down",
+        example="worker=1,factor=3",
+    ),
+    Key(
+        name="pace",
+        help="A step's forward and backward take at least this long, such as 10ms.",
+        kind=Kind.DURATION,
+        default="0 (as fast as it goes)",
+        example="10ms",
+        minimum=0,
+    ),
+    Key(
+        name="transport",
+        help="How tensors travel.",
+        kind=Kind.CHOICE,
+        default="auto",
+        example="auto",
+        choices=("auto", "none", "shm", "gloo", "nccl", "tcp"),
+    ),
+    Key(
+        name="launcher",
+        help="Where workers run.",
+        kind=Kind.CHOICE,
+        default="local",
+        example="local",
+        choices=("local",),
+    ),
+    Key(
+        name="threads_per_worker",
+        help="Processor threads that each worker computes with.",
+        kind=Kind.INTEGER,
+        default="1",
+        example="1",
+        minimum=1,
+        maximum=1024,
+    ),
+    Key(
+        name="timeout",
+        help="How long anyone waits for a peer before giving up, such as 60s.",
+        kind=Kind.DURATION,
+        default="60s",
+        example="60s",
+        above=0,
+    ),
+    Key(
+        name="checkpoint_every",
+        help="Steps between checkpoints; 0 writes only the final one.",
+        kind=Kind.INTEGER,
+        default="0",
+        example="100",
+        minimum=0,
+    ),
+    Key(
+        name="events",
+        help="Whether every step is recorded in events.jsonl.",
+        kind=Kind.CHOICE,
+        default="full",
+        example="full",
+        choices=("full", "off"),
+    ),
+    Key(
+        name="run_dir",
+        help="Folder of the run; it must not hold another run.",
+        kind=Kind.TEXT,
+        default="runs/<name>, or runs/<name>-2 and so on",
+        example="runs/my-run",
+    ),
+)
+
+KEYS: dict[str, Key] = {key.name: key for key in _ROWS}

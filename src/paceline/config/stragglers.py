@@ -1,0 +1,110 @@
+"""What does `--straggler worker=1,factor=3` mean? Text to rules and back.
+
+Names: worker (default: every worker), p (probability per step, default 1),
+factor and delay (at least one of them), from and to (steps; `to` not included),
+or trace=FILE alone. See docs/concepts/stragglers.md.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from paceline.config.nearest import did_you_mean
+from paceline.config.traces import read_trace
+from paceline.config.values import (
+    Raw,
+    Unreadable,
+    options_in,
+    read_duration,
+    read_integer,
+    read_number,
+    read_text,
+    shown,
+)
+from paceline.errors import ConfigError, Problem
+from paceline.sync.stragglers import StragglerRule
+
+_EXAMPLE = "write for example worker=1,factor=3 or p=0.05,factor=10 or worker=0,delay=50ms,from=100,to=200"
+# Written name, to the field of StragglerRule and its reader.
+_FIELDS: dict[str, tuple[str, Callable[[Raw], float]]] = {
+    "worker": ("worker", read_integer),
+    "factor": ("factor", read_number),
+    "delay": ("delay_s", read_duration),
+    "p": ("probability", read_number),
+    "from": ("first_step", read_integer),
+    "to": ("end_step", read_integer),
+}
+
+
+def read_straggler(raw: Raw, *, where: str | None, folder: Path) -> tuple[StragglerRule, ...]:
+    """The rules of one entry; a trace gives several. Raises ConfigError with all its problems.
+
+    `folder` is what a trace's relative path is relative to.
+    """
+    try:
+        pairs = options_in(raw)
+    except Unreadable as error:
+        what = f"straggler is {shown(raw)}, but {error.why}"
+        raise ConfigError([Problem(what, _EXAMPLE, where)]) from error
+    if "trace" in pairs:
+        return _read_trace_entry(pairs, where=where, folder=folder)
+    return (_read_rule(pairs, raw, where=where),)
+
+
+def rule_text(rule: StragglerRule) -> str:
+    """The entry that reads back as this rule. A traced rule shows how many steps it names."""
+    parts = [] if rule.worker is None else [f"worker={rule.worker}"]
+    if rule.probability != 1.0:
+        parts.append(f"p={rule.probability!r}")
+    parts.append(f"factor={rule.factor!r}")
+    if rule.delay_s:
+        parts.append(f"delay={rule.delay_s!r}s")
+    if rule.first_step:
+        parts.append(f"from={rule.first_step}")
+    if rule.end_step is not None:
+        parts.append(f"to={rule.end_step}")
+    text = ",".join(parts)
+    return text if rule.steps is None else f"{text} at {len(rule.steps)} traced steps"
+
+
+def _read_rule(pairs: Mapping[str, Raw], raw: Raw, *, where: str | None) -> StragglerRule:
+    problems: list[Problem] = []
+    fields: dict[str, float] = {}
+    for name, value in pairs.items():
+        if name not in _FIELDS:
+            hint = did_you_mean(name, _FIELDS, otherwise=f"a rule knows {', '.join(_FIELDS)} and trace")
+            problems.append(Problem(f"straggler has no setting {shown(name)}", hint, where))
+            continue
+        field, reader = _FIELDS[name]
+        try:
+            fields[field] = reader(value)
+        except Unreadable as error:
+            what = f"straggler's {name} is {shown(value)}, but {error.why}"
+            problems.append(Problem(what, _EXAMPLE, where))
+    if not {"factor", "delay"} & set(pairs):
+        problems.append(Problem(f"straggler {shown(raw)} has neither factor nor delay", _EXAMPLE, where))
+    if problems:
+        raise ConfigError(problems)
+    return StragglerRule(**fields)  # type: ignore[arg-type]  # _FIELDS pairs each field with its reader
+
+
+def _read_trace_entry(
+    pairs: Mapping[str, Raw], *, where: str | None, folder: Path
+) -> tuple[StragglerRule, ...]:
+    others = sorted(set(pairs) - {"trace"})
+    if others:
+        raise ConfigError(
+            [
+                Problem(
+                    f"straggler has a trace and also {', '.join(map(shown, others))}",
+                    "write trace=FILE alone; the file says worker, step and factor",
+                    where,
+                )
+            ]
+        )
+    try:
+        name = read_text(pairs["trace"])
+    except Unreadable as error:
+        raise ConfigError(
+            [Problem(f"straggler's trace is {shown(pairs['trace'])}, but {error.why}", _EXAMPLE, where)]
+        ) from error
+    return read_trace(folder / name, where=where)

@@ -1,0 +1,55 @@
+"""What did the user say about a training run? Sparse: None means they did not say.
+
+Each value keeps its origin (`--staleness`, `train.yaml:7`, `PACELINE_STEPS`), so
+that a problem can name the place. A key that has an origin but no value was
+written and could not be read; whoever checks it further should stay silent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from paceline.sync.stragglers import StragglerRule
+
+Option = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    name: str | None = None
+    task: str | None = None
+    task_options: Mapping[str, Option] | None = None
+    mode: str | None = None
+    num_workers: int | None = None
+    steps: int | None = None
+    batch_size: int | tuple[int, ...] | None = None
+    seed: int | None = None
+    dtype: str | None = None
+    device: str | None = None
+    optimizer: str | None = None
+    lr: float | None = None
+    weight_decay: float | None = None
+    clip_norm: float | None = None
+    staleness: int | Literal["inf"] | None = None
+    sync_every: int | None = None
+    post_local_after: int | None = None
+    average_optimizer_state: bool | None = None
+    straggler: tuple[StragglerRule, ...] | None = None
+    pace: float | None = None  # seconds
+    transport: str | None = None
+    launcher: str | None = None
+    threads_per_worker: int | None = None
+    timeout: float | None = None  # seconds
+    checkpoint_every: int | None = None
+    events: str | None = None
+    run_dir: str | None = None
+    # By key; also `straggler[0]` for each rule and `task_options.hidden` for each option.
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def origin(self, key: str) -> str | None:
+        """Where the user wrote it; for one rule of a list, at least where the list is."""
+        return self.origins.get(key) or self.origins.get(key.partition("[")[0])
+
+    def is_unreadable(self, key: str) -> bool:
+        """Was it written in a way that reading has already complained about?"""
+        return key in self.origins and getattr(self, key) is None

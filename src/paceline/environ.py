@@ -1,0 +1,53 @@
+"""What does the environment say? The only reader of os.environ.
+
+`PACELINE_<KEY>` sets the config key of the same name; everything else that the
+product looks at is listed here as a function, so that it can be documented.
+"""
+
+import os
+from collections.abc import Mapping
+
+PREFIX = "PACELINE_"
+# Variables with our prefix that are not configuration keys.
+RESERVED = frozenset({"PACELINE_TOKEN", "PACELINE_COLOR"})
+
+
+def config_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`PACELINE_NUM_WORKERS=4` becomes `{"num_workers": "4"}`."""
+    source = os.environ if env is None else env
+    return {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in source.items()
+        if name.startswith(PREFIX) and name not in RESERVED
+    }
+
+
+def is_ci() -> bool:
+    return bool(os.environ.get("CI"))
+
+
+def wants_colour(*, is_tty: bool) -> bool:
+    """Colour unless the output is no terminal, NO_COLOR is set, or the terminal is dumb."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return is_tty or bool(os.environ.get("FORCE_COLOR"))
+
+
+def colour_setting() -> str | None:
+    """`PACELINE_COLOR`, the default of `--color`; None where it says nothing we know."""
+    setting = os.environ.get("PACELINE_COLOR", "").lower()
+    return setting if setting in {"auto", "always", "never"} else None
+
+
+def cuda_visible_devices() -> tuple[str, ...] | None:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible; None when it is not set."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return None
+    # CUDA stops at the first id it does not know; -1 is the usual way to hide everything.
+    return tuple(d.strip() for d in listed.split(",") if d.strip() and not d.strip().startswith("-"))
+
+
+def for_child(**extra: str) -> dict[str, str]:
+    """This process's environment plus `extra`, to hand to a process we start."""
+    return {**os.environ, **extra}

@@ -1,0 +1,76 @@
+"""How is an event log read back? Whole, with rows rebuilt from columns.
+
+A last line without its end (the writer was killed while writing) is left out;
+any other line that cannot be read is an error.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paceline.errors import PacelineError
+from paceline.events.schema import SCHEMA, ServerRow, StepRow
+
+
+@dataclass(frozen=True, slots=True)
+class PlainEvent:
+    kind: str
+    who: str
+    at_ns: int
+    fields: Mapping[str, object]
+
+
+@dataclass(slots=True)
+class History:
+    """Everything a run's log says, by participant."""
+
+    run: str = ""
+    plan: str = ""
+    t0_ns: int = 0
+    started_unix_s: float = 0.0
+    steps: dict[int, list[StepRow]] = field(default_factory=dict)  # by rank
+    server: list[ServerRow] = field(default_factory=list)
+    plain: list[PlainEvent] = field(default_factory=list)
+
+
+def read_history(path: Path) -> History:
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise PacelineError(
+            f"cannot read the event log {path}: {error.strerror}", "name the folder of a run"
+        ) from error
+    lines = text.split("\n")[:-1]  # what follows the last newline is empty or torn
+    history = History()
+    for number, line in enumerate(lines, start=1):
+        try:
+            _take(history, json.loads(line), is_header=number == 1)
+        except (ValueError, KeyError, TypeError) as error:
+            raise PacelineError(
+                f"{path}:{number}: this line of the event log cannot be read: {error}",
+                "the log was damaged or written by another version; make the run again",
+            ) from error
+    return history
+
+
+def _take(history: History, event: dict[str, object], *, is_header: bool) -> None:
+    if is_header:
+        if event["schema"] != SCHEMA:
+            raise ValueError(f"schema is {event['schema']!r}, this version reads {SCHEMA!r}")
+        history.run, history.plan = str(event["run"]), str(event["plan"])
+        history.t0_ns = int(str(event["t0_ns"]))
+        history.started_unix_s = float(str(event["started_unix_s"]))
+        return
+    kind, who = str(event["kind"]), str(event["who"])
+    columns = event.get("columns")
+    if isinstance(columns, dict):
+        rows = zip(*columns.values(), strict=True)
+        if kind == "steps":
+            mine = history.steps.setdefault(int(who.rpartition("-")[2]), [])
+            mine.extend(StepRow(**dict(zip(columns, row, strict=True))) for row in rows)
+        else:
+            history.server.extend(ServerRow(**dict(zip(columns, row, strict=True))) for row in rows)
+        return
+    rest = {k: v for k, v in event.items() if k not in ("kind", "who", "at_ns")}
+    history.plain.append(PlainEvent(kind, who, int(str(event["at_ns"])), rest))

@@ -1,0 +1,63 @@
+"""Which events exist, and what is in each?
+
+Line 1 of `events.jsonl` is the header. Each further line is one object with
+`kind`, `who` (worker-0, server-0, launcher) and either plain fields or, for
+the frequent kinds, columns: lists of equal length, one entry per step. Times
+are nanoseconds of one monotonic clock per host; `t0_ns` in the header is the
+origin. A field is only ever added; a change of meaning makes a new schema.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+SCHEMA = "paceline.events/1"
+Scalar: TypeAlias = bool | int | float | str | None
+
+PHASES = ("data", "forward", "backward", "delay", "wait", "comm", "apply")
+
+
+class StepRow(NamedTuple):
+    """One finished step of one worker (kind `steps`). Durations in nanoseconds."""
+
+    step: int
+    start_ns: int
+    data_ns: int
+    forward_ns: int
+    backward_ns: int
+    delay_ns: int  # injected slowness
+    wait_ns: int  # for other workers or for the server's permission
+    comm_ns: int  # moving and reducing
+    apply_ns: int
+    loss: float
+    samples: int
+    bytes_out: int
+    bytes_in: int
+    version: int  # of the parameters the gradient was computed on (stores only)
+    synced: bool  # all replicas hold the same bits after this step
+
+
+class ServerRow(NamedTuple):
+    """One act of a parameter server (kind `server`), in the order in which it happened."""
+
+    op: str  # "read": this worker was given `version`; "apply": its gradient made `version`
+    at_ns: int
+    rank: int
+    step: int  # the worker's step that this parameter read is for, or that made the gradient
+    version: int
+    read_version: int  # the version the gradient was computed on ("read": equal to version)
+    staleness: int  # updates applied between reading and this one
+    gap: int  # steps ahead of the slowest active worker
+    age_ns: int  # wall-clock time since the parameters were read
+
+
+COLUMN_KINDS: dict[str, tuple[str, ...]] = {"steps": StepRow._fields, "server": ServerRow._fields}
+
+# kind -> what it means; docs/reference/events.md is made from this.
+PLAIN_KINDS: dict[str, str] = {
+    "run_started": "the launcher begins; fields: plan (hash), launcher",
+    "worker_started": "a participant is ready to step; fields: pid, clock, start_s since the launcher began",
+    "worker_finished": "a participant ended orderly; fields: steps, reason (done, stopped)",
+    "worker_lost": "a process ended without finishing; fields: cause",
+    "stop_requested": "someone asked the run to stop; fields: by",
+    "checkpoint": "a checkpoint is complete on disk; fields: path, step",
+    "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
+}

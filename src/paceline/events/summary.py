@@ -1,0 +1,79 @@
+"""What does a run's history add up to? Pure: rows in, the numbers of result.json out."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.events.read import History
+from paceline.events.schema import PHASES, ServerRow, StepRow
+
+LAST_LOSSES = 20  # steps per worker over which the final training loss is averaged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staleness:
+    """Of applied gradients: versions between reading and applying, and steps ahead of the slowest."""
+
+    mean: float
+    max: int
+    histogram: dict[str, int]
+    max_gap: int
+    mean_age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    steps: int
+    gradients: int
+    samples: int
+    loss: float | None
+    training_s: float  # from the first step's start to the last one's end
+    samples_per_s: float
+    phases_s: dict[str, float]  # summed over workers
+    bytes_out: int
+    bytes_in: int
+    first_step_s: float | None  # from the launcher's start to the end of the first step
+    staleness: Staleness | None
+
+
+def summarise(history: History) -> Summary:
+    rows = [row for mine in history.steps.values() for row in mine]
+    started = min((r.start_ns for r in rows), default=0)
+    ended = max((end_ns(r) for r in rows), default=0)
+    first = min((end_ns(r) for r in rows), default=None)
+    training_s = (ended - started) / 1e9
+    samples = sum(r.samples for r in rows)
+    last = [r.loss for mine in history.steps.values() for r in mine[-LAST_LOSSES:]]
+    return Summary(
+        steps=min((len(mine) for mine in history.steps.values()), default=0),
+        gradients=len(rows),
+        samples=samples,
+        loss=math.fsum(last) / len(last) if last else None,
+        training_s=training_s,
+        samples_per_s=samples / training_s if training_s > 0 else 0.0,
+        phases_s={p: sum(getattr(r, f"{p}_ns") for r in rows) / 1e9 for p in PHASES},
+        bytes_out=sum(r.bytes_out for r in rows),
+        bytes_in=sum(r.bytes_in for r in rows),
+        first_step_s=None if first is None else (first - history.t0_ns) / 1e9,
+        staleness=staleness(history.server),
+    )
+
+
+def end_ns(row: StepRow) -> int:
+    durations: list[int] = [getattr(row, f"{phase}_ns") for phase in PHASES]
+    return row.start_ns + sum(durations)
+
+
+def staleness(rows: Sequence[ServerRow]) -> Staleness | None:
+    applied = [r for r in rows if r.op == "apply"]
+    if not applied:
+        return None
+    counts = Counter(r.staleness for r in applied)
+    return Staleness(
+        mean=sum(r.staleness for r in applied) / len(applied),
+        max=max(counts),
+        histogram={str(value): counts[value] for value in sorted(counts)},
+        max_gap=max(r.gap for r in applied),
+        mean_age_s=sum(r.age_ns for r in applied) / len(applied) / 1e9,
+    )

@@ -1,0 +1,46 @@
+"""What does it mean for the run that a participant ended? Pure: facts in, verdict out.
+
+A run is finished when every participant ended well. When one fails, the cause
+is the first failure that is not itself the consequence of another: workers
+that lost a peer only report that they lost it.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    who: str
+    what: str
+    hint: str
+    is_consequence: bool
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What is known about each participant, in the order in which it became known."""
+
+    failures: list[Failure] = field(default_factory=list)
+
+    def error(self, who: str, what: str, hint: str, *, is_consequence: bool) -> None:
+        self.failures.append(Failure(who, what, hint, is_consequence))
+
+    def exit(self, who: str, code: int, *, last_step: int | None, log: str) -> None:
+        """A process ended. A negative code is a signal; it cannot have reported that itself."""
+        if code == 0 or any(f.who == who for f in self.failures):
+            return
+        where = "" if last_step is None else f" after {last_step} steps"
+        if code < 0:
+            what = f"{who} was killed by signal {-code}{where}"
+            hint = "signal 9 is often the kernel out of memory, or an operator; see dmesg"
+        else:
+            what = f"{who} ended with exit code {code}{where}"
+            hint = f"its log is {log}"
+        self.failures.append(Failure(who, what, hint, is_consequence=False))
+
+    def cause(self) -> Failure | None:
+        """What the user should hear about; None when all went well."""
+        for failure in self.failures:
+            if not failure.is_consequence:
+                return failure
+        return self.failures[0] if self.failures else None

@@ -1,0 +1,1 @@
+"""What every way of agreeing must obey, as proofs that run: for tests, and for users."""

@@ -1,0 +1,88 @@
+"""Which modes, tasks and optimizers exist, said without importing torch.
+
+The code of a mode is in `strategies/<name>.py`; this table is what plans,
+help texts and checks read. A new mode is one row here and one file there.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from paceline.plan.plan import Transport
+
+
+class Channel(StrEnum):
+    """By what a mode's workers agree."""
+
+    ALONE = "alone"
+    COLLECTIVE = "collective"  # everybody meets: all-reduce, barrier
+    TORCH = "torch"  # torch.distributed itself, by its own process group
+    STORE = "store"  # parameters live on a server: push and pull
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    name: str
+    channel: Channel
+    summary: str
+    options: frozenset[str] = frozenset()  # fields of StrategyOptions it reads
+    sums_updates: bool = False  # each gradient is applied alone, so the rate is divided by N
+
+    @property
+    def implementation(self) -> str:
+        return f"paceline.strategies.{self.name}"
+
+
+MODES: dict[str, Mode] = {
+    m.name: m
+    for m in (
+        Mode(name="single", channel=Channel.ALONE, summary="one worker, no communication"),
+        Mode(
+            name="ssgd",
+            channel=Channel.COLLECTIVE,
+            summary="all-reduce of gradients at every step, together",
+        ),
+        Mode(
+            name="ddp",
+            channel=Channel.TORCH,
+            summary="torch DistributedDataParallel at every step, together",
+        ),
+        Mode(
+            name="ps",
+            channel=Channel.STORE,
+            summary="a parameter server averages all gradients of a step, then applies once",
+        ),
+        Mode(
+            name="asgd",
+            channel=Channel.STORE,
+            summary="a parameter server applies every gradient at once, nobody waits",
+            sums_updates=True,
+        ),
+        Mode(
+            name="ssp",
+            channel=Channel.STORE,
+            summary="like asgd, but nobody runs more than `staleness` steps ahead of the slowest",
+            options=frozenset({"staleness"}),
+            sums_updates=True,
+        ),
+        Mode(
+            name="localsgd",
+            channel=Channel.COLLECTIVE,
+            summary="`sync_every` steps alone, then the parameters are averaged",
+            options=frozenset({"sync_every", "post_local_after", "average_optimizer_state"}),
+        ),
+    )
+}
+MODE_ALIASES = {"allreduce": "ssgd", "sync": "ssgd", "async": "asgd"}
+
+TRANSPORTS: dict[Channel, tuple[Transport, ...]] = {
+    Channel.ALONE: (Transport.NONE,),
+    Channel.COLLECTIVE: (Transport.SHM, Transport.GLOO, Transport.NCCL),
+    Channel.TORCH: (Transport.GLOO, Transport.NCCL),
+    Channel.STORE: (Transport.SHM, Transport.TCP),
+}
+
+TASKS: dict[str, str] = {
+    "xor": "the XOR of two signs, synthetic, made in memory from the seed",
+    "digits": "1,797 handwritten digits of 8x8 pixels (shipped with scikit-learn)",
+}
+OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")

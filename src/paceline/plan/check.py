@@ -1,0 +1,166 @@
+"""What is wrong with what the user said? Every problem, each with its hint and its place.
+
+First each key alone, against the row of its key; then the keys together. A key
+that is already known to be wrong takes no part in the second round, so that
+one mistake is reported once.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable
+
+from paceline.config.facts import Facts
+from paceline.config.keys import KEYS, Key
+from paceline.config.nearest import did_you_mean
+from paceline.config.train_config import TrainConfig
+from paceline.config.values import shown
+from paceline.errors import Problem
+from paceline.plan import decide
+from paceline.plan.catalog import MODE_ALIASES, MODES, TASKS
+from paceline.plan.check_stragglers import check_stragglers
+from paceline.plan.plan import Device, StrategyOptions
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class _Check:
+    """The problems found so far, and the keys that they spoil."""
+
+    def __init__(self, config: TrainConfig, facts: Facts) -> None:
+        self.config = config
+        self.facts = facts
+        self.problems: list[Problem] = []
+        self.spoiled = {key for key in KEYS if config.is_unreadable(key)}
+
+    def add(self, key: str, what: str, hint: str) -> None:
+        self.problems.append(Problem(what, hint, self.config.origin(key)))
+        self.spoiled.add(key)
+
+    def are_sound(self, *keys: str) -> bool:
+        return self.spoiled.isdisjoint(keys)
+
+
+def check(config: TrainConfig, facts: Facts) -> list[Problem]:
+    checked = _Check(config, facts)
+    _check_named(checked, "task", TASKS)
+    _check_named(checked, "mode", [*MODES, *MODE_ALIASES])
+    for key in KEYS.values():
+        _check_alone(checked, key)
+    if config.name is not None and not _NAME.fullmatch(config.name):
+        hint = "use letters, digits, dots, dashes and underscores, such as my-run"
+        checked.add("name", f"name is {shown(config.name)}, but it names a folder", hint)
+    _check_device(checked)
+    if checked.are_sound("mode"):
+        _check_mode_options(checked)
+        _check_single(checked)
+    _check_batch_count(checked)
+    _check_optimizer(checked)
+    _check_transport(checked)
+    num_workers = decide.num_workers_of(config) if checked.are_sound("num_workers", "mode") else None
+    checked.problems += check_stragglers(config, num_workers)
+    return checked.problems
+
+
+def _check_named(checked: _Check, key: str, names: Iterable[str]) -> None:
+    """A task or mode is in the catalog, or is `module:Class` whose module exists."""
+    written: str | None = getattr(checked.config, key)
+    if written is None or written.lower() in names:
+        return
+    module, colon, class_name = written.partition(":")
+    if not colon:
+        known = f"{key}s are {', '.join(names)}, or module:Class of your own"
+        hint = did_you_mean(written, names, otherwise=known)
+        checked.add(key, f"there is no {key} {shown(written)}", hint)
+    elif not class_name.isidentifier():
+        hint = f"write for example --{key} my_code:MyClass"
+        checked.add(key, f"{key} is {shown(written)}, but it must be module:Class", hint)
+    elif module not in checked.facts.modules:
+        hint = "it is looked for in the current folder and among the installed packages; check its name"
+        checked.add(key, f"{key} is {shown(written)}, but there is no module {shown(module)}", hint)
+
+
+def _check_alone(checked: _Check, key: Key) -> None:
+    value = getattr(checked.config, key.name)
+    hint = f"set {key.name} to {key.example}, for example"
+    if key.choices:
+        if value is not None and value not in key.choices:
+            hint = did_you_mean(value, key.choices, otherwise=hint)
+            checked.add(key.name, f"{key.name} is {shown(value)}, but it must be {key.allowed}", hint)
+        return
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int | float) and not isinstance(number, bool) and not _is_within(key, number):
+            checked.add(key.name, f"{key.name} is {number}, but it must be {key.allowed or 'finite'}", hint)
+            return
+
+
+def _is_within(key: Key, number: float) -> bool:
+    return (
+        math.isfinite(number)
+        and (key.minimum is None or number >= key.minimum)
+        and (key.above is None or number > key.above)
+        and (key.maximum is None or number <= key.maximum)
+    )
+
+
+def _check_device(checked: _Check) -> None:
+    if checked.config.device == Device.CUDA and checked.facts.cuda_devices == 0:
+        hint = "set device to cpu or auto, or install a torch that is built for CUDA"
+        checked.add("device", "device is cuda, but torch has no GPU to use on this machine", hint)
+
+
+def _check_mode_options(checked: _Check) -> None:
+    mode = decide.mode_of(checked.config)
+    if mode is None:
+        return  # the user's own mode may read whatever it likes
+    for field in dataclasses.fields(StrategyOptions):
+        if getattr(checked.config, field.name) is None or field.name in mode.options:
+            continue
+        readers = ", ".join(m.name for m in MODES.values() if field.name in m.options)
+        hint = f"leave {field.name} out, or use a mode that reads it: {readers}"
+        checked.add(field.name, f"mode {mode.name} does not read {field.name}", hint)
+
+
+def _check_single(checked: _Check) -> None:
+    said = checked.config.num_workers
+    if said is not None and said > 1 and decide.is_alone(decide.mode_of(checked.config)):
+        hint = "leave num_workers out, or use a mode for several workers, such as ssgd"
+        checked.add("num_workers", f"mode single is one worker, but num_workers is {said}", hint)
+
+
+def _check_batch_count(checked: _Check) -> None:
+    sizes = checked.config.batch_size
+    if not isinstance(sizes, tuple) or not checked.are_sound("mode", "num_workers", "batch_size"):
+        return
+    num_workers = decide.num_workers_of(checked.config)
+    if len(sizes) != num_workers:
+        hint = f"give one number for all workers, or {num_workers} numbers"
+        what = f"batch_size lists {len(sizes)} numbers, but there are {num_workers} workers"
+        checked.add("batch_size", what, hint)
+    elif len(set(sizes)) > 1 and decide.averages_unweighted(decide.mode_of(checked.config)):
+        hint = "give every worker the same batch size, or use --mode ssgd, which weights them"
+        checked.add("batch_size", f"ddp averages gradients unweighted, but the batches differ: {sizes}", hint)
+
+
+def _check_optimizer(checked: _Check) -> None:
+    config = checked.config
+    if config.weight_decay is not None and config.optimizer is None and checked.are_sound("optimizer"):
+        hint = "name the optimizer too, such as --optimizer sgd; a task's own optimizer keeps its own decay"
+        checked.add("weight_decay", "weight_decay is set, but no optimizer is named", hint)
+
+
+def _check_transport(checked: _Check) -> None:
+    config = checked.config
+    if config.transport in (None, "auto"):
+        return
+    if not checked.are_sound("mode", "num_workers", "device", "transport"):
+        return
+    usable = decide.usable_transports(config, checked.facts)
+    if config.transport in usable:
+        return
+    device, num_workers = decide.device_of(config, checked.facts), decide.num_workers_of(config)
+    what = (
+        f"transport {config.transport} does not work for mode {decide.mode_name_of(config)}"
+        f" with {num_workers} {'worker' if num_workers == 1 else 'workers'} on {device.value}"
+    )
+    checked.add("transport", what, f"leave it at auto, or use {' or '.join(t.value for t in usable)}")

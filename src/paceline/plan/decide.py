@@ -1,0 +1,116 @@
+"""What does a config leave to us, and what do we choose? One small function per choice.
+
+Pure, and total: each also answers for a config that `check` will refuse, so
+that every problem can be reported at once.
+"""
+
+import re
+
+from paceline.config.facts import Facts
+from paceline.config.train_config import TrainConfig
+from paceline.plan.catalog import MODE_ALIASES, MODES, TRANSPORTS, Channel, Mode
+from paceline.plan.plan import Device, OptimizerChoice, StrategyOptions, Transport
+
+DEFAULT_TASK = "xor"
+DEFAULT_MODE = "ssgd"
+_DEFAULT_STALENESS = 3
+_DEFAULT_SYNC_EVERY = 8
+_ADAM_LIKE = frozenset({"adam", "adamw"})
+
+
+def task_of(config: TrainConfig) -> str:
+    return DEFAULT_TASK if config.task is None else config.task
+
+
+def mode_name_of(config: TrainConfig) -> str:
+    """The mode with its alias undone; `module:Class` as it was written."""
+    written = DEFAULT_MODE if config.mode is None else config.mode
+    return written if ":" in written else MODE_ALIASES.get(written.lower(), written.lower())
+
+
+def mode_of(config: TrainConfig) -> Mode | None:
+    """None for the user's own `module:Class`, about which the catalog knows nothing."""
+    return MODES.get(mode_name_of(config))
+
+
+def is_alone(mode: Mode | None) -> bool:
+    return mode is not None and mode.channel is Channel.ALONE
+
+
+def averages_unweighted(mode: Mode | None) -> bool:
+    """torch's own DDP gives every worker the same weight, whatever its batch."""
+    return mode is not None and mode.channel is Channel.TORCH
+
+
+def num_workers_of(config: TrainConfig) -> int:
+    if config.num_workers is not None:
+        return config.num_workers
+    return 1 if is_alone(mode_of(config)) else 2
+
+
+def device_of(config: TrainConfig, facts: Facts) -> Device:
+    if config.device in (Device.CPU, Device.CUDA):
+        return Device(config.device)
+    # Shared memory holds tensors of the CPU only: whoever asks for it asks for the CPU.
+    wants_cpu = config.transport == Transport.SHM
+    return Device.CUDA if facts.cuda_devices > 0 and not wants_cpu else Device.CPU
+
+
+def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...]:
+    """Those that work for this mode, device and number of workers, best first."""
+    mode, device, num_workers = mode_of(config), device_of(config, facts), num_workers_of(config)
+    usable = [t for t in Transport if t is not Transport.NONE] if mode is None else TRANSPORTS[mode.channel]
+    if device is Device.CPU:
+        return tuple(t for t in usable if t is not Transport.NCCL)
+    # NCCL refuses two ranks on one GPU; gloo shares it.
+    refused = {Transport.SHM} if num_workers <= facts.cuda_devices else {Transport.SHM, Transport.NCCL}
+    return tuple(sorted((t for t in usable if t not in refused), key=lambda t: t is not Transport.NCCL))
+
+
+def transport_of(config: TrainConfig, facts: Facts) -> Transport:
+    if config.transport in (None, "auto"):
+        return usable_transports(config, facts)[0]
+    return Transport(config.transport)
+
+
+def batch_sizes_of(config: TrainConfig) -> tuple[int, ...]:
+    if isinstance(config.batch_size, tuple):
+        return config.batch_size
+    return (32 if config.batch_size is None else config.batch_size,) * num_workers_of(config)
+
+
+def optimizer_of(config: TrainConfig) -> OptimizerChoice | None:
+    if config.optimizer is None:
+        return None
+    usual = 0.001 if config.optimizer in _ADAM_LIKE else 0.1
+    return OptimizerChoice(
+        name=config.optimizer,
+        lr=usual if config.lr is None else config.lr,
+        weight_decay=config.weight_decay or 0.0,
+    )
+
+
+def lr_scale_of(config: TrainConfig) -> float:
+    """Updates that are summed rather than averaged move N times as far; 1/N makes up for it."""
+    mode = mode_of(config)
+    return 1.0 / num_workers_of(config) if mode is not None and mode.sums_updates else 1.0
+
+
+def strategy_options_of(config: TrainConfig) -> StrategyOptions:
+    reads = frozenset() if (mode := mode_of(config)) is None else mode.options
+    unsaid_bound = _DEFAULT_STALENESS if "staleness" in reads else None
+    unsaid_period = _DEFAULT_SYNC_EVERY if "sync_every" in reads else 1
+    bound = unsaid_bound if config.staleness is None else config.staleness
+    return StrategyOptions(
+        staleness=None if bound == "inf" else bound,
+        sync_every=unsaid_period if config.sync_every is None else config.sync_every,
+        post_local_after=config.post_local_after or 0,
+        average_optimizer_state=bool(config.average_optimizer_state),
+    )
+
+
+def run_name_of(config: TrainConfig) -> str:
+    if config.name is not None:
+        return config.name
+    words = f"{task_of(config)}-{mode_name_of(config)}".lower()
+    return re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:100]

@@ -1,0 +1,109 @@
+"""What would this plan do? Plain sentences, by topic, before anything starts."""
+
+from dataclasses import dataclass
+
+from paceline.plan.catalog import MODES, TASKS, Channel
+from paceline.plan.plan import Device, EventDetail, Plan, Transport
+from paceline.plan.remarks import remarks
+from paceline.plan.stragglers_in_words import in_words
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    topic: str
+    text: str
+
+
+_BY_WHAT = {
+    Transport.NONE: "",
+    Transport.SHM: "shared memory",
+    Transport.GLOO: "gloo",
+    Transport.NCCL: "NCCL",
+    Transport.TCP: "TCP",
+}
+
+
+def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
+    """`cpu_count` adds a warning when workers must share processors."""
+    lines = [
+        Line("run", f"{plan.run}: task {plan.task}, mode {plan.mode}, seed {plan.seed}"),
+        Line("task", TASKS.get(plan.task, "your own class, imported by name") + _options(plan)),
+        Line("mode", MODES[plan.mode].summary if plan.mode in MODES else "your own class, imported by name"),
+        Line("workers", _workers(plan)),
+        Line("travels", _travels(plan)),
+        Line("work", _work(plan)),
+        Line("rate", _rate(plan)),
+    ]
+    lines += [Line("stragglers", in_words(rule)) for rule in plan.stragglers]
+    if plan.pace_s:
+        lines.append(Line("pace", f"forward and backward take at least {plan.pace_s * 1000:g} ms per step"))
+    lines.append(Line("folder", _records(plan)))
+    lines += [Line("remark", text) for text in remarks(plan, cpu_count=cpu_count)]
+    return lines
+
+
+def _options(plan: Plan) -> str:
+    given = ", ".join(f"{name}={value}" for name, value in plan.task_options.items())
+    return f" (options: {given})" if given else ""
+
+
+def _workers(plan: Plan) -> str:
+    place = "CPU" if plan.device is Device.CPU else "GPU"
+    threads = "1 thread" if plan.threads_per_worker == 1 else f"{plan.threads_per_worker} threads"
+    who = "1 process" if plan.num_workers == 1 else f"{plan.num_workers} processes, each"
+    return f"{who} computing on the {place} with {threads}, in {plan.dtype.value}"
+
+
+def _travels(plan: Plan) -> str:
+    by = _BY_WHAT[plan.transport]
+    if plan.transport is Transport.NONE:
+        return "nothing: one worker asks nobody"
+    if plan.mode not in MODES:
+        return f"what your strategy sends, by {by}"
+    if plan.mode == "localsgd":
+        return _averaging(plan, by)
+    if MODES[plan.mode].channel is Channel.STORE:
+        return f"gradients to a parameter server and parameters back at every step, by {by}"
+    return f"gradients at every step, averaged over all workers by all-reduce over {by}"
+
+
+def _averaging(plan: Plan, by: str) -> str:
+    options = plan.strategy
+    also = " and the optimizer's moments" if options.average_optimizer_state else ""
+    start = f"; the first {options.post_local_after} steps are plain ssgd" if options.post_local_after else ""
+    every = "step" if options.sync_every == 1 else f"{options.sync_every} steps"
+    return f"parameters{also}, averaged after every {every} by all-reduce over {by}{start}"
+
+
+def _work(plan: Plan) -> str:
+    if len(set(plan.batch_sizes)) == 1:
+        each = f"{plan.batch_sizes[0]} samples"
+    else:
+        each = f"{', '.join(map(str, plan.batch_sizes))} samples (by worker, weighted by batch)"
+    return (
+        f"each worker computes {plan.steps:,} gradients of {each}: {plan.global_batch:,} samples per step,"
+        f" {plan.total_gradients:,} gradients and {plan.total_samples:,} samples in all"
+    )
+
+
+def _rate(plan: Plan) -> str:
+    if plan.optimizer is not None:
+        decay = f", weight decay {plan.optimizer.weight_decay:g}" if plan.optimizer.weight_decay else ""
+        rate = f"{plan.optimizer.name} with learning rate {plan.optimizer.lr:g}{decay}"
+    else:
+        own = "its own learning rate" if plan.lr is None else f"learning rate {plan.lr:g}"
+        rate = f"the task's optimizer with {own}"
+    if plan.clip_norm is not None:
+        rate += f", gradients clipped to norm {plan.clip_norm:g}"
+    if plan.lr_scale == 1.0:
+        return rate
+    return (
+        f"{rate}, divided by {plan.num_workers}: each gradient is applied alone, and {plan.num_workers}"
+        " such updates then move as far as one with their mean, so equal samples count equally in every mode"
+    )
+
+
+def _records(plan: Plan) -> str:
+    steps = "every step in events.jsonl" if plan.events is EventDetail.FULL else "no events"
+    often = f"every {plan.checkpoint_every} steps" if plan.checkpoint_every else "at the end"
+    return f"{steps}; a checkpoint {often}; whoever waits for a peer gives up after {plan.timeout_s:g} s"

@@ -1,0 +1,101 @@
+"""What exactly will be run? Everything decided, nothing left to a default.
+
+A plan is frozen, JSON, and hashed: two runs with the same plan hash and the
+same recorded schedule end with the same bits. See docs/map.md.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from paceline.sync.stragglers import StragglerRule
+
+PLAN_SCHEMA = "paceline.plan/1"
+Option = bool | int | float | str
+
+
+class Dtype(StrEnum):
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+
+class Device(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Launcher(StrEnum):
+    LOCAL = "local"
+
+
+class Transport(StrEnum):
+    """How tensors travel. `none` for a single worker that asks nobody."""
+
+    NONE = "none"
+    SHM = "shm"
+    GLOO = "gloo"
+    NCCL = "nccl"
+    TCP = "tcp"
+
+
+class EventDetail(StrEnum):
+    FULL = "full"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerChoice:
+    """An optimizer named on the command line; it replaces the one the task would build."""
+
+    name: str  # one of plan.catalog.OPTIMIZERS
+    lr: float
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyOptions:
+    """The knobs of all modes; a mode reads only its own (plan.catalog says which)."""
+
+    staleness: int | None = None  # ssp: the bound; None means no bound
+    sync_every: int = 1  # localsgd: local steps between two averagings (H)
+    post_local_after: int = 0  # localsgd: steps of plain ssgd before local steps begin
+    average_optimizer_state: bool = False  # localsgd: average moments as well as parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    run: str
+    task: str  # a built-in name or `module:Class`
+    mode: str  # a built-in name or `module:Class`
+    num_workers: int
+    steps: int  # gradients that each worker computes
+    batch_sizes: tuple[int, ...]  # samples per gradient, one entry per worker
+    launcher: Launcher = Launcher.LOCAL
+    transport: Transport = Transport.SHM
+    seed: int = 0
+    dtype: Dtype = Dtype.FLOAT32
+    device: Device = Device.CPU
+    task_options: dict[str, Option] = field(default_factory=dict)
+    optimizer: OptimizerChoice | None = None  # None: the task builds its own
+    lr: float | None = None  # overrides the rate of the task's own optimizer
+    lr_scale: float = 1.0  # asynchronous updates are summed: 1/N makes equal samples move equally far
+    clip_norm: float | None = None
+    strategy: StrategyOptions = field(default_factory=StrategyOptions)
+    stragglers: tuple[StragglerRule, ...] = ()
+    pace_s: float = 0.0  # a step's forward and backward take at least this long
+    threads_per_worker: int = 1
+    timeout_s: float = 60.0  # how long anyone waits for a peer
+    checkpoint_every: int = 0  # steps between checkpoints; 0 writes only the final one
+    events: EventDetail = EventDetail.FULL
+    schema: str = PLAN_SCHEMA
+
+    @property
+    def global_batch(self) -> int:
+        return sum(self.batch_sizes)
+
+    @property
+    def total_gradients(self) -> int:
+        return self.steps * self.num_workers
+
+    @property
+    def total_samples(self) -> int:
+        return self.steps * self.global_batch

@@ -1,0 +1,85 @@
+"""What should a user know about this plan before believing its numbers?
+
+The facts are those of design/strategies.md; `paceline laws` proves them.
+"""
+
+from collections.abc import Iterator
+
+from paceline.plan.plan import Device, Plan
+from paceline.plan.stragglers_in_words import persistent_stragglers
+
+_WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps"})
+_ADAM_LIKE = frozenset({"adam", "adamw"})
+
+
+def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
+    found = [*_about_sharing(plan, cpu_count)]
+    if plan.num_workers > 1:
+        found += [*_about_stragglers(plan), *_about_staleness(plan), *_about_local_steps(plan)]
+    elif plan.mode != "single":
+        found.append("with one worker every mode is plain sequential training")
+    return found
+
+
+def _about_sharing(plan: Plan, cpu_count: int | None) -> Iterator[str]:
+    threads = plan.num_workers * plan.threads_per_worker
+    if cpu_count is not None and plan.device is Device.CPU and threads > cpu_count:
+        yield (
+            f"{threads} threads share {cpu_count} processors and take turns, so this machine's throughput"
+            " says little about that of as many machines; set pace to simulate equal compute times"
+        )
+
+
+def _about_stragglers(plan: Plan) -> Iterator[str]:
+    slow = persistent_stragglers(plan)
+    if not slow:
+        return
+    who = f"worker {slow[0]} is" if len(slow) == 1 else f"workers {', '.join(map(str, slow))} are"
+    if plan.mode in _WAITS_EVERY_STEP:
+        yield f"{who} always slow: every step waits for the slowest worker; asgd would not"
+    elif plan.mode == "localsgd" or (plan.mode == "ssp" and plan.strategy.staleness is not None):
+        knob = "staleness" if plan.mode == "ssp" else "sync_every"
+        yield (
+            f"{who} always slow: {plan.mode} then has the same long-run rate as ssgd, N / t_max, whatever"
+            f" {knob} is; it helps against passing delays. Against a lasting one use asgd,"
+            " or a smaller batch_size for the slow worker"
+        )
+    elif plan.mode in ("asgd", "ssp"):
+        yield f"{who} always slow: the others go on without waiting, and its gradients arrive stale"
+
+
+def _about_staleness(plan: Plan) -> Iterator[str]:
+    others = plan.num_workers - 1
+    if plan.mode == "ssp":
+        bound = plan.strategy.staleness
+        if bound is None:
+            yield "ssp without a bound is asgd"
+        elif bound == 0:
+            yield "ssp with a bound of 0 equals ssgd: everybody waits for the slowest at every step"
+        else:
+            yield (
+                f"no worker starts a step more than {bound} ahead of the slowest; in versions of the"
+                f" parameters, staleness is at most (2*{bound}+1)*(N-1) = {(2 * bound + 1) * others}"
+            )
+    if plan.mode == "asgd" or (plan.mode == "ssp" and plan.strategy.staleness is None):
+        yield f"mean staleness tends to N-1 = {others}, whatever the workers' speeds"
+    name = plan.optimizer.name if plan.optimizer is not None else None
+    if plan.mode in ("asgd", "ssp") and name in ("momentum", "nesterov"):
+        yield "asynchrony adds momentum of its own, about 1-1/N; a smaller one may train better"
+    if plan.mode in ("asgd", "ssp") and name in _ADAM_LIKE:
+        yield "adam at the server mixes gradients of several versions in its second moment"
+
+
+def _about_local_steps(plan: Plan) -> Iterator[str]:
+    if plan.mode != "localsgd":
+        return
+    uses_adam = plan.optimizer is not None and plan.optimizer.name in _ADAM_LIKE
+    if plan.strategy.sync_every == 1:
+        if uses_adam or plan.clip_norm is not None:
+            cause = "adam" if uses_adam else "clipping"
+            yield f"sync_every 1 does not equal ssgd here: {cause} acts before the averaging, not after"
+        else:
+            yield "sync_every 1 equals ssgd for sgd, momentum, nesterov and L2, not for adam or clipping"
+    stateful = plan.optimizer is None or plan.optimizer.name != "sgd"
+    if stateful and not plan.strategy.average_optimizer_state:
+        yield "the optimizer's own state, if it has one, stays local; average_optimizer_state averages it too"

@@ -1,0 +1,51 @@
+"""Which plan follows from what the user said? Pure: the machine is looked up beforehand, as Facts.
+
+Either a complete plan, or a ConfigError with every problem at once: those
+found while reading (`found`) and those found here.
+"""
+
+from collections.abc import Sequence
+
+from paceline.config.facts import Facts
+from paceline.config.train_config import TrainConfig
+from paceline.errors import ConfigError, Problem
+from paceline.plan import decide
+from paceline.plan.check import check
+from paceline.plan.plan import Dtype, EventDetail, Launcher, Plan
+
+
+def resolve(config: TrainConfig, facts: Facts, *, found: Sequence[Problem] = ()) -> Plan:
+    problems = [*found, *check(config, facts)]
+    if problems:
+        raise ConfigError(problems)
+    optimizer = decide.optimizer_of(config)
+    return Plan(
+        run=decide.run_name_of(config),
+        task=_builtin_in_lower_case(decide.task_of(config)),
+        mode=decide.mode_name_of(config),
+        num_workers=decide.num_workers_of(config),
+        steps=200 if config.steps is None else config.steps,
+        batch_sizes=decide.batch_sizes_of(config),
+        launcher=Launcher(config.launcher or Launcher.LOCAL),
+        transport=decide.transport_of(config, facts),
+        seed=config.seed or 0,
+        dtype=Dtype(config.dtype or Dtype.FLOAT32),
+        device=decide.device_of(config, facts),
+        task_options=dict(config.task_options or {}),
+        optimizer=optimizer,
+        # A named optimizer carries its own rate; this one overrides the task's.
+        lr=config.lr if optimizer is None else None,
+        lr_scale=decide.lr_scale_of(config),
+        clip_norm=config.clip_norm,
+        strategy=decide.strategy_options_of(config),
+        stragglers=config.straggler or (),
+        pace_s=config.pace or 0.0,
+        threads_per_worker=config.threads_per_worker or 1,
+        timeout_s=60.0 if config.timeout is None else config.timeout,
+        checkpoint_every=config.checkpoint_every or 0,
+        events=EventDetail(config.events or EventDetail.FULL),
+    )
+
+
+def _builtin_in_lower_case(name: str) -> str:
+    return name if ":" in name else name.lower()

@@ -1,0 +1,86 @@
+"""LocalSGD: a few steps alone, then the parameters of all workers are averaged.
+
+Averaging happens after steps H, 2H, … and after the last one; during the first
+`post_local_after` steps after every one (post-local SGD). Parameters and
+buffers are averaged, weighted by batch; the optimizer's own state stays local
+unless the plan says `average_optimizer_state`. Averaging copies into the
+existing storage and never rebinds it.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.ids import Clock, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.strategies.port import Links, Outcome, Replica
+from paceline.sync.averaging import averages_after, mean_weight
+from paceline.transport.arena import STOP_FLAG
+from paceline.transport.ports import Traffic
+
+
+class Localsgd:
+    channel: ClassVar[Channel] = Channel.COLLECTIVE
+
+    def __init__(self, plan: Plan, links: Links) -> None:
+        assert links.collective is not None, "localsgd meets by a collective"
+        self._collective = links.collective
+        self._plan = plan
+        self._weight = mean_weight(links.rank, plan.batch_sizes)
+        self._shared_optimizer_state: Tensor | None = None
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        arena = replica.arena
+        self._replica, self._arena = replica, arena
+        arena.place_state(self._collective.allocate(arena.layout.numel, arena.layout.dtype))
+        self._collective.broadcast(arena.state)
+
+    def begin_step(self, step: Step) -> Traffic:
+        return Traffic()
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        apply_ns = self._replica.update()
+        options = self._plan.strategy
+        if not averages_after(
+            step + 1,
+            total=self._plan.steps,
+            every=options.sync_every,
+            post_local_after=options.post_local_after,
+        ):
+            return Outcome(apply_ns=apply_ns)
+        state = self._arena.state
+        tail = state[self._arena.layout.tail_start :]
+        if self._weight != 1.0:
+            state.mul_(self._weight)
+        tail[STOP_FLAG] = float(wants_stop)
+        traffic = self._collective.all_reduce_mean(state)
+        stop = bool(tail[STOP_FLAG] > 0)
+        if options.average_optimizer_state:
+            traffic += self._average_optimizer_state()
+        return Outcome(traffic=traffic, apply_ns=apply_ns, synced=True, stop=stop)
+
+    def _average_optimizer_state(self) -> Traffic:
+        tensors = list(self._replica.optimizer_state().values())
+        if not tensors:
+            return Traffic()
+        sizes = [t.numel() for t in tensors]
+        if self._shared_optimizer_state is None:
+            self._shared_optimizer_state = self._collective.allocate(sum(sizes), tensors[0].dtype)
+        shared = self._shared_optimizer_state
+        torch.cat([t.reshape(-1) for t in tensors], out=shared)
+        if self._weight != 1.0:
+            shared.mul_(self._weight)
+        traffic = self._collective.all_reduce_mean(shared)
+        for tensor, part in zip(tensors, torch.split(shared, sizes), strict=True):
+            tensor.copy_(part.view_as(tensor))
+        return traffic
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return {}
+
+    def restore(self, saved: dict[str, Tensor]) -> None: ...
+
+    def close(self) -> None:
+        self._collective.close()

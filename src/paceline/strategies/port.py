@@ -1,0 +1,93 @@
+"""What must a way of agreeing do? Six methods, called by the one training loop.
+
+    prepare → (begin_step → forward, backward → finish_step)* → close
+
+A strategy sees a replica (the model as vectors, and `update()`), the plan and
+the links to the others; never the task, the launcher or another strategy. A
+class with these methods can be named as `--mode module:Class` and proved with
+`paceline laws --mode module:Class`.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from torch import Tensor, nn
+
+from paceline.ids import Clock, Rank, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.sync.admission import Rule
+from paceline.transport.arena import Arena
+from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Traffic
+
+
+class Replica(Protocol):
+    """A worker's own copy of what is trained."""
+
+    arena: Arena
+    forward: nn.Module  # what the loss is computed with; a strategy may wrap it
+
+    def update(self) -> int:
+        """One optimizer step on the gradients as they now are, clipped if the plan says so.
+
+        Returns how long it took, in nanoseconds.
+        """
+        ...
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """The optimizer's own tensors by name, to read or to write in place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """How this worker reaches the others; the channel of its strategy says which one is set."""
+
+    rank: Rank
+    world_size: int
+    collective: Collective | None = None
+    store: ParameterStore | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a step's agreement cost and decided."""
+
+    traffic: Traffic = NO_TRAFFIC
+    apply_ns: int = 0
+    version: int = 0  # of the parameters the gradient was computed on
+    synced: bool = False  # after this step all replicas hold the same bits
+    stop: bool = False  # the workers agreed to stop after this step
+
+
+class Strategy(Protocol):
+    channel: ClassVar[Channel]
+
+    def __init__(self, plan: Plan, links: Links) -> None: ...
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        """Place the replica's vectors; `clock` steps are already behind us (0, or resumed)."""
+        ...
+
+    def begin_step(self, step: Step) -> Traffic:
+        """Make the parameters ready for this step; may wait."""
+        ...
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        """The gradients are in the arena: agree, and update."""
+        ...
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """What a checkpoint needs beyond the replica's state and the optimizer's."""
+        ...
+
+    def restore(self, saved: dict[str, Tensor]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ServerSide(Protocol):
+    """What a strategy whose channel is STORE also says: how its server admits updates."""
+
+    @classmethod
+    def rule(cls, plan: Plan) -> Rule: ...

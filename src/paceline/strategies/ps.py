@@ -1,0 +1,11 @@
+"""A synchronous parameter server: it averages everybody's gradient, then applies once."""
+
+from paceline.plan.plan import Plan
+from paceline.strategies.push_pull import PushPull
+from paceline.sync.admission import Barrier, Rule
+
+
+class Ps(PushPull):
+    @classmethod
+    def rule(cls, plan: Plan) -> Rule:
+        return Barrier()

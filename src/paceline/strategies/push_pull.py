@@ -1,0 +1,53 @@
+"""The worker's half of every mode with a parameter server: pull, compute, push.
+
+What differs between ps, asgd and ssp is only the rule by which the server
+admits updates, so those files hold nothing but that rule.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from paceline.ids import Clock, Step, Version
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.strategies.port import Links, Outcome, Replica
+from paceline.transport.ports import Traffic
+
+
+class PushPull:
+    channel: ClassVar[Channel] = Channel.STORE
+
+    def __init__(self, plan: Plan, links: Links) -> None:
+        assert links.store is not None, "push and pull need a parameter store"
+        self._store = links.store
+        self._last_step = plan.steps - 1
+        self._version = Version(0)
+        self._has_left = False
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        arena = replica.arena
+        self._arena = arena
+        slots = self._store.open(arena.layout.numel, arena.layout.dtype)
+        arena.place_state(slots.parameters)
+        arena.place_gradients(slots.gradients)
+        self._store.join(clock)
+
+    def begin_step(self, step: Step) -> Traffic:
+        pulled = self._store.pull()
+        self._version = pulled.version
+        return pulled.traffic
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        self._arena.buffers_to_gradients()
+        self._has_left = wants_stop or step == self._last_step
+        traffic = self._store.push(leaving=self._has_left)
+        return Outcome(traffic=traffic, version=self._version, stop=wants_stop)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return {}
+
+    def restore(self, saved: dict[str, Tensor]) -> None: ...
+
+    def close(self) -> None:
+        self._store.close()

@@ -1,0 +1,34 @@
+"""One worker, nobody to agree with: the baseline that every other mode is compared to."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from paceline.ids import Clock, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.strategies.port import Links, Outcome, Replica
+from paceline.transport.ports import Traffic
+
+
+class Single:
+    channel: ClassVar[Channel] = Channel.ALONE
+
+    def __init__(self, plan: Plan, links: Links) -> None: ...
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        self._replica = replica
+
+    def begin_step(self, step: Step) -> Traffic:
+        return Traffic()
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        apply_ns = self._replica.update()
+        return Outcome(apply_ns=apply_ns, synced=True, stop=wants_stop)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return {}
+
+    def restore(self, saved: dict[str, Tensor]) -> None: ...
+
+    def close(self) -> None: ...

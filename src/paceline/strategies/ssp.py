@@ -1,0 +1,15 @@
+"""Stale synchronous parallel: asynchronous, but nobody runs far ahead of the slowest.
+
+The bound is `--staleness`; 0 computes what synchronous SGD computes, no bound
+what asgd computes. The rule and its versioned reads are in sync/admission.py.
+"""
+
+from paceline.plan.plan import Plan
+from paceline.strategies.push_pull import PushPull
+from paceline.sync.admission import Bounded, Rule
+
+
+class Ssp(PushPull):
+    @classmethod
+    def rule(cls, plan: Plan) -> Rule:
+        return Bounded(plan.strategy.staleness)

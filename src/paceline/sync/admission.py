@@ -1,0 +1,116 @@
+"""When may a parameter server apply an update, and who may read afterwards?
+
+A worker's clock is the number of gradients it has pushed. Its update with
+index k is *held* until the rule admits it; only then is it applied, and only
+then does the worker get parameters for its next step.
+
+- unbounded (asgd): admitted at once.
+- bounded by s (ssp): admitted once k <= slowest + s - 1, that is, once the
+  pusher may start again. So no one ever sees an update from a worker that is
+  beyond the bound. This versioned read is what makes s = 0 equal to
+  synchronous SGD; with "apply on push" it is not.
+- barrier (ps): all workers' updates are admitted together, as one mean.
+
+Released updates are applied in (index, rank) order, so what a bound of 0 or a
+barrier computes does not depend on who was fast. See docs/concepts/staleness.md.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from paceline.ids import Clock, Rank, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A pushed update that waits for admission."""
+
+    rank: Rank
+    index: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What the server does now: apply each group as one update, in order; then answer."""
+
+    groups: tuple[tuple[Held, ...], ...] = ()
+    readers: tuple[Rank, ...] = ()
+
+
+class Rule(Protocol):
+    """Which of the held updates are admitted, given the clocks of the active workers."""
+
+    def admit(self, held: list[Held], clocks: dict[Rank, Clock]) -> tuple[tuple[Held, ...], ...]: ...
+
+
+def slowest(clocks: dict[Rank, Clock]) -> Clock | None:
+    """The smallest clock; None when nobody is left to wait for."""
+    return min(clocks.values(), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Stale synchronous parallel (Ho 2013). `bound=None` is plain asynchronous SGD."""
+
+    bound: int | None
+
+    def admit(self, held: list[Held], clocks: dict[Rank, Clock]) -> tuple[tuple[Held, ...], ...]:
+        low = slowest(clocks)
+        if self.bound is None or low is None:
+            return tuple((h,) for h in held)
+        return tuple((h,) for h in held if h.index <= low + self.bound - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """A synchronous server: one mean of everybody's gradient per step."""
+
+    def admit(self, held: list[Held], clocks: dict[Rank, Clock]) -> tuple[tuple[Held, ...], ...]:
+        if not held:
+            return ()
+        low = slowest(clocks)
+        first = held[0].index
+        if low is not None and low <= first:
+            return ()
+        return (tuple(h for h in held if h.index == first),)
+
+
+@dataclass(slots=True)
+class Admission:
+    """The server's view of who is where. Feed it joins, pushes and leaves in order."""
+
+    rule: Rule
+    clocks: dict[Rank, Clock] = field(default_factory=dict)  # active workers only
+    held: dict[Rank, Held] = field(default_factory=dict)
+
+    def join(self, rank: Rank, clock: Clock) -> Release:
+        """A worker starts (or resumes) with `clock` gradients behind it, and wants to read."""
+        self.clocks[rank] = clock
+        return Release(readers=(rank,))
+
+    def push(self, rank: Rank, *, leaving: bool = False) -> Release:
+        """A gradient arrived; `leaving` says it is the worker's last, so it reads no more."""
+        assert rank in self.clocks, f"worker {rank} pushed before it joined"
+        assert rank not in self.held, f"worker {rank} pushed twice without reading"
+        index = self.clocks[rank]
+        self.held[rank] = Held(rank, Step(index))
+        self.clocks[rank] = Clock(index + 1)
+        return self.leave(rank) if leaving else self._release()
+
+    def leave(self, rank: Rank) -> Release:
+        """A worker that has finished (or died) no longer holds anybody back."""
+        self.clocks.pop(rank, None)
+        return self._release()
+
+    def gap(self, index: Step) -> int:
+        """How far ahead of the slowest active worker the step `index` is."""
+        low = slowest(self.clocks)
+        return 0 if low is None else max(0, index - low)
+
+    def _release(self) -> Release:
+        waiting = sorted(self.held.values(), key=lambda h: (h.index, h.rank))
+        groups = self.rule.admit(waiting, self.clocks)
+        released = [h.rank for group in groups for h in group]
+        for rank in released:
+            del self.held[rank]
+        return Release(groups, tuple(r for r in released if r in self.clocks))

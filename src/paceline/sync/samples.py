@@ -1,0 +1,54 @@
+"""Which samples does worker r use for its step t? The same in every mode.
+
+The run reads one endless stream: epoch 0's permutation, then epoch 1's, and so
+on. Step t of all workers together owns positions [t*B, (t+1)*B) of the stream,
+where B is the global batch; worker r owns its slice of that. So every sample
+is seen once per epoch, batches are always full (a batch may straddle two
+epochs), and two modes with the same seed, steps and batches do equal work on
+equal data, however their workers are scheduled.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
+
+
+class SampleStream:
+    """The stream of sample indices for a data set of `num_samples`, from `seed`."""
+
+    def __init__(self, *, num_samples: int, seed: int) -> None:
+        assert num_samples > 0, "a task needs at least one sample"
+        self._num_samples = num_samples
+        self._seed = seed
+        self._epochs: dict[int, Indices] = {}
+
+    def take(self, start: int, count: int) -> Indices:
+        """The indices at stream positions start … start+count-1."""
+        epoch, offset = divmod(start, self._num_samples)
+        if offset + count <= self._num_samples:
+            return self._epoch(epoch)[offset : offset + count]
+        parts = []
+        while count > 0:
+            part = self._epoch(epoch)[offset : offset + count]
+            parts.append(part)
+            count -= len(part)
+            epoch, offset = epoch + 1, 0
+        return np.concatenate(parts)
+
+    def _epoch(self, epoch: int) -> Indices:
+        if epoch not in self._epochs:
+            # A run only moves forward, and workers are at most a few epochs apart.
+            for old in [e for e in self._epochs if e < epoch - 1]:
+                del self._epochs[old]
+            dice = np.random.default_rng((self._seed, epoch))
+            self._epochs[epoch] = dice.permutation(self._num_samples)
+        return self._epochs[epoch]
+
+
+def slice_of(rank: int, step: int, batch_sizes: Sequence[int]) -> tuple[int, int]:
+    """(start, count) in the stream for worker `rank` at `step`."""
+    start = step * sum(batch_sizes) + sum(batch_sizes[:rank])
+    return start, batch_sizes[rank]

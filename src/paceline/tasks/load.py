@@ -1,0 +1,61 @@
+"""How is a task, or any class a user names as `module:Class`, found and built?"""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+
+from paceline.errors import ConfigError, Problem
+from paceline.plan.plan import Option
+from paceline.tasks.port import Task
+
+BUILT_IN = {"xor": "paceline.tasks.xor:XorTask", "digits": "paceline.tasks.digits:DigitsTask"}
+
+
+def load_task(name: str, *, seed: int, options: Mapping[str, Option]) -> Task:
+    kind = load_class(BUILT_IN.get(name, name), what="task")
+    try:
+        task: Task = kind(seed=seed, **options)
+    except TypeError as error:
+        raise ConfigError(
+            [
+                Problem(
+                    f"task {name} cannot be built: {error}",
+                    "a task is built as MyTask(seed=…, **task_options); check --task-option",
+                )
+            ]
+        ) from error
+    missing = [m for m in ("model", "samples", "loss", "metrics", "optimizer") if not hasattr(task, m)]
+    if missing:
+        raise ConfigError(
+            [
+                Problem(
+                    f"task {name} has no {', '.join(missing)}",
+                    "a task has five methods; docs/guides/your-own-task.md shows a complete one",
+                )
+            ]
+        )
+    return task
+
+
+def load_class(path: str, *, what: str) -> type:
+    """The class that `module:Class` names, with the working directory importable."""
+    module_name, _, class_name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            [
+                Problem(
+                    f"{what} {path} cannot be loaded: {error}",
+                    f"write --{what} module:Class and run from the folder that holds module.py",
+                )
+            ]
+        ) from error
+    if not isinstance(found, type):
+        raise ConfigError(
+            [Problem(f"{path} is a {type(found).__name__}, not a class", f"name the {what}'s class")]
+        )
+    return found

@@ -1,0 +1,133 @@
+"""SGD and Adam on a list of tensors, bit for bit what torch.optim computes.
+
+Why not torch.optim itself: the constructor of every torch optimizer imports
+torch._dynamo, which takes as long as importing torch (about a second), and a
+run would pay it in every process before the first step. A user's task may
+still return any torch.optim optimizer; tests compare the two bit by bit.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class _Optimizer:
+    """Parameter groups and state in the shape of torch.optim.Optimizer."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], defaults: dict[str, float | bool]) -> None:
+        self.parameters: list[Tensor] = list(parameters)
+        group: dict[str, Any] = {"params": self.parameters, **defaults}  # Any: torch's own shape
+        self.param_groups = [group]
+        self.steps = 0
+        self.slots: dict[str, list[Tensor]] = {}
+
+    def _gradients(self) -> list[Tensor]:
+        gradients = [p.grad for p in self.parameters]
+        assert all(g is not None for g in gradients), "every parameter has a gradient after backward"
+        return [g for g in gradients if g is not None]
+
+    def _slot(self, name: str) -> list[Tensor]:
+        if name not in self.slots:
+            self.slots[name] = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
+        return self.slots[name]
+
+    def state_dict(self) -> dict[str, Any]:  # Any: torch's own shape
+        settings = {k: v for k, v in self.param_groups[0].items() if k != "params"}
+        return {
+            "steps": self.steps,
+            "group": settings,
+            "slots": {name: [t.clone() for t in slot] for name, slot in self.slots.items()},
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: torch's own shape
+        self.steps = int(state_dict["steps"])
+        self.param_groups[0].update(state_dict["group"])
+        for name, tensors in state_dict["slots"].items():
+            for mine, saved in zip(self._slot(name), tensors, strict=True):
+                mine.copy_(saved)
+
+
+class Sgd(_Optimizer):
+    """torch.optim.SGD: plain, heavy-ball or Nesterov, with L2 as weight decay."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(
+            parameters,
+            {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay},
+        )
+
+    @torch.no_grad()
+    def step(self) -> None:
+        group, gradients = self.param_groups[0], self._gradients()
+        if group["weight_decay"]:
+            gradients = list(torch._foreach_add(gradients, self.parameters, alpha=group["weight_decay"]))
+        if group["momentum"]:
+            gradients = self._with_momentum(gradients, group["momentum"], nesterov=group["nesterov"])
+        torch._foreach_add_(self.parameters, gradients, alpha=-group["lr"])
+        self.steps += 1
+
+    def _with_momentum(self, gradients: list[Tensor], momentum: float, *, nesterov: bool) -> list[Tensor]:
+        velocity = self._slot("momentum")
+        if self.steps == 0:
+            torch._foreach_copy_(velocity, gradients)  # torch starts the buffer at the first gradient
+        else:
+            torch._foreach_mul_(velocity, momentum)
+            torch._foreach_add_(velocity, gradients)
+        return list(torch._foreach_add(gradients, velocity, alpha=momentum)) if nesterov else velocity
+
+
+class Adam(_Optimizer):
+    """torch.optim.Adam, or AdamW when `decoupled` (the decay then acts on the parameters)."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+    ) -> None:
+        defaults = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}
+        super().__init__(parameters, {**defaults, "weight_decay": weight_decay, "decoupled": decoupled})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        group, gradients = self.param_groups[0], self._gradients()
+        lr, beta1, beta2 = group["lr"], group["beta1"], group["beta2"]
+        self.steps += 1
+        if group["weight_decay"] and group["decoupled"]:
+            torch._foreach_mul_(self.parameters, 1 - lr * group["weight_decay"])
+        elif group["weight_decay"]:
+            gradients = list(torch._foreach_add(gradients, self.parameters, alpha=group["weight_decay"]))
+        first, second = self._slot("first_moment"), self._slot("second_moment")
+        torch._foreach_lerp_(first, gradients, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
+        correction1, correction2 = 1 - beta1**self.steps, 1 - beta2**self.steps
+        denominator = torch._foreach_sqrt(second)
+        torch._foreach_div_(denominator, correction2**0.5)
+        torch._foreach_add_(denominator, group["eps"])
+        torch._foreach_addcdiv_(self.parameters, first, denominator, value=-lr / correction1)
+
+
+def build_optimizer(
+    name: str, parameters: Iterable[nn.Parameter], *, lr: float, weight_decay: float
+) -> Sgd | Adam:
+    """The optimizer that `--optimizer NAME` means (names in plan.catalog.OPTIMIZERS)."""
+    if name in ("adam", "adamw"):
+        return Adam(parameters, lr=lr, weight_decay=weight_decay, decoupled=name == "adamw")
+    momentum = 0.0 if name == "sgd" else 0.9
+    return Sgd(parameters, lr=lr, momentum=momentum, nesterov=name == "nesterov", weight_decay=weight_decay)

@@ -1,0 +1,67 @@
+"""What must a task say about itself? Five methods, all of them the user's own subject.
+
+A task knows nothing of workers, strategies or launchers. It is built once in
+every process that needs it, as `MyTask(seed=…, **options)`, and must build the
+same thing each time: all randomness comes from the seed. The samples are built
+on the CPU; the worker moves each batch to its device. See
+docs/guides/your-own-task.md.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from paceline.sync.samples import Indices
+
+Batch: TypeAlias = "Tensor | Sequence[Batch] | Mapping[str, Batch]"
+
+
+class Samples(Protocol):
+    """The training samples, by index. Paceline decides who takes which."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Indices) -> Batch:
+        """The samples with these indices, stacked. Called with a worker's share of a step."""
+        ...
+
+
+class Optimizer(Protocol):
+    """The part of torch.optim.Optimizer that Paceline uses; any torch optimizer fits."""
+
+    param_groups: list[dict[str, Any]]  # Any: as torch declares it
+
+    # torch's own signature takes an optional closure and returns its value.
+    def step(self) -> object: ...
+
+    def state_dict(self) -> dict[str, Any]: ...  # Any: as torch declares it
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...  # Any: as torch declares it
+
+
+class Task(Protocol):
+    def model(self) -> nn.Module:
+        """A fresh model. Called with torch's generator seeded from the run's seed."""
+        ...
+
+    def samples(self) -> Samples: ...
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:  # Any: whatever Samples.batch returns
+        """The mean loss over the batch (a mean, not a sum: gradients are averaged over workers)."""
+        ...
+
+    def metrics(self, model: nn.Module) -> dict[str, float]:
+        """How good the model is, on data it was not trained on. Called once, at the end."""
+        ...
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer: ...
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {name: to_device(part, device) for name, part in batch.items()}
+    return tuple(to_device(part, device) for part in batch)

@@ -1,0 +1,1 @@
+"""How tensors travel: two ports (Collective, ParameterStore) and their adapters."""

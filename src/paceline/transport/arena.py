@@ -1,0 +1,162 @@
+"""How does a model become one flat vector that a transport can move in one piece?
+
+The state vector holds every parameter, then every floating-point buffer, then
+a short tail; parameters and buffers of the module are views into it. The
+gradient vector has the same layout: gradients, room for the buffers, tail.
+Every tensor starts on a 64-byte boundary, wherever the vector lies, so that
+the same numbers go through the same instructions in every process: bitwise
+replay depends on it. Storage is bound once and never rebound afterwards.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from paceline.errors import PacelineError
+
+ALIGN = 16  # elements: 64 bytes of float32
+TAIL = ALIGN
+STOP_FLAG = 0  # the place in the tail where a worker says that it wants to stop
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    name: str
+    start: int
+    shape: torch.Size
+
+    def view(self, flat: Tensor) -> Tensor:
+        return flat[self.start : self.start + self.shape.numel()].view(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where each tensor lies in the vector."""
+
+    parameters: tuple[Piece, ...]
+    buffers: tuple[Piece, ...]
+    buffers_start: int
+    tail_start: int
+    dtype: torch.dtype
+
+    @property
+    def numel(self) -> int:
+        return self.tail_start + TAIL
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Layout":
+        parameters = dict(module.named_parameters())
+        buffers = {n: b for n, b in module.named_buffers() if b.is_floating_point()}
+        dtypes = {t.dtype for t in (*parameters.values(), *buffers.values())}
+        if len(dtypes) != 1:
+            raise PacelineError(
+                f"the model's tensors have {len(dtypes)} floating types: {sorted(map(str, dtypes))}",
+                "give the whole model one dtype, for example model.to(torch.float32)",
+            )
+        first, end = _lay_out(parameters, 0)
+        second, tail = _lay_out(buffers, end)
+        return cls(first, second, end, tail, dtypes.pop())
+
+
+def _lay_out(tensors: Mapping[str, Tensor], start: int) -> tuple[tuple[Piece, ...], int]:
+    pieces = []
+    for name, tensor in tensors.items():
+        pieces.append(Piece(name, start, tensor.shape))
+        start += -(-tensor.numel() // ALIGN) * ALIGN
+    return tuple(pieces), start
+
+
+class Arena:
+    """A module's state and gradients, each as one vector."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.layout = Layout.of(module)
+        self.module = module
+        self._parameters = list(module.parameters())
+        self._buffers = [b for b in module.buffers() if b.is_floating_point()]
+        self._owners = _buffer_owners(module)
+        device = self._parameters[0].device
+        self.gathers_gradients = True  # False: someone else (torch DDP) owns `.grad`
+        self.state = torch.zeros(self.layout.numel, dtype=self.layout.dtype, device=device)
+        self.gradients = torch.zeros_like(self.state)
+        self._known_vectors: dict[int, tuple[Tensor, list[Tensor], list[Tensor]]] = {}
+        self._gradient_views: list[Tensor] = []
+        self._room_for_buffers: list[Tensor] = []
+        self.place_state(self.state)
+        self.place_gradients(self.gradients)
+
+    def place_state(self, flat: Tensor) -> None:
+        """Move parameters and buffers into `flat`; from now on they are views of it."""
+        for piece, parameter in zip(self.layout.parameters, self._parameters, strict=True):
+            view = piece.view(flat)
+            view.copy_(parameter.data)
+            parameter.data = view
+        for number, piece in enumerate(self.layout.buffers):
+            view = piece.view(flat)
+            view.copy_(self._buffers[number])
+            owner, name = self._owners[number]
+            owner._buffers[name] = view
+            self._buffers[number] = view
+        self.state = flat
+
+    def place_gradients(self, flat: Tensor) -> None:
+        """Gradients are read from and written to `flat` from now on."""
+        self.gradients = flat
+        if flat.data_ptr() not in self._known_vectors:  # a server changes between its workers' slots
+            views = [piece.view(flat) for piece in self.layout.parameters]
+            room = [piece.view(flat) for piece in self.layout.buffers]
+            self._known_vectors[flat.data_ptr()] = (flat, views, room)
+        _, self._gradient_views, self._room_for_buffers = self._known_vectors[flat.data_ptr()]
+
+    def expect_backward(self) -> None:
+        """Let backward write fresh gradients; accumulating into old ones would cost two more passes."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def collect_gradients(self) -> None:
+        """Gather what backward wrote into the vector; `.grad` becomes a view of it."""
+        if not self.gathers_gradients:
+            return
+        fresh, views = [], []
+        for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
+            if parameter.grad is None:
+                view.zero_()  # the loss did not depend on it
+            elif parameter.grad.data_ptr() != view.data_ptr():
+                fresh.append(parameter.grad)
+                views.append(view)
+            parameter.grad = view
+        if fresh:
+            torch._foreach_copy_(views, fresh)
+
+    def bind_gradients(self) -> None:
+        """Let `.grad` of every parameter be the vector's part for it, for an optimizer to read."""
+        for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
+            parameter.grad = view
+
+    def buffers_to_gradients(self) -> None:
+        """Let the buffers (batch-norm statistics) travel with the gradients."""
+        if self._buffers:
+            torch._foreach_copy_(self._room_for_buffers, self._buffers)
+
+    def buffers_from_gradients(self) -> None:
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._room_for_buffers)
+
+    @property
+    def gradient_part(self) -> Tensor:
+        return self.gradients[: self.layout.buffers_start]
+
+    def named_state(self) -> dict[str, Tensor]:
+        """Copies of every parameter and buffer by name, for checkpoints and comparisons."""
+        return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
+
+
+def _buffer_owners(module: nn.Module) -> list[tuple[nn.Module, str]]:
+    owners = []
+    for name, buffer in module.named_buffers():
+        if buffer.is_floating_point():
+            path, _, leaf = name.rpartition(".")
+            owners.append((module.get_submodule(path), leaf))
+    return owners

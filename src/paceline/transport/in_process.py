@@ -1,0 +1,141 @@
+"""The same promises for workers that are threads of one process, run one at a time.
+
+Time is virtual and handed in as a `Turns` (see transport/turns.py): a wait
+gives the turn away. This is what the laws run on, and what tests use to put
+workers into any order they like.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.errors import PeerLostError
+from paceline.ids import Clock, Rank, Version
+from paceline.transport.ports import Answer, Pulled, Slots, StoreHandler, Traffic
+from paceline.transport.shm_collective import mean_in_place
+from paceline.transport.torch_dist import ring_bytes
+
+
+class Waiting(Protocol):
+    def now_ns(self) -> int: ...
+
+    def wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
+        """Give the turn away until `is_true()`; False if the time ran out first."""
+        ...
+
+
+class Meeting:
+    """What N in-process collectives share: their vectors, and who has arrived."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.allocations: list[list[Tensor | None]] = []
+        self.arrived: list[set[int]] = []  # by the number of the meeting
+
+
+class InProcessCollective:
+    def __init__(self, meeting: Meeting, rank: Rank, *, turns: Waiting, timeout_s: float) -> None:
+        self.rank = rank
+        self.world_size = meeting.world_size
+        self._meeting = meeting
+        self._turns = turns
+        self._timeout_s = timeout_s
+        self._allocated = 0
+        self._meetings = 0
+        self._number: dict[int, int] = {}
+
+    def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
+        number, self._allocated = self._allocated, self._allocated + 1
+        if number == len(self._meeting.allocations):
+            self._meeting.allocations.append([None] * self.world_size)
+        own = torch.zeros(numel, dtype=dtype)
+        self._meeting.allocations[number][self.rank] = own
+        self._number[own.data_ptr()] = number
+        return own
+
+    def all_reduce_mean(self, vector: Tensor) -> Traffic:
+        wait_ns = self._meet(lambda vectors: mean_in_place(vectors), vector)
+        size = ring_bytes(vector.nbytes, self.world_size)
+        return Traffic(size, size, wait_ns)
+
+    def broadcast(self, vector: Tensor) -> Traffic:
+        def copy_first(vectors: Sequence[Tensor]) -> None:
+            for other in vectors[1:]:
+                other.copy_(vectors[0])
+
+        wait_ns = self._meet(copy_first, vector)
+        if self.rank != 0:
+            return Traffic(0, vector.nbytes, wait_ns)
+        return Traffic(vector.nbytes * (self.world_size - 1), 0, wait_ns)
+
+    def close(self) -> None: ...
+
+    def _meet(self, work: Callable[[Sequence[Tensor]], None], vector: Tensor) -> int:
+        """The last to arrive does the work for all."""
+        number, self._meetings = self._meetings, self._meetings + 1
+        if number == len(self._meeting.arrived):
+            self._meeting.arrived.append(set())
+        arrived = self._meeting.arrived[number]
+        arrived.add(self.rank)
+        if len(arrived) == self.world_size:
+            work([v for v in self._meeting.allocations[self._number[vector.data_ptr()]] if v is not None])
+        started_ns = self._turns.now_ns()
+        if not self._turns.wait_until(lambda: len(arrived) == self.world_size, self._timeout_s):
+            raise PeerLostError(
+                f"waited {self._timeout_s:g} s for {self.world_size - len(arrived)} other workers",
+                "they stopped taking part",
+            )
+        return self._turns.now_ns() - started_ns
+
+
+class InProcessStore:
+    """A worker's end of a server that answers in the caller's own turn."""
+
+    def __init__(
+        self,
+        handler: StoreHandler,
+        rank: Rank,
+        answers: dict[Rank, Version],
+        *,
+        turns: Waiting,
+        timeout_s: float,
+    ) -> None:
+        self._handler = handler
+        self._rank = rank
+        self._answers = answers  # shared by all workers of this server: who may read which version
+        self._turns = turns
+        self._timeout_s = timeout_s
+        self._payload_bytes = 0
+
+    def open(self, numel: int, dtype: torch.dtype) -> Slots:
+        slots = Slots(torch.zeros(numel, dtype=dtype), torch.zeros(numel, dtype=dtype))
+        self._payload_bytes = slots.gradients.nbytes
+        self._handler.attach(self._rank, slots)
+        return slots
+
+    def join(self, clock: Clock) -> None:
+        self._note(self._handler.join(self._rank, clock))
+
+    def pull(self) -> Pulled:
+        started_ns = self._turns.now_ns()
+        if not self._turns.wait_until(lambda: self._rank in self._answers, self._timeout_s):
+            raise PeerLostError(
+                f"waited {self._timeout_s:g} s for the parameter server", "another worker holds us back"
+            )
+        wait_ns = self._turns.now_ns() - started_ns
+        return Pulled(self._answers.pop(self._rank), Traffic(0, self._payload_bytes, wait_ns))
+
+    def push(self, *, leaving: bool) -> Traffic:
+        self._note(self._handler.push(self._rank, leaving=leaving))
+        return Traffic(self._payload_bytes, 0, 0)
+
+    def leave(self) -> None:
+        self._note(self._handler.leave(self._rank))
+
+    def close(self) -> None: ...
+
+    def _note(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            self._answers[answer.rank] = answer.version

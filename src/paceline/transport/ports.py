@@ -1,0 +1,114 @@
+"""What may a strategy ask of a transport? Two ports; every adapter keeps the same promises.
+
+Promises: nobody waits longer than the plan's timeout (PeerLostError instead);
+a wait never polls; bytes are counted as handed over, both ways; after a
+reduction every rank holds the same bits, summed in rank order where the
+adapter controls the order (shared memory, in-process).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.ids import Clock, Rank, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What an exchange cost: bytes sent and received, and the part of its time spent waiting."""
+
+    bytes_out: int = 0
+    bytes_in: int = 0
+    wait_ns: int = 0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(
+            self.bytes_out + other.bytes_out,
+            self.bytes_in + other.bytes_in,
+            self.wait_ns + other.wait_ns,
+        )
+
+
+NO_TRAFFIC = Traffic()
+
+
+class Collective(Protocol):
+    """Everybody meets. All ranks make the same calls in the same order."""
+
+    rank: Rank
+    world_size: int
+
+    def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """A vector that this adapter can reduce without an extra copy, zeroed."""
+        ...
+
+    def all_reduce_mean(self, vector: Tensor) -> Traffic:
+        """Replace `vector` (from `allocate`) by the mean over all ranks."""
+        ...
+
+    def broadcast(self, vector: Tensor) -> Traffic:
+        """Replace `vector` (from `allocate`) by rank 0's."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """A worker's two vectors in a store: what it reads and what it pushes."""
+
+    parameters: Tensor
+    gradients: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    version: Version
+    traffic: Traffic
+
+
+class ParameterStore(Protocol):
+    """A worker's end of a parameter server: join, then pull and push in turn, then leave."""
+
+    def open(self, numel: int, dtype: torch.dtype) -> Slots: ...
+
+    def join(self, clock: Clock) -> None:
+        """Take part, with `clock` gradients behind us, and ask for parameters."""
+        ...
+
+    def pull(self) -> Pulled:
+        """Wait until the server lets us read; `slots.parameters` then holds that version."""
+        ...
+
+    def push(self, *, leaving: bool) -> Traffic:
+        """Hand over `slots.gradients` and ask for the next parameters, or leave."""
+        ...
+
+    def leave(self) -> None:
+        """Stop taking part without pushing anything more."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The server has put this version into the rank's `slots.parameters`."""
+
+    rank: Rank
+    version: Version
+
+
+class StoreHandler(Protocol):
+    """The server's brain, the same behind every adapter. Calls are made one at a time."""
+
+    def attach(self, rank: Rank, slots: Slots) -> None: ...
+
+    def join(self, rank: Rank, clock: Clock) -> Sequence[Answer]: ...
+
+    def push(self, rank: Rank, *, leaving: bool) -> Sequence[Answer]: ...
+
+    def leave(self, rank: Rank) -> Sequence[Answer]: ...

@@ -1,0 +1,82 @@
+"""What do the processes of one host share? Memory, semaphores to wait on, one abort switch.
+
+A `SharedWorld` is made before the processes are forked; they inherit it, so it
+has no name, needs no clean-up, and vanishes with the last of them even after
+`kill -9`. Vectors live in a memory file that grows as participants allocate.
+Waiting is done on semaphores: no polling, and POSIX makes what was written
+before a post visible after the wait.
+"""
+
+import mmap
+import os
+from multiprocessing import get_context
+from multiprocessing.synchronize import Semaphore
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paceline.errors import PeerLostError
+
+PAGE = mmap.PAGESIZE
+
+
+class SharedWorld:
+    """`parties` processes with `semaphores_each` semaphores and `words_each` integers apiece."""
+
+    def __init__(self, *, parties: int, semaphores_each: int, words_each: int) -> None:
+        context = get_context("fork")
+        self.parties = parties
+        self._fd = os.memfd_create("paceline")
+        self._end = 0
+        self._semaphores = [[context.Semaphore(0) for _ in range(semaphores_each)] for _ in range(parties)]
+        self._words = mmap.mmap(-1, 8 * (1 + parties * words_each))
+        numbers: NDArray[np.int64] = np.frombuffer(self._words, dtype=np.int64)
+        self._abort = numbers[:1]
+        self.words = numbers[1:].reshape(parties, words_each)
+
+    def map_vectors(self, count: int, numel: int, dtype: torch.dtype) -> list[Tensor]:
+        """`count` shared vectors. Every party makes the same calls in the same order."""
+        stride = -(-numel * dtype.itemsize // PAGE) * PAGE
+        size = count * stride
+        # Grows the file and never shrinks it, so the parties need not take turns.
+        os.posix_fallocate(self._fd, self._end, size)
+        memory = mmap.mmap(self._fd, size, offset=self._end)
+        self._end += size
+        return [torch.frombuffer(memory, dtype=dtype, count=numel, offset=i * stride) for i in range(count)]
+
+    def post(self, party: int, which: int) -> None:
+        self._semaphores[party][which].release()
+
+    def wait(self, party: int, which: int, timeout_s: float | None, *, what: str) -> None:
+        """Wait for one post; PeerLostError when the run is aborted or nobody posts in time."""
+        arrived = self._semaphores[party][which].acquire(True, timeout_s)
+        if self.is_aborted:
+            raise PeerLostError(
+                f"the run was aborted while waiting for {what}",
+                "another process of the run failed first; its log says why",
+            )
+        if not arrived:
+            raise PeerLostError(
+                f"waited {timeout_s:g} s for {what}, and nothing came",
+                "look at the other workers' logs; raise --timeout if a step may take this long",
+            )
+
+    @property
+    def is_aborted(self) -> bool:
+        return bool(self._abort[0])
+
+    def abort(self) -> None:
+        """Wake everybody who waits; their waits then fail."""
+        self._abort[0] = 1
+        for own in self._semaphores:
+            for semaphore in own:
+                self._release_all(semaphore)
+
+    def _release_all(self, semaphore: Semaphore) -> None:
+        for _ in range(self.parties):
+            semaphore.release()
+
+    def close(self) -> None:
+        os.close(self._fd)

@@ -1,0 +1,114 @@
+"""How do workers reach a parameter server on the same host? Through slots in shared memory.
+
+Each worker has two vectors there: the server reads the pushed gradient where
+the worker wrote it, and writes the parameters where the worker reads them, so
+a step costs no copy beyond those two. A request is a few words and one
+semaphore post; the answer is one post back.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from paceline.clock import Clock
+from paceline.ids import Clock as StepClock
+from paceline.ids import Rank, Version
+from paceline.transport.ports import Answer, Pulled, Slots, StoreHandler, Traffic
+from paceline.transport.requests import Request, dispatch
+from paceline.transport.shm import SharedWorld
+
+SEMAPHORES = 1
+WORDS = 5
+_ASKED, _SERVED, _REQUEST, _CLOCK, _VERSION = range(WORDS)
+
+
+def store_world(num_workers: int) -> SharedWorld:
+    """Workers are parties 0 … N-1, the server is party N."""
+    return SharedWorld(parties=num_workers + 1, semaphores_each=SEMAPHORES, words_each=WORDS)
+
+
+def _slots(world: SharedWorld, numel: int, dtype: torch.dtype) -> list[Slots]:
+    workers = world.parties - 1
+    vectors = world.map_vectors(2 * workers, numel, dtype)
+    return [Slots(vectors[2 * r], vectors[2 * r + 1]) for r in range(workers)]
+
+
+class ShmStore:
+    """A worker's end."""
+
+    def __init__(self, world: SharedWorld, rank: Rank, *, clock: Clock, timeout_s: float) -> None:
+        self._world = world
+        self._rank = rank
+        self._server = world.parties - 1
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._words = world.words[rank]
+        self._payload_bytes = 0
+
+    def open(self, numel: int, dtype: torch.dtype) -> Slots:
+        slots = _slots(self._world, numel, dtype)[self._rank]
+        self._payload_bytes = slots.gradients.nbytes
+        return slots
+
+    def join(self, clock: StepClock) -> None:
+        self._words[_CLOCK] = clock
+        self._ask(Request.JOIN)
+
+    def pull(self) -> Pulled:
+        started_ns = self._clock.now_ns()
+        self._world.wait(self._rank, 0, self._timeout_s, what="the parameter server")
+        wait_ns = self._clock.now_ns() - started_ns
+        return Pulled(Version(int(self._words[_VERSION])), Traffic(0, self._payload_bytes, wait_ns))
+
+    def push(self, *, leaving: bool) -> Traffic:
+        self._ask(Request.PUSH_AND_LEAVE if leaving else Request.PUSH)
+        return Traffic(self._payload_bytes, 0, 0)
+
+    def leave(self) -> None:
+        self._ask(Request.LEAVE)
+
+    def close(self) -> None: ...
+
+    def _ask(self, request: Request) -> None:
+        self._words[_REQUEST] = request
+        self._words[_ASKED] += 1
+        self._world.post(self._server, 0)
+
+
+class ShmStoreHost:
+    """The server's end: takes requests one at a time until every worker has left."""
+
+    def __init__(self, world: SharedWorld, *, numel: int, dtype: torch.dtype) -> None:
+        self._world = world
+        self._num_workers = world.parties - 1
+        self._slots = _slots(world, numel, dtype)
+        self._next = 0
+
+    def serve(self, handler: StoreHandler) -> None:
+        for rank, slots in enumerate(self._slots):
+            handler.attach(Rank(rank), slots)
+        left = 0
+        while left < self._num_workers:
+            # No timeout: a step may take long, and whoever supervises the workers aborts us if one dies.
+            self._world.wait(self._num_workers, 0, None, what="any worker")
+            rank = self._find_request()
+            words = self._world.words[rank]
+            request = Request(int(words[_REQUEST]))
+            words[_SERVED] = words[_ASKED]
+            self._answer(dispatch(handler, rank, request, StepClock(int(words[_CLOCK]))))
+            left += request.is_last
+
+    def _find_request(self) -> Rank:
+        """The next worker with an open request, taken in turn so that nobody starves."""
+        words = self._world.words
+        for turn in range(self._num_workers):
+            rank = (self._next + turn) % self._num_workers
+            if words[rank, _ASKED] != words[rank, _SERVED]:
+                self._next = rank + 1
+                return Rank(rank)
+        raise AssertionError("a post without a request")
+
+    def _answer(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            self._world.words[answer.rank, _VERSION] = answer.version
+            self._world.post(answer.rank, 0)

@@ -1,0 +1,210 @@
+"""How do workers on several hosts reach a parameter server? By framed TCP into the slots.
+
+One connection and one thread per worker: the thread receives a push straight
+into the worker's slot, hands the request to the one server loop, and sends
+the answer when the loop has filled the slot. So a slow network never blocks
+the server, and updates are still applied one at a time.
+"""
+
+import queue
+import socket
+import ssl
+import threading
+from dataclasses import dataclass
+
+import torch
+
+from paceline.clock import Clock
+from paceline.errors import NotReadyError, PeerLostError
+from paceline.ids import Clock as StepClock
+from paceline.ids import Rank, Version
+from paceline.transport import tcp_wire as wire
+from paceline.transport.ports import Pulled, Slots, StoreHandler, Traffic
+from paceline.transport.requests import Request, dispatch
+from paceline.transport.tcp_wire import Frame
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+
+def refuse_plaintext_beyond_loopback(host: str, tls: ssl.SSLContext | None) -> None:
+    if tls is None and host not in LOOPBACK:
+        raise NotReadyError(
+            f"a parameter store on {host} needs TLS: gradients and parameters would travel in the clear",
+            "give it a certificate, or bind it to 127.0.0.1",
+        )
+
+
+def _new_slots(numel: int, dtype: torch.dtype) -> Slots:
+    return Slots(torch.zeros(numel, dtype=dtype), torch.zeros(numel, dtype=dtype))
+
+
+class TcpStore:
+    """A worker's end."""
+
+    def __init__(
+        self,
+        address: Address,
+        rank: Rank,
+        *,
+        token: bytes,
+        clock: Clock,
+        timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        refuse_plaintext_beyond_loopback(address.host, tls)
+        self._address, self._rank, self._token = address, rank, token
+        self._clock, self._timeout_s, self._tls = clock, timeout_s, tls
+        self._connection: socket.socket | None = None
+        self._slots: Slots | None = None
+
+    def open(self, numel: int, dtype: torch.dtype) -> Slots:
+        self._slots = _new_slots(numel, dtype)
+        plain = socket.create_connection((self._address.host, self._address.port), self._timeout_s)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            plain = self._tls.wrap_socket(plain, server_hostname=self._address.host)
+        wire.prove_token(plain, self._token, side=b"worker", other=b"server")
+        wire.send(plain, Frame(wire.HELLO, self._rank, self._slots.gradients.nbytes, 0))
+        self._connection = plain
+        return self._slots
+
+    def join(self, clock: StepClock) -> None:
+        self._send(Request.JOIN, number=clock)
+
+    def pull(self) -> Pulled:
+        connection, slots = self._opened()
+        started_ns = self._clock.now_ns()
+        try:
+            frame = wire.receive(connection)
+            waited_ns = self._clock.now_ns() - started_ns
+            place = wire.bytes_of(slots.parameters)
+            wire.expect_payload(frame, place)
+            wire.receive_into(connection, place)
+        except OSError as error:
+            raise PeerLostError(
+                f"the parameter server at {self._address.host}:{self._address.port} was lost: {error}",
+                "look at server-0.log; raise --timeout if a step may take this long",
+            ) from error
+        return Pulled(Version(frame.number), Traffic(0, slots.parameters.nbytes, waited_ns))
+
+    def push(self, *, leaving: bool) -> Traffic:
+        _, slots = self._opened()
+        request = Request.PUSH_AND_LEAVE if leaving else Request.PUSH
+        self._send(request, payload=wire.bytes_of(slots.gradients))
+        return Traffic(slots.gradients.nbytes, 0, 0)
+
+    def leave(self) -> None:
+        self._send(Request.LEAVE)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _opened(self) -> tuple[socket.socket, Slots]:
+        assert self._connection is not None, "open() comes first"
+        assert self._slots is not None, "open() comes first"
+        return self._connection, self._slots
+
+    def _send(self, request: Request, *, number: int = 0, payload: memoryview | None = None) -> None:
+        connection, _ = self._opened()
+        size = 0 if payload is None else len(payload)
+        try:
+            wire.send(connection, Frame(request, self._rank, number, size), payload)
+        except OSError as error:
+            raise PeerLostError(f"the parameter server was lost: {error}", "look at server-0.log") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    rank: Rank
+    request: Request
+    clock: StepClock
+
+
+class TcpStoreHost:
+    """The server's end: listens, then serves until every worker has left."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        num_workers: int,
+        numel: int,
+        dtype: torch.dtype,
+        token: bytes,
+        timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        refuse_plaintext_beyond_loopback(listener.getsockname()[0], tls)
+        self._listener, self._token, self._tls = listener, token, tls
+        self._num_workers, self._timeout_s = num_workers, timeout_s
+        self._slots = [_new_slots(numel, dtype) for _ in range(num_workers)]
+        self._requests: queue.SimpleQueue[_Asked | PeerLostError] = queue.SimpleQueue()
+        self._answers: list[queue.SimpleQueue[Version]] = [queue.SimpleQueue() for _ in range(num_workers)]
+
+    def serve(self, handler: StoreHandler) -> None:
+        for rank, slots in enumerate(self._slots):
+            handler.attach(Rank(rank), slots)
+        threading.Thread(target=self._accept_all, daemon=True).start()
+        left = 0
+        while left < self._num_workers:
+            asked = self._requests.get()
+            if isinstance(asked, PeerLostError):
+                raise asked
+            for answer in dispatch(handler, asked.rank, asked.request, asked.clock):
+                self._answers[answer.rank].put(answer.version)
+            left += asked.request.is_last
+
+    def _accept_all(self) -> None:
+        """Take connections until the run ends; a stranger is turned away and does no harm."""
+        while True:
+            connection, _ = self._listener.accept()
+            threading.Thread(target=self._serve_worker, args=(connection,), daemon=True).start()
+
+    def _serve_worker(self, plain: socket.socket) -> None:
+        try:
+            connection, rank = self._greet(plain)
+        except (OSError, PeerLostError) as error:
+            print(f"refused a connection: {error}", flush=True)
+            plain.close()
+            return
+        try:
+            while not self._take_request(connection, rank).is_last:
+                version = self._answers[rank].get()
+                place = wire.bytes_of(self._slots[rank].parameters)
+                wire.send(connection, Frame(wire.PARAMETERS, rank, version, len(place)), place)
+        except (OSError, PeerLostError) as error:
+            self._requests.put(PeerLostError(f"worker {rank} was lost: {error}", "see its log"))
+        finally:
+            connection.close()
+
+    def _greet(self, connection: socket.socket) -> tuple[socket.socket, Rank]:
+        connection.settimeout(self._timeout_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            connection = self._tls.wrap_socket(connection, server_side=True)
+        wire.prove_token(connection, self._token, side=b"server", other=b"worker")
+        hello = wire.receive(connection)
+        expected = self._slots[0].gradients.nbytes
+        if hello.kind != wire.HELLO or hello.rank >= self._num_workers or hello.number != expected:
+            raise PeerLostError(f"an unexpected greeting: {hello}", "is it a worker of this run?")
+        connection.settimeout(None)  # a step may take long; the supervisor watches for the dead
+        return connection, Rank(hello.rank)
+
+    def _take_request(self, connection: socket.socket, rank: Rank) -> Request:
+        frame = wire.receive(connection)
+        if frame.kind not in set(Request):
+            raise PeerLostError(f"a frame of kind {frame.kind} is no request", "is it a worker of this run?")
+        request = Request(frame.kind)
+        place = wire.bytes_of(self._slots[rank].gradients) if request.has_gradient else memoryview(b"")
+        wire.expect_payload(frame, place)
+        wire.receive_into(connection, place)
+        self._requests.put(_Asked(rank, request, StepClock(frame.number)))
+        return request

@@ -1,0 +1,97 @@
+"""What goes over the wire between a worker and a networked parameter server?
+
+Fixed-size frames, then the raw bytes of one vector, received straight into its
+place. Lengths are checked against what both sides already know before a byte
+is received, and nothing is ever unpickled. Both sides first prove that they
+hold the run's token, without sending it: an HMAC over the other side's nonce.
+Beyond loopback the connection must be TLS (see tcp_store.py).
+"""
+
+import hashlib
+import hmac
+import os
+import socket
+import struct
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from paceline.errors import PeerLostError
+from paceline.transport.requests import Request
+
+MAGIC = 0x50434C31  # "PCL1": the protocol's version is in its name
+_FRAME = struct.Struct("!IIQQQ")  # magic, kind, rank, number, payload bytes
+NONCE_BYTES = 32
+
+
+HELLO = 100  # a worker's greeting; number: bytes of one vector
+PARAMETERS = 101  # a server's answer; number: version
+_KINDS = frozenset({HELLO, PARAMETERS, *Request})
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    kind: int  # a Request, HELLO or PARAMETERS
+    rank: int
+    number: int
+    payload_bytes: int
+
+
+def bytes_of(vector: Tensor) -> memoryview:
+    return vector.numpy().data.cast("B")
+
+
+def send(connection: socket.socket, frame: Frame, payload: memoryview | None = None) -> None:
+    head = _FRAME.pack(MAGIC, frame.kind, frame.rank, frame.number, frame.payload_bytes)
+    connection.sendall(head)
+    if payload is not None:
+        connection.sendall(payload)
+
+
+def receive(connection: socket.socket) -> Frame:
+    head = bytearray(_FRAME.size)
+    receive_into(connection, memoryview(head))
+    magic, kind, rank, number, payload_bytes = _FRAME.unpack(head)
+    if magic != MAGIC or kind not in _KINDS:
+        raise PeerLostError(
+            f"a frame began with {magic:#x}/{kind}, which is not this protocol",
+            "both sides must run the same version of paceline",
+        )
+    return Frame(kind, rank, number, payload_bytes)
+
+
+def receive_into(connection: socket.socket, place: memoryview) -> None:
+    done = 0
+    while done < len(place):
+        count = connection.recv_into(place[done:])
+        if count == 0:
+            raise PeerLostError("the other side closed the connection", "see its log for the reason")
+        done += count
+
+
+def expect_payload(frame: Frame, place: memoryview) -> None:
+    if frame.payload_bytes != len(place):
+        raise PeerLostError(
+            f"a frame of kind {frame.kind} announced {frame.payload_bytes} bytes where {len(place)} belong",
+            "both sides must train the same task with the same options",
+        )
+
+
+def prove_token(connection: socket.socket, token: bytes, *, side: bytes, other: bytes) -> None:
+    """Both sides show that they know the token; a replayed or reflected proof fails."""
+    own_nonce = os.urandom(NONCE_BYTES)
+    connection.sendall(own_nonce)
+    theirs = bytearray(NONCE_BYTES)
+    receive_into(connection, memoryview(theirs))
+    connection.sendall(_proof(token, side, own_nonce, bytes(theirs)))
+    proof = bytearray(hashlib.sha256().digest_size)
+    receive_into(connection, memoryview(proof))
+    if not hmac.compare_digest(bytes(proof), _proof(token, other, bytes(theirs), own_nonce)):
+        raise PeerLostError(
+            "the other side does not hold this run's token",
+            "start worker and server from the same run, or give both the same PACELINE_TOKEN",
+        )
+
+
+def _proof(token: bytes, side: bytes, own_nonce: bytes, other_nonce: bytes) -> bytes:
+    return hmac.new(token, side + own_nonce + other_nonce, hashlib.sha256).digest()

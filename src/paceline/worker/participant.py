@@ -1,0 +1,67 @@
+"""What does one process of a run do from birth to end? Train, or serve; then report.
+
+The last thing a participant does is send one report to its launcher: the
+SHA-256 of its final state, and, from whoever holds the final model, the
+task's metrics.
+"""
+
+import hashlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from paceline.events.schema import Scalar
+from paceline.ids import Rank
+from paceline.plan.catalog import Channel
+from paceline.tasks.port import Task
+from paceline.worker.wiring import Seat, build_server, build_worker
+
+Report = dict[str, Scalar | dict[str, float]]
+
+
+def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
+    built = build_worker(seat, rank)
+    worker = built.worker
+    worker.log.write("worker_started", clock=built.first)
+    finished = worker.run(built.first)
+    stopped = finished < seat.plan.steps
+    facts: Report = {"steps": finished, "stopped": stopped}
+    if built.channel is not Channel.STORE:
+        facts["state_sha256"] = state_hash(worker.replica.arena.named_state())
+        if rank == 0:
+            facts["metrics"] = evaluate(built.task, worker.replica.arena.module)
+    worker.strategy.close()
+    worker.log.write("worker_finished", steps=finished, reason="stopped" if stopped else "done")
+    worker.log.close()
+    report(facts)
+
+
+def serve(seat: Seat, report: Callable[[Report], None]) -> None:
+    built = build_server(seat)
+    built.log.write("worker_started", clock=built.server.version)
+    built.host.serve(built.server)
+    built.saver.save()
+    built.log.write("worker_finished", steps=built.server.version, reason="done")
+    built.log.close()
+    report(
+        {
+            "steps": built.server.version,
+            "state_sha256": state_hash(built.replica.arena.named_state()),
+            "metrics": evaluate(built.task, built.replica.arena.module),
+        }
+    )
+
+
+def evaluate(task: Task, module: nn.Module) -> dict[str, float]:
+    module.eval()
+    return {name: float(value) for name, value in task.metrics(module).items()}
+
+
+def state_hash(state: dict[str, Tensor]) -> str:
+    """One name for all the bits of a model, in the order of its state_dict."""
+    digest = hashlib.sha256()
+    for name, tensor in state.items():
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,153 @@
+"""Does the recorded schedule lead to the recorded parameters, bit by bit?
+
+A server's log says in which order workers read and updates were applied. The
+replay does the same in one process: at every `read` it computes that worker's
+gradient from the parameters it was given, at every `apply` it applies it. Each
+loss is compared with the recorded one, so the first difference is found where
+it arises; at the end the parameters' SHA-256 must be the recorded one.
+Synchronous runs have no schedule to choose: they are simply run again.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+
+from paceline.clock import SystemClock
+from paceline.errors import PacelineError
+from paceline.events.log import MemoryLog
+from paceline.events.read import History
+from paceline.events.schema import ServerRow
+from paceline.ids import Rank, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.sync.admission import Bounded, Held
+from paceline.transport.ports import Slots
+from paceline.worker.gradient import GradientSource
+from paceline.worker.participant import state_hash
+from paceline.worker.replica import Replica
+from paceline.worker.server import ParameterServer
+from paceline.worker.virtual import run_virtual
+from paceline.worker.wiring import build_task, channel_of, set_up_torch
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    is_equal: bool
+    updates: int
+    gradients: int
+    state_sha256: str
+    parted: str | None  # where the replay and the record part; None when they never do
+
+
+def replay(
+    plan: Plan,
+    history: History,
+    recorded_sha256: str,
+    *,
+    on_update: Callable[[int], None] = lambda _: None,
+) -> Verdict:
+    if not history.steps:
+        raise PacelineError(
+            "this run recorded no steps, so there is nothing to replay",
+            "make the run with --events full (the default)",
+        )
+    if channel_of(plan.mode) is Channel.STORE:
+        return _Replay(plan, history, recorded_sha256, on_update).run()
+    return _run_again(plan, history, recorded_sha256)
+
+
+class _Replay:
+    def __init__(self, plan: Plan, history: History, recorded: str, on_update: Callable[[int], None]) -> None:
+        set_up_torch(plan)
+        self._plan, self._recorded, self._on_update = plan, recorded, on_update
+        self._rows = history.server
+        self._losses = {(rank, r.step): r.loss for rank, rows in history.steps.items() for r in rows}
+        task, cpu, clock = build_task(plan), torch.device("cpu"), SystemClock()
+        self._server = ParameterServer(
+            plan, Replica(plan, task, cpu, clock), Bounded(None), log=MemoryLog(), clock=clock
+        )
+        self._replicas, self._sources = {}, {}
+        for rank in range(plan.num_workers):
+            replica = Replica(plan, task, cpu, clock)
+            slots = Slots(torch.zeros_like(replica.arena.state), torch.zeros_like(replica.arena.state))
+            replica.arena.place_state(slots.parameters)
+            replica.arena.place_gradients(slots.gradients)
+            self._server.attach(Rank(rank), slots)
+            self._replicas[rank] = replica
+            self._sources[rank] = GradientSource(plan, task, rank, cpu, clock)
+        self._gradients = 0
+
+    def run(self) -> Verdict:
+        for (op, version), group in groupby(self._rows, key=lambda r: (r.op, r.version)):
+            rows = list(group)
+            parted = self._reads(rows) if op == "read" else self._apply(rows, version)
+            if parted is not None:
+                return self._verdict(parted)
+        final = state_hash(self._server.replica.arena.named_state())
+        if final != self._recorded:
+            return self._verdict(
+                f"every loss agrees, but the final parameters hash to {final[:16]}… "
+                f"where {self._recorded[:16]}… was recorded"
+            )
+        return self._verdict(None)
+
+    def _reads(self, rows: Sequence[ServerRow]) -> str | None:
+        for row in rows:
+            self._server.answer(Rank(row.rank), Step(row.step))
+            recorded = self._losses.get((row.rank, row.step))
+            if recorded is None:
+                continue  # the worker stopped before it finished this step
+            loss = self._sources[row.rank].compute(self._replicas[row.rank], Step(row.step))
+            self._gradients += 1
+            if not same_bits(loss, recorded):
+                return (
+                    f"worker-{row.rank}, step {row.step}, on version {row.version}: "
+                    f"the loss is {loss!r} where {recorded!r} was recorded"
+                )
+        return None
+
+    def _apply(self, rows: Sequence[ServerRow], version: int) -> str | None:
+        if self._server.version + 1 != version:
+            return f"the log goes from version {self._server.version} to {version}"
+        self._server.apply(tuple(Held(Rank(r.rank), Step(r.step)) for r in rows))
+        self._on_update(version)
+        return None
+
+    def _verdict(self, parted: str | None) -> Verdict:
+        final = state_hash(self._server.replica.arena.named_state())
+        return Verdict(parted is None, self._server.version, self._gradients, final, parted)
+
+
+def _run_again(plan: Plan, history: History, recorded: str) -> Verdict:
+    again = run_virtual(plan)
+    for error in again.errors:
+        if error is not None:
+            raise error
+    final = state_hash(again.final_state())
+    gradients = sum(len(rows) for rows in again.history.steps.values())
+    parted = _first_difference(history, again.history)
+    if parted is None and final != recorded:
+        parted = f"every loss agrees, but the final parameters hash to {final[:16]}…, not {recorded[:16]}…"
+    return Verdict(parted is None, plan.steps, gradients, final, parted)
+
+
+def _first_difference(recorded: History, again: History) -> str | None:
+    pairs = (
+        (old.step, rank, old.loss, new.loss)
+        for rank, rows in recorded.steps.items()
+        for old, new in zip(rows, again.steps[rank], strict=False)
+        if not same_bits(old.loss, new.loss)
+    )
+    first = min(pairs, default=None)
+    if first is None:
+        return None
+    step, rank, old_loss, new_loss = first
+    return f"worker-{rank}, step {step}: the loss is {new_loss!r} where {old_loss!r} was recorded"
+
+
+def same_bits(one: float, other: float) -> bool:
+    """Equal as bits: two NaNs are equal, 0.0 and -0.0 are not."""
+    return struct.pack("d", one) == struct.pack("d", other)

@@ -1,0 +1,97 @@
+"""One copy of what is trained: the model as vectors, and the optimizer that moves it.
+
+Built the same from the same plan in every process: the generator is seeded
+before the task builds its model. The optimizer is built when first needed,
+because behind a parameter server only the server has one.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from paceline.checkpoints.nested import join, split
+from paceline.checkpoints.store import Snapshot
+from paceline.clock import Clock
+from paceline.plan.plan import Plan
+from paceline.tasks.optim import Adam, Sgd, build_optimizer
+from paceline.tasks.port import Optimizer, Task
+from paceline.transport.arena import Arena
+
+
+class Replica:
+    def __init__(self, plan: Plan, task: Task, device: torch.device, clock: Clock) -> None:
+        torch.manual_seed(plan.seed)
+        model = task.model().to(device=device)
+        self.arena = Arena(model)
+        self.forward: nn.Module = model
+        self._plan = plan
+        self._task = task
+        self._clock = clock
+        self._optimizer: Optimizer | None = None
+        self._parameters = list(model.parameters())
+
+    @property
+    def optimizer(self) -> Optimizer:
+        if self._optimizer is None:
+            self._optimizer = self._build_optimizer()
+        return self._optimizer
+
+    def update(self) -> int:
+        """One optimizer step; how long it took in nanoseconds."""
+        started_ns = self._clock.now_ns()
+        if self._plan.clip_norm is not None:
+            self._clip(self._plan.clip_norm)
+        self.optimizer.step()
+        return self._clock.now_ns() - started_ns
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """The optimizer's live tensors, not copies; single numbers (step counts) are left out."""
+        if isinstance(self.optimizer, Sgd | Adam):
+            live: object = self.optimizer.slots
+        else:
+            live = self.optimizer.state_dict()  # torch's refers to the live tensors
+        found: dict[str, Tensor] = {}
+        _collect_tensors("", live, found)
+        return {name: tensor for name, tensor in found.items() if tensor.dim() > 0}
+
+    def snapshot(self) -> Snapshot:
+        skeleton, tensors = split(self.optimizer.state_dict(), "optimizer")
+        return Snapshot({**self.arena.named_state(), **tensors}, {"optimizer": skeleton})
+
+    def restore(self, saved: Snapshot) -> None:
+        with torch.no_grad():
+            for name, tensor in self.arena.module.state_dict().items():
+                tensor.copy_(saved.tensors[name])
+        self.optimizer.load_state_dict(join(saved.facts["optimizer"], saved.tensors))
+
+    def _build_optimizer(self) -> Optimizer:
+        plan = self._plan
+        if plan.optimizer is None:
+            optimizer = self._task.optimizer(self._parameters)
+        else:
+            choice = plan.optimizer
+            optimizer = build_optimizer(
+                choice.name, self._parameters, lr=choice.lr, weight_decay=choice.weight_decay
+            )
+        for group in optimizer.param_groups:
+            rate = group["lr"] if plan.lr is None or plan.optimizer is not None else plan.lr
+            group["lr"] = rate * plan.lr_scale
+        return optimizer
+
+    def _clip(self, limit: float) -> None:
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norms = torch.stack(torch._foreach_norm(gradients))
+        norm = float(torch.linalg.vector_norm(norms))
+        if norm > limit:
+            torch._foreach_mul_(gradients, limit / norm)
+
+
+def _collect_tensors(prefix: str, value: object, found: dict[str, Tensor]) -> None:
+    """torch's state_dict references its live tensors, however deep they are nested."""
+    if isinstance(value, Tensor):
+        found[prefix] = value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            _collect_tensors(f"{prefix}.{key}" if prefix else str(key), part, found)
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            _collect_tensors(f"{prefix}.{number}", part, found)

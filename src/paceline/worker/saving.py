@@ -1,0 +1,74 @@
+"""When does a participant save itself, and what does it save?
+
+Workers of synchronous modes save after steps at which all replicas agree;
+behind a parameter server only the server saves, with the number of each
+worker's gradients it has applied. Either way the snapshot names the next step
+of every worker, so a resumed run uses each sample exactly once.
+"""
+
+from pathlib import Path
+
+from paceline.checkpoints.nested import join, split
+from paceline.checkpoints.store import Snapshot, folder_at, remove_old, write_snapshot
+from paceline.events.log import Log
+from paceline.ids import Clock
+from paceline.plan.plan import Plan
+from paceline.strategies.port import Outcome, Strategy
+from paceline.worker.replica import Replica
+from paceline.worker.server import ParameterServer
+
+
+class WorkerSaver:
+    def __init__(
+        self, plan: Plan, rank: int, replica: Replica, strategy: Strategy, *, root: Path, log: Log
+    ) -> None:
+        self._every, self._total = plan.checkpoint_every, plan.steps
+        self._who = f"worker-{rank}"
+        self._replica, self._strategy, self._root, self._log = replica, strategy, root, log
+        self._due = plan.checkpoint_every
+
+    def maybe_save(self, finished: Clock, outcome: Outcome) -> None:
+        is_due = self._every > 0 and finished >= self._due
+        is_last = outcome.stop or finished == self._total
+        if outcome.synced and (is_due or is_last):
+            self._due = finished + self._every
+            self.save(finished)
+
+    def save(self, finished: Clock) -> None:
+        snapshot = self._replica.snapshot()
+        skeleton, tensors = split(self._strategy.snapshot(), "strategy")
+        facts = {**snapshot.facts, "strategy": skeleton, "clock": finished}
+        folder = folder_at(self._root, finished)
+        write_snapshot(folder, self._who, Snapshot({**snapshot.tensors, **tensors}, facts))
+        self._log.write("checkpoint", path=folder.name, step=finished)
+        remove_old(self._root)
+
+
+class NoSaver:
+    """Behind a parameter server a worker has nothing of its own to save."""
+
+    def maybe_save(self, finished: Clock, outcome: Outcome) -> None: ...
+
+
+def restore_worker(replica: Replica, strategy: Strategy, saved: Snapshot) -> Clock:
+    replica.restore(saved)
+    strategy.restore(join(saved.facts["strategy"], saved.tensors))
+    return Clock(saved.facts["clock"])
+
+
+class ServerSaver:
+    def __init__(self, plan: Plan, server: ParameterServer, *, root: Path, log: Log) -> None:
+        self._every = plan.checkpoint_every * plan.num_workers
+        self._server, self._root, self._log = server, root, log
+        self._due = self._every
+
+    def maybe_save(self) -> None:
+        if self._every > 0 and self._server.version >= self._due:
+            self._due = self._server.version + self._every
+            self.save()
+
+    def save(self) -> None:
+        folder = folder_at(self._root, self._server.version)
+        write_snapshot(folder, "server-0", self._server.snapshot())
+        self._log.write("checkpoint", path=folder.name, step=self._server.version)
+        remove_old(self._root)

@@ -1,0 +1,199 @@
+"""Which adapters does a worker get? The second composition root: a plan becomes objects.
+
+Nothing here decides anything about training; it only builds what the plan says
+from what the launcher provides (`Seat`), and is the only place in a worker
+that names concrete transports.
+"""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from paceline.checkpoints.store import read_snapshot
+from paceline.clock import Clock, SystemClock
+from paceline.events.log import EventLog
+from paceline.ids import Clock as StepClock
+from paceline.ids import Rank
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import EventDetail, Plan, Transport
+from paceline.strategies.load import built_in
+from paceline.strategies.port import Links, ServerSide, Strategy
+from paceline.tasks.load import load_class, load_task
+from paceline.tasks.port import Task
+from paceline.transport.ports import Collective, ParameterStore
+from paceline.transport.shm import SharedWorld
+from paceline.transport.shm_collective import SEMAPHORES, ShmCollective
+from paceline.transport.shm_store import ShmStore, ShmStoreHost, store_world
+from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
+from paceline.transport.torch_dist import TorchCollective, join_group
+from paceline.worker.control import ControlBlock, WorkerControl
+from paceline.worker.gradient import GradientSource
+from paceline.worker.loop import Worker
+from paceline.worker.replica import Replica
+from paceline.worker.saving import NoSaver, ServerSaver, WorkerSaver, restore_worker
+from paceline.worker.server import ParameterServer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What a launcher provides to every participant of a run on this host."""
+
+    plan: Plan
+    run_dir: Path
+    control: ControlBlock
+    rendezvous: Path
+    world: SharedWorld | None = None
+    listener: socket.socket | None = None
+    token: bytes = b""
+    resume_from: Path | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run_dir / "checkpoints"
+
+
+def strategy_class(mode: str) -> type:
+    return built_in(mode) or load_class(mode, what="mode")
+
+
+def channel_of(mode: str) -> Channel:
+    found = getattr(strategy_class(mode), "channel", None)
+    assert isinstance(found, Channel), f"the strategy {mode} says which Channel it uses"
+    return found
+
+
+def shared_world(plan: Plan, channel: Channel) -> SharedWorld | None:
+    if plan.transport is not Transport.SHM:
+        return None
+    if channel is Channel.STORE:
+        return store_world(plan.num_workers)
+    return SharedWorld(parties=plan.num_workers, semaphores_each=SEMAPHORES, words_each=0)
+
+
+def set_up_torch(plan: Plan) -> None:
+    torch.set_num_threads(plan.threads_per_worker)
+    torch.set_default_dtype(torch.float64 if plan.dtype.value == "float64" else torch.float32)
+
+
+def open_log(plan: Plan, run_dir: Path, who: str, clock: Clock) -> EventLog:
+    path = run_dir / "events.jsonl" if plan.events is EventDetail.FULL else None
+    return EventLog(path, who=who, clock=clock)
+
+
+def build_task(plan: Plan) -> Task:
+    return load_task(plan.task, seed=plan.seed, options=plan.task_options)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltWorker:
+    worker: Worker
+    task: Task
+    first: StepClock
+    channel: Channel
+
+
+def build_worker(seat: Seat, rank: Rank) -> BuiltWorker:
+    plan, clock = seat.plan, SystemClock()
+    set_up_torch(plan)
+    task, device = build_task(plan), _device(plan, rank)
+    replica = Replica(plan, task, device, clock)
+    channel = channel_of(plan.mode)
+    strategy: Strategy = strategy_class(plan.mode)(plan, _links(seat, rank, channel, device, clock))
+    log = open_log(plan, seat.run_dir, f"worker-{rank}", clock)
+    saver: WorkerSaver | NoSaver = NoSaver()
+    first = StepClock(0)
+    if channel is not Channel.STORE:
+        saver = WorkerSaver(plan, rank, replica, strategy, root=seat.checkpoints, log=log)
+        if seat.resume_from is not None:
+            first = restore_worker(replica, strategy, read_snapshot(seat.resume_from, f"worker-{rank}"))
+    elif seat.resume_from is not None:
+        first = StepClock(read_snapshot(seat.resume_from, "server-0").facts["clocks"].get(str(rank), 0))
+    strategy.prepare(replica, first)
+    worker = Worker(
+        plan=plan,
+        rank=rank,
+        replica=replica,
+        strategy=strategy,
+        source=GradientSource(plan, task, rank, device, clock),
+        clock=clock,
+        log=log,
+        control=WorkerControl(seat.control, rank),
+        saver=saver,
+    )
+    return BuiltWorker(worker, task, first, channel)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltServer:
+    server: ParameterServer
+    replica: Replica
+    task: Task
+    host: ShmStoreHost | TcpStoreHost
+    saver: ServerSaver
+    log: EventLog
+
+
+def build_server(seat: Seat) -> BuiltServer:
+    plan, clock = seat.plan, SystemClock()
+    set_up_torch(plan)
+    task = build_task(plan)
+    replica = Replica(plan, task, torch.device("cpu"), clock)
+    log = open_log(plan, seat.run_dir, "server-0", clock)
+    kind: type[ServerSide] = strategy_class(plan.mode)
+    server = ParameterServer(plan, replica, kind.rule(plan), log=log, clock=clock)
+    if seat.resume_from is not None:
+        server.restore(read_snapshot(seat.resume_from, "server-0"))
+    saver = ServerSaver(plan, server, root=seat.checkpoints, log=log)
+    server.on_applied = saver.maybe_save
+    return BuiltServer(server, replica, task, _host(seat, replica), saver, log)
+
+
+def _device(plan: Plan, rank: int) -> torch.device:
+    if plan.device.value == "cuda":
+        return torch.device("cuda", rank % torch.cuda.device_count())
+    return torch.device("cpu")
+
+
+def _links(seat: Seat, rank: Rank, channel: Channel, device: torch.device, clock: Clock) -> Links:
+    plan = seat.plan
+    collective: Collective | None = None
+    store: ParameterStore | None = None
+    if plan.transport in (Transport.GLOO, Transport.NCCL):
+        join_group(
+            plan.transport.value,
+            store_path=str(seat.rendezvous),
+            rank=rank,
+            world_size=plan.num_workers,
+            timeout_s=plan.timeout_s,
+        )
+        if channel is Channel.COLLECTIVE:
+            collective = TorchCollective(device=device, clock=clock, timeout_s=plan.timeout_s)
+    elif plan.transport is Transport.TCP:
+        assert seat.listener is not None, "the launcher opens the store's port"
+        address = Address(*seat.listener.getsockname()[:2])
+        store = TcpStore(address, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s)
+    elif plan.transport is Transport.SHM:
+        assert seat.world is not None, "the launcher makes the shared memory"
+        if channel is Channel.STORE:
+            store = ShmStore(seat.world, rank, clock=clock, timeout_s=plan.timeout_s)
+        else:
+            collective = ShmCollective(seat.world, rank, clock=clock, timeout_s=plan.timeout_s)
+    return Links(rank=rank, world_size=plan.num_workers, collective=collective, store=store)
+
+
+def _host(seat: Seat, replica: Replica) -> ShmStoreHost | TcpStoreHost:
+    layout = replica.arena.layout
+    if seat.plan.transport is Transport.SHM:
+        assert seat.world is not None, "the launcher makes the shared memory"
+        return ShmStoreHost(seat.world, numel=layout.numel, dtype=layout.dtype)
+    assert seat.listener is not None, "the launcher opens the store's port"
+    return TcpStoreHost(
+        seat.listener,
+        num_workers=seat.plan.num_workers,
+        numel=layout.numel,
+        dtype=layout.dtype,
+        token=seat.token,
+        timeout_s=seat.plan.timeout_s,
+    )

@@ -1,0 +1,231 @@
+"""How do N workers start without importing torch N times? They fork from one warm process.
+
+`python -m paceline.worker.zygote FD` imports torch once, then takes orders as
+JSON lines over the socket FD: start a run, ask it to stop, kill it. Its
+children are the participants. It never trains, opens no thread and touches no
+GPU, so forking is safe. When the socket closes, for instance because the
+command was killed, it kills its children and ends; when it is killed itself,
+the kernel kills them. So nothing is ever left behind.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from paceline.errors import PacelineError, PeerLostError
+from paceline.ids import Rank
+from paceline.plan.catalog import Channel
+from paceline.plan.codec import Json, loads
+from paceline.plan.plan import Plan, Transport
+from paceline.worker.control import ControlBlock
+from paceline.worker.kernel import die_with_parent
+from paceline.worker.participant import Report, serve, work
+from paceline.worker.wiring import Seat, build_task, channel_of, shared_world
+
+PROGRESS_S = 0.1
+GRACE_S = 5.0
+
+
+class Zygote:
+    def __init__(self, orders: socket.socket) -> None:
+        self._orders = orders
+        self._buffer = b""
+        self._children: dict[int, str] = {}  # pid -> participant
+        self._seat: Seat | None = None
+        self._kill_at_s: float | None = None
+        self._reports_read, self._reports_write = os.pipe()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(orders, selectors.EVENT_READ, self._read_orders)
+        self._selector.register(self._reports_read, selectors.EVENT_READ, self._read_reports)
+        deaths_read, deaths_write = os.pipe()
+        os.set_blocking(deaths_write, False)
+        os.set_blocking(deaths_read, False)
+        signal.set_wakeup_fd(deaths_write)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up fd carries the news
+        self._selector.register(deaths_read, selectors.EVENT_READ, lambda: os.read(deaths_read, 4096))
+
+    def run(self) -> None:
+        self._tell("ready")
+        while True:
+            for key, _ in self._selector.select(PROGRESS_S if self._children else None):
+                key.data()
+            self._bury_the_dead()
+            if self._children:
+                self._report_progress()
+            if self._kill_at_s is not None and time.monotonic() > self._kill_at_s:
+                self._kill_all()
+
+    def _read_orders(self) -> None:
+        data = self._orders.recv(1 << 16)
+        if not data:  # the command is gone
+            self._kill_all()
+            os._exit(0)
+        self._buffer += data
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))
+
+    def _obey(self, order: dict[str, Json]) -> None:
+        match order["op"]:
+            case "start":
+                try:
+                    self._start(order)
+                except PacelineError as error:
+                    problems: list[Json] = [{"what": p.what, "hint": p.hint} for p in error.problems]
+                    self._tell("refused", problems=problems, exit_code=int(error.exit_code))
+            case "stop" if self._seat is not None:
+                self._seat.control.ask_to_stop()
+            case "kill":
+                self._kill_all()
+
+    def _start(self, order: dict[str, Json]) -> None:
+        plan = loads(str(order["plan"]))
+        run_dir = Path(str(order["run_dir"]))
+        channel = channel_of(plan.mode)
+        if not plan.task.isidentifier():
+            build_task(plan)  # a task that cannot be built is refused here, once, and not N times
+        self._seat = _make_seat(plan, run_dir, channel, order.get("resume_from"))
+        self._kill_at_s = None
+        if channel is Channel.STORE:
+            self._fork("server-0", serve)
+        for rank in range(plan.num_workers):
+            self._fork(f"worker-{rank}", partial(work, Rank(rank)))
+        if self._seat.listener is not None:
+            self._seat.listener.close()
+
+    def _fork(self, who: str, body: Callable[[Seat, Callable[[Report], None]], None]) -> None:
+        assert self._seat is not None, "a run was started"
+        pid = os.fork()
+        if pid == 0:
+            die_with_parent()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._orders.close()
+            _log_to(self._seat.run_dir / "logs" / f"{who}.log")
+            os._exit(_live(self._seat, who, body, self._reports_write))
+        self._children[pid] = who
+        self._tell("started", who=who, pid=pid)
+
+    def _read_reports(self) -> None:
+        for line in os.read(self._reports_read, 1 << 16).splitlines():
+            self._orders.sendall(line + b"\n")
+
+    def _bury_the_dead(self) -> None:
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            who = self._children.pop(pid)
+            code = os.waitstatus_to_exitcode(status)
+            self._drain_reports()
+            self._report_progress()
+            self._tell("exited", who=who, code=code, pid=pid)
+            if code != 0:
+                self._abort()
+            if not self._children:
+                self._end_run()
+
+    def _drain_reports(self) -> None:
+        """What a child wrote before it died must be told before its death."""
+        os.set_blocking(self._reports_read, False)
+        try:
+            self._read_reports()
+        except BlockingIOError:
+            return
+
+    def _abort(self) -> None:
+        """One participant failed: wake the others, and give them a moment to end by themselves."""
+        if self._seat is not None and self._seat.world is not None:
+            self._seat.world.abort()
+        if self._kill_at_s is None:
+            self._kill_at_s = time.monotonic() + GRACE_S
+
+    def _end_run(self) -> None:
+        assert self._seat is not None, "children belong to a run"
+        self._seat.rendezvous.unlink(missing_ok=True)
+        if self._seat.world is not None:
+            self._seat.world.close()
+        self._seat, self._kill_at_s = None, None
+        self._tell("over")
+
+    def _kill_all(self) -> None:
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+
+    def _report_progress(self) -> None:
+        if self._seat is not None:
+            block = self._seat.control
+            steps: list[Json] = list(block.steps())
+            self._tell("progress", steps=steps, loss=block.mean_loss(), alive=len(self._children))
+
+    def _tell(self, event: str, **fields: Json) -> None:
+        self._orders.sendall(json.dumps({"ev": event, **fields}).encode() + b"\n")
+
+
+def _make_seat(plan: Plan, run_dir: Path, channel: Channel, resume_from: Json) -> Seat:
+    listener = None
+    if plan.transport is Transport.TCP:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=plan.num_workers)
+    return Seat(
+        plan=plan,
+        run_dir=run_dir,
+        control=ControlBlock(plan.num_workers),
+        rendezvous=run_dir / f".rendezvous-{os.getpid()}-{time.monotonic_ns()}",
+        world=shared_world(plan, channel),
+        listener=listener,
+        token=os.urandom(32),
+        resume_from=None if resume_from is None else Path(str(resume_from)),
+    )
+
+
+def _log_to(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def _live(seat: Seat, who: str, body: Callable[[Seat, Callable[[Report], None]], None], reports: int) -> int:
+    """Run a participant; its exit code. Whatever it raises is told to the launcher and logged."""
+
+    def tell(fields: object) -> None:
+        os.write(reports, (json.dumps(fields) + "\n").encode())
+
+    try:
+        body(seat, lambda facts: tell({"ev": "report", "who": who, **facts}))
+        return 0
+    except PacelineError as error:
+        print(f"error: {error.what}\nhint: {error.hint}", file=sys.stderr)
+        secondary = isinstance(error, PeerLostError)
+        tell({"ev": "error", "who": who, "what": error.what, "hint": error.hint, "secondary": secondary})
+        return int(error.exit_code)
+    except Exception as error:
+        # Any failure of a user's task ends here: the log has the traceback, the launcher the summary.
+        traceback.print_exc()
+        what = f"{type(error).__name__}: {error}"[:500]
+        hint = f"the traceback is in {seat.run_dir}/logs/{who}.log"
+        tell({"ev": "error", "who": who, "what": what, "hint": hint, "secondary": False})
+        return 5
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def main() -> None:
+    torch.set_num_threads(1)  # a thread pool made before the fork would be dead in the children
+    Zygote(socket.socket(fileno=int(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Does `paceline` keep its promises: data on stdout, talk on stderr, an exit code scripts can trust?"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.commands import COMMANDS
+from paceline.cli.errors import Terminated, guard
+from paceline.cli.main import run
+from paceline.cli.session import Common, Session
+from paceline.errors import ExitCode, GateError, NotReadyError
+
+THREE_MISTAKES = ["--mode", "ssp", "--staleness", "-1", "--num-workers", "0", "--task", "nope"]
+Captured = pytest.CaptureFixture[str]
+
+
+def session_in(folder: Path, variables: dict[str, str] | None = None) -> Session:
+    return Session(folder=folder, variables=variables or {})
+
+
+def test_a_plan_is_explained_on_stdout(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["plan", "--mode", "asgd"], session_in(tmp_path)) == ExitCode.OK
+    out, err = capsys.readouterr()
+    assert "xor-asgd" in out
+    assert "nothing was started" in err
+
+
+def test_quiet_leaves_only_the_data(tmp_path: Path, capsys: Captured) -> None:
+    run(["-q", "plan"], session_in(tmp_path))
+    out, err = capsys.readouterr()
+    assert "xor-ssgd" in out
+    assert err == ""
+
+
+def test_a_plan_as_json_is_one_object(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["plan", "--json", "--steps", "7"], session_in(tmp_path)) == ExitCode.OK
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert answer["schema"] == "paceline.plan/1"
+    assert answer["ok"] is True
+    assert answer["data"]["plan"]["steps"] == 7
+    assert len(answer["data"]["hash"]) == 16
+    assert {"topic", "text"} == set(answer["data"]["explanation"][0])
+    assert err == ""
+
+
+def test_three_mistakes_are_three_problems_and_no_traceback(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["plan", *THREE_MISTAKES], session_in(tmp_path)) == ExitCode.BAD_CONFIG
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "error: --task: there is no task nope",
+        "hint: tasks are xor, digits, or module:Class of your own",
+        "error: --num-workers: num_workers is 0, but it must be from 1 to 1024",
+        "hint: set num_workers to 2, for example",
+        "error: --staleness: staleness is -1, but it must be 0 or more",
+        "hint: set staleness to 3, for example",
+    ]
+
+
+@pytest.mark.parametrize("args", [["--json", "plan", *THREE_MISTAKES], ["plan", *THREE_MISTAKES, "--json"]])
+def test_problems_as_json_wherever_the_flag_stands(args: list[str], tmp_path: Path, capsys: Captured) -> None:
+    assert run(args, session_in(tmp_path)) == ExitCode.BAD_CONFIG
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert answer["schema"] == "paceline.error/1"
+    assert answer["ok"] is False
+    assert answer["error"]["exit_code"] == 3
+    assert [p["where"] for p in answer["error"]["problems"]] == ["--task", "--num-workers", "--staleness"]
+    assert err == ""
+
+
+def test_flag_variable_and_file_work_together(tmp_path: Path, capsys: Captured) -> None:
+    config = tmp_path / "train.yaml"
+    config.write_text("steps: 1\nseed: 1\nlr: 1\nnum_workers: -4\n")
+    session = session_in(tmp_path, {"steps": "2", "seed": "2"})
+    args = ["--config", str(config), "plan", "--steps", "3", "--set", "num_workers=3", "--json"]
+    assert run(args, session) == ExitCode.OK
+    plan = json.loads(capsys.readouterr().out)["data"]["plan"]
+    assert (plan["steps"], plan["seed"], plan["lr"], plan["num_workers"]) == (3, 2, 1.0, 3)
+
+
+def test_a_problem_in_a_file_names_its_line_first(tmp_path: Path, capsys: Captured) -> None:
+    config = tmp_path / "train.toml"
+    config.write_text('mode = "ssp"\n\nstaleness = -2\n')
+    assert run(["plan", "-c", str(config)], session_in(tmp_path)) == ExitCode.BAD_CONFIG
+    assert capsys.readouterr().err.startswith(f"error: {config}:3: staleness is -2")
+
+
+def test_repeatable_flags_and_options_with_commas(tmp_path: Path, capsys: Captured) -> None:
+    args = ["plan", "--json", "--task-option", "a=1,2", "--task-option", "b=3"]
+    args += ["--straggler", "worker=0,factor=2", "--straggler", "p=0.5,delay=1ms"]
+    run(args, session_in(tmp_path))
+    plan = json.loads(capsys.readouterr().out)["data"]["plan"]
+    assert plan["task_options"] == {"a": "1,2", "b": 3}
+    assert [r["factor"] for r in plan["stragglers"]] == [2.0, 1.0]
+
+
+def test_a_yes_no_flag_has_both_forms(tmp_path: Path, capsys: Captured) -> None:
+    for flag, expected in (("--average-optimizer-state", True), ("--no-average-optimizer-state", False)):
+        run(["plan", "--json", "--mode", "localsgd", flag], session_in(tmp_path))
+        plan = json.loads(capsys.readouterr().out)["data"]["plan"]
+        assert plan["strategy"]["average_optimizer_state"] is expected
+
+
+@pytest.mark.parametrize(
+    ("args", "guess"),
+    [(["trian"], "train"), (["train", "--num-worker", "2"], "--num-workers"), (["--jsno", "plan"], "--json")],
+)
+def test_a_misspelt_command_or_flag_gets_a_suggestion(args: list[str], guess: str, capsys: Captured) -> None:
+    assert run(args, Session()) == ExitCode.USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"did you mean {guess}" in err
+
+
+@pytest.mark.parametrize(
+    "args", [["train", "--json", "--stpes"], ["--json", "nope"], ["plan", "--json", "-c"]]
+)
+def test_usage_errors_are_json_too(args: list[str], capsys: Captured) -> None:
+    assert run(args, Session()) == ExitCode.USAGE
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["error"]["exit_code"] == 2
+    assert "--help" in answer["error"]["problems"][0]["hint"]
+
+
+def test_bare_paceline_says_what_it_is_in_about_ten_lines(capsys: Captured) -> None:
+    assert run([], Session()) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert 8 <= len(lines) <= 12
+    assert sum(line.startswith("  paceline ") for line in lines) == 2
+    assert lines[-1].startswith("Next: ")
+
+
+def test_version_and_help(capsys: Captured) -> None:
+    assert run(["--version"], Session()) == ExitCode.OK
+    assert capsys.readouterr().out == "paceline 0.1.0\n"
+    assert run(["--help"], Session()) == ExitCode.OK
+    help_text = capsys.readouterr().out
+    assert all(name in help_text for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_exists_and_has_help(name: str, capsys: Captured) -> None:
+    assert run([name, "--help"], Session()) == ExitCode.OK
+    assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotReadyError("no gpu", "buy one"), 4),
+        (GateError("law broken", "look"), 8),
+        (KeyboardInterrupt(), 130),
+        (Terminated(), 143),
+    ],
+)
+def test_each_error_has_its_exit_code(error: BaseException, code: int, capsys: Captured) -> None:
+    def body() -> None:
+        raise error
+
+    assert guard(body, Session(), []) == code
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert "\nhint: " in err
+
+
+def test_a_bug_is_one_line_and_a_report(capsys: Captured) -> None:
+    def body() -> None:
+        raise ZeroDivisionError("oops")
+
+    assert guard(body, Session(), []) == ExitCode.INTERNAL
+    first, hint = capsys.readouterr().err.splitlines()
+    assert first == "error: internal error: ZeroDivisionError: oops"
+    report = Path(hint.split("the report is in ")[1].split(",")[0])
+    assert "Traceback" in report.read_text()
+    report.unlink()
+
+
+def test_verbose_shows_the_traceback(capsys: Captured) -> None:
+    def body() -> None:
+        raise ZeroDivisionError("oops")
+
+    session = Session(common=Common(verbose=True))
+    assert guard(body, session, []) == ExitCode.INTERNAL
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    Path(err.split("the report is in ")[1].split(",")[0]).unlink()
+
+
+def test_colour_only_when_asked_or_on_a_terminal(tmp_path: Path, capsys: Captured) -> None:
+    run(["plan", "--steps", "0", "--color", "always"], session_in(tmp_path))
+    assert "\x1b[" in capsys.readouterr().err
+    run(["--color", "never", "plan", "--steps", "0"], session_in(tmp_path))
+    assert "\x1b[" not in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""Is `paceline` quick to answer? As a process of its own, since imports are what costs."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "numpy", "rich", "yaml", "sklearn")
+PROBE = """
+import sys
+from paceline.cli.main import run
+from paceline.cli.session import Session
+code = run(sys.argv[1:], Session())
+print(code, [m for m in {heavy} if m in sys.modules], file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("args", [["--help"], [], ["train", "--help"], ["plan"], ["plan", "--steps", "0"]])
+def test_neither_torch_nor_anything_heavy_is_imported(args: list[str]) -> None:
+    command = [sys.executable, "-c", PROBE.format(heavy=HEAVY), *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    code = "3" if "0" in args else "0"
+    assert done.stderr.splitlines()[-1] == f"{code} []"
+
+
+def test_help_takes_less_than_150_ms_of_processor_time() -> None:
+    best = min(_cpu_s([sys.executable, "-m", "paceline", "--help"]) for _ in range(5))
+    assert best < 0.15
+
+
+def test_python_dash_m_is_the_command_and_exit_codes_reach_the_shell(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paceline", "train", "-n", "--json"]
+    mistakes = ["--mode", "ssp", "--staleness", "-1", "--num-workers", "0", "--task", "nope"]
+    done = subprocess.run([*command, *mistakes], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 3
+    assert len(json.loads(done.stdout)["error"]["problems"]) == 3
+    assert done.stderr == ""
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m paceline plan -q | head -c 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("0\n")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_with_their_exit_code_and_no_traceback(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    config = tmp_path / "config.yaml"
+    os.mkfifo(config)  # the command waits for its config, so the signal finds it at work
+    command = [sys.executable, "-m", "paceline", "plan", "-c", str(config)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with config.open("w"):  # opens once the other side has opened it too
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert err.startswith("error: stopped by ")
+    assert len(err.splitlines()) == 2
+
+
+def _cpu_s(command: list[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -1,0 +1,74 @@
+"""Is a run shown as a person wants to read it?"""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from paceline.app.progress import Progress
+from paceline.cli.units import short_bytes, short_duration, short_number
+from paceline.cli.watch_bar import open_bar
+from paceline.cli.watch_lines import LineWatcher, progress_text
+
+
+def at(step: int, elapsed_s: float, *, loss: float | None = 0.412) -> Progress:
+    return Progress(
+        step=step,
+        total_steps=2000,
+        loss=loss,
+        samples_per_s=3100.0,
+        workers_alive=8,
+        num_workers=8,
+        elapsed_s=elapsed_s,
+    )
+
+
+def test_a_line_has_the_documented_form() -> None:
+    expected = "step 400/2000 20% loss 0.412 8/8 workers 3.1k samples/s eta 2m10s"
+    assert progress_text(at(400, 32.5)) == expected
+
+
+def test_a_line_copes_with_what_is_not_known_yet() -> None:
+    assert progress_text(at(0, 0.0, loss=None)) == "step 0/2000 0% 8/8 workers 3.1k samples/s eta ?"
+
+
+def test_lines_come_per_tenth_or_per_ten_seconds() -> None:
+    stream = io.StringIO()
+    watcher = LineWatcher(stream, now_s=lambda: 0.0)
+    for step, elapsed_s in [
+        (0, 0.0),
+        (10, 1.0),
+        (200, 2.0),
+        (210, 3.0),
+        (220, 12.5),
+        (230, 13.0),
+        (2000, 14.0),
+    ]:
+        watcher.progress(at(step, elapsed_s))
+    steps = [line.split()[2] for line in stream.getvalue().splitlines()]
+    assert steps == ["200/2000", "220/2000", "2000/2000"]
+
+
+def test_the_bar_shows_loss_speed_and_notes_above() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120)
+    with open_bar("xor-ssgd", colour=False, console=console) as bar:
+        bar.progress(at(400, 32.5))
+        bar.note("a [note] as it is")
+    shown = screen.getvalue()
+    for part in ("xor-ssgd", "400/2000", "loss 0.412", "8/8 workers", "eta 2m10s", "a [note] as it is"):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (3.14159, "3.14"), (950, "950"), (3100, "3.1k"), (81_500, "81.5k"), (2e9, "2G")],
+)
+def test_short_numbers(number: float, text: str) -> None:
+    assert short_number(number) == text
+
+
+def test_short_bytes_and_durations() -> None:
+    assert [short_bytes(n) for n in (12, 64_000, 1.5e9)] == ["12 B", "64 kB", "1.5 GB"]
+    durations = [short_duration(s) for s in (0.42, 9.1, 59.6, 130, 11_100, float("inf"))]
+    assert durations == ["0.42s", "9.1s", "1m00s", "2m10s", "3h05m", "?"]

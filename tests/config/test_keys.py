@@ -1,0 +1,43 @@
+"""Is the table of keys in step with the config, the plan and the catalog?"""
+
+import dataclasses
+
+from paceline.config.keys import KEYS, Kind
+from paceline.config.train_config import TrainConfig
+from paceline.plan.catalog import OPTIMIZERS
+from paceline.plan.plan import Device, Dtype, EventDetail, Launcher, Transport
+
+
+def test_every_field_of_the_config_is_a_key_and_the_other_way_round() -> None:
+    fields = [f.name for f in dataclasses.fields(TrainConfig) if f.name != "origins"]
+    assert fields == list(KEYS)
+
+
+def test_the_choices_are_those_that_a_plan_knows() -> None:
+    assert set(KEYS["dtype"].choices) == {d.value for d in Dtype}
+    assert set(KEYS["device"].choices) == {"auto", *(d.value for d in Device)}
+    assert set(KEYS["transport"].choices) == {"auto", *(t.value for t in Transport)}
+    assert set(KEYS["launcher"].choices) == {x.value for x in Launcher}
+    assert set(KEYS["events"].choices) == {e.value for e in EventDetail}
+    assert KEYS["optimizer"].choices == OPTIMIZERS
+
+
+def test_a_key_gives_its_flag_and_its_variable() -> None:
+    assert KEYS["num_workers"].flag == "--num-workers"
+    assert KEYS["num_workers"].variable == "PACELINE_NUM_WORKERS"
+    assert KEYS["task_options"].flag == "--task-option"
+
+
+def test_every_key_can_be_documented() -> None:
+    for key in KEYS.values():
+        assert key.help.endswith("."), key.name
+        assert key.default, key.name
+        assert key.example, key.name
+        assert key.choices or key.kind is not Kind.CHOICE, key.name
+
+
+def test_allowed_values_are_said_in_words() -> None:
+    assert KEYS["steps"].allowed == "1 or more"
+    assert KEYS["timeout"].allowed == "more than 0"
+    assert KEYS["num_workers"].allowed == "from 1 to 1024"
+    assert KEYS["events"].allowed == "one of full, off"

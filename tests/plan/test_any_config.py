@@ -1,0 +1,97 @@
+"""Can any config make resolving fall over? It gives a plan or a ConfigError, never anything else."""
+
+import contextlib
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.config.facts import Facts
+from paceline.config.keys import KEYS
+from paceline.config.train_config import TrainConfig
+from paceline.errors import ConfigError
+from paceline.plan.catalog import MODE_ALIASES, MODES, TASKS
+from paceline.plan.codec import dumps, loads
+from paceline.plan.explain import explain
+from paceline.plan.resolve import resolve
+from paceline.sync.stragglers import StragglerRule
+
+_numbers = st.floats() | st.sampled_from([0.0, -1.0, 0.1, 1.0])
+_integers = st.integers(-2, 12) | st.integers()
+_names = st.text(max_size=12) | st.sampled_from(["mine:Thing", "other:Thing", ":", "a:b:c"])
+_options = st.dictionaries(
+    st.text(max_size=5), st.booleans() | st.integers() | st.text(max_size=5), max_size=3
+)
+
+_any_rule = st.builds(
+    StragglerRule,
+    worker=st.none() | _integers,
+    factor=_numbers,
+    delay_s=_numbers,
+    probability=_numbers,
+    first_step=_integers,
+    end_step=st.none() | _integers,
+)
+
+FACTS = st.builds(
+    Facts,
+    cuda_devices=st.integers(0, 4),
+    cpu_count=st.integers(1, 8),
+    modules=st.sampled_from([frozenset[str](), frozenset({"mine"})]),
+)
+
+
+def _one_of(key: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(KEYS[key].choices) | st.text(max_size=5)
+
+
+CONFIGS = st.builds(
+    TrainConfig,
+    name=st.none() | _names,
+    task=st.none() | st.sampled_from(list(TASKS)) | _names,
+    task_options=st.none() | _options,
+    mode=st.none() | st.sampled_from([*MODES, *MODE_ALIASES]) | _names,
+    num_workers=st.none() | _integers,
+    steps=st.none() | _integers,
+    batch_size=st.none() | _integers | st.lists(_integers, max_size=4).map(tuple),
+    seed=st.none() | _integers,
+    dtype=st.none() | _one_of("dtype"),
+    device=st.none() | _one_of("device"),
+    optimizer=st.none() | _one_of("optimizer"),
+    lr=st.none() | _numbers,
+    weight_decay=st.none() | _numbers,
+    clip_norm=st.none() | _numbers,
+    staleness=st.none() | st.just("inf") | _integers,
+    sync_every=st.none() | _integers,
+    post_local_after=st.none() | _integers,
+    average_optimizer_state=st.none() | st.booleans(),
+    straggler=st.none() | st.lists(_any_rule, max_size=2).map(tuple),
+    pace=st.none() | _numbers,
+    transport=st.none() | _one_of("transport"),
+    launcher=st.none() | _one_of("launcher"),
+    threads_per_worker=st.none() | _integers,
+    timeout=st.none() | _numbers,
+    checkpoint_every=st.none() | _integers,
+    events=st.none() | _one_of("events"),
+    run_dir=st.none() | st.text(max_size=5),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(config=CONFIGS, facts=FACTS)
+def test_a_config_is_resolved_or_refused(config: TrainConfig, facts: Facts) -> None:
+    with contextlib.suppress(ConfigError):
+        plan = resolve(config, facts)
+        assert loads(dumps(plan)) == plan
+        assert all(line.text for line in explain(plan, cpu_count=facts.cpu_count))
+
+
+@settings(max_examples=200, deadline=None)
+@given(config=CONFIGS, facts=FACTS)
+def test_the_same_config_gives_the_same_answer(config: TrainConfig, facts: Facts) -> None:
+    def answer() -> str:
+        try:
+            return dumps(resolve(config, facts))
+        except ConfigError as error:
+            return repr(error.problems)
+
+    assert answer() == answer()

@@ -1,0 +1,97 @@
+"""Does a plan survive being written and read?"""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.errors import PacelineError
+from paceline.plan.catalog import OPTIMIZERS
+from paceline.plan.codec import dumps, loads, plan_hash
+from paceline.plan.plan import (
+    Device,
+    Dtype,
+    EventDetail,
+    Launcher,
+    OptimizerChoice,
+    Plan,
+    StrategyOptions,
+    Transport,
+)
+from paceline.sync.stragglers import StragglerRule
+
+_finite = st.floats(0, 1e6)
+_counts = st.integers(1, 1000)
+
+PLANS = st.builds(
+    Plan,
+    run=st.text(),
+    task=st.text(),
+    mode=st.text(),
+    num_workers=_counts,
+    steps=_counts,
+    batch_sizes=st.lists(_counts, max_size=4).map(tuple),
+    launcher=st.sampled_from(Launcher),
+    transport=st.sampled_from(Transport),
+    seed=_counts,
+    dtype=st.sampled_from(Dtype),
+    device=st.sampled_from(Device),
+    task_options=st.dictionaries(st.text(), st.booleans() | st.integers() | _finite | st.text(), max_size=3),
+    optimizer=st.none()
+    | st.builds(OptimizerChoice, name=st.sampled_from(OPTIMIZERS), lr=_finite, weight_decay=_finite),
+    lr=st.none() | _finite,
+    lr_scale=_finite,
+    clip_norm=st.none() | _finite,
+    strategy=st.builds(
+        StrategyOptions,
+        staleness=st.none() | _counts,
+        sync_every=_counts,
+        post_local_after=_counts,
+        average_optimizer_state=st.booleans(),
+    ),
+    stragglers=st.lists(
+        st.builds(
+            StragglerRule,
+            worker=st.none() | _counts,
+            factor=_finite,
+            delay_s=_finite,
+            probability=_finite,
+            first_step=_counts,
+            end_step=st.none() | _counts,
+            steps=st.none() | st.lists(_counts, max_size=3).map(tuple),
+        ),
+        max_size=3,
+    ).map(tuple),
+    pace_s=_finite,
+    threads_per_worker=_counts,
+    timeout_s=_finite,
+    checkpoint_every=_counts,
+    events=st.sampled_from(EventDetail),
+)
+
+SMALL = Plan(run="r", task="xor", mode="ssgd", num_workers=1, steps=1, batch_sizes=(1,))
+
+
+@given(plan=PLANS)
+def test_a_plan_reads_back_as_itself_with_the_same_hash(plan: Plan) -> None:
+    again = loads(dumps(plan))
+    assert again == plan
+    assert plan_hash(again) == plan_hash(plan)
+
+
+def test_two_plans_differ_in_their_hash() -> None:
+    other = Plan(run="r", task="xor", mode="ssgd", num_workers=1, steps=2, batch_sizes=(1,))
+    assert plan_hash(SMALL) != plan_hash(other)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", dumps(SMALL).replace("plan/1", "plan/9"), '"plan"'])
+def test_what_is_no_plan_is_refused_in_words(text: str) -> None:
+    with pytest.raises(PacelineError, match="is not a plan this version can read"):
+        loads(text)
+
+
+def test_an_unknown_key_is_refused() -> None:
+    raw = json.loads(dumps(SMALL)) | {"colour": "red"}
+    with pytest.raises(PacelineError, match="colour"):
+        loads(json.dumps(raw))

@@ -1,0 +1,107 @@
+"""Does the explanation say what will happen, the surprising parts above all?"""
+
+from dataclasses import replace
+
+import pytest
+
+from paceline.config.facts import Facts
+from paceline.config.train_config import TrainConfig
+from paceline.plan.explain import explain
+from paceline.plan.plan import OptimizerChoice, Plan, StrategyOptions
+from paceline.plan.resolve import resolve
+from paceline.plan.stragglers_in_words import in_words, persistent_stragglers
+from paceline.sync.stragglers import StragglerRule
+
+ALWAYS = StragglerRule(worker=1, factor=3)
+SOMETIMES = StragglerRule(probability=0.05, factor=10)
+
+
+def plan_for(mode: str, *rules: StragglerRule, num_workers: int = 4) -> Plan:
+    return resolve(TrainConfig(mode=mode, num_workers=num_workers, straggler=rules), Facts())
+
+
+def said(plan: Plan, topic: str) -> str:
+    return " | ".join(line.text for line in explain(plan) if line.topic == topic)
+
+
+def test_the_work_is_counted_in_gradients_and_samples() -> None:
+    assert said(plan_for("ssgd"), "work") == (
+        "each worker computes 200 gradients of 32 samples: 128 samples per step,"
+        " 800 gradients and 25,600 samples in all"
+    )
+
+
+@pytest.mark.parametrize("mode", ["asgd", "ssp"])
+def test_a_divided_rate_is_explained(mode: str) -> None:
+    assert "divided by 4: each gradient is applied alone" in said(plan_for(mode), "rate")
+
+
+def test_an_averaged_rate_is_not_divided() -> None:
+    assert "divided" not in said(plan_for("ssgd"), "rate")
+
+
+@pytest.mark.parametrize("mode", ["ssp", "localsgd"])
+def test_against_a_lasting_straggler_these_are_no_faster_than_ssgd(mode: str) -> None:
+    assert "the same long-run rate as ssgd, N / t_max" in said(plan_for(mode, ALWAYS), "remark")
+    assert "long-run rate" not in said(plan_for(mode, SOMETIMES), "remark")
+
+
+def test_ssgd_waits_for_the_slow_one_and_asgd_does_not() -> None:
+    assert "every step waits for the slowest" in said(plan_for("ssgd", ALWAYS), "remark")
+    assert "go on without waiting" in said(plan_for("asgd", ALWAYS), "remark")
+
+
+def test_mean_staleness_of_asgd_is_announced() -> None:
+    assert "mean staleness tends to N-1 = 3" in said(plan_for("asgd"), "remark")
+
+
+def test_the_ends_of_ssp_are_named() -> None:
+    ssp = plan_for("ssp")
+    assert "(2*3+1)*(N-1) = 21" in said(ssp, "remark")
+    assert "equals ssgd" in said(replace(ssp, strategy=StrategyOptions(staleness=0)), "remark")
+    assert "is asgd" in said(replace(ssp, strategy=StrategyOptions(staleness=None)), "remark")
+
+
+def test_localsgd_with_a_period_of_one_equals_ssgd_only_for_linear_optimizers() -> None:
+    every_step = replace(plan_for("localsgd"), strategy=StrategyOptions(sync_every=1))
+    assert "equals ssgd for sgd, momentum" in said(every_step, "remark")
+    adam = replace(every_step, optimizer=OptimizerChoice(name="adam", lr=0.001))
+    assert "does not equal ssgd here: adam" in said(adam, "remark")
+    assert "does not equal ssgd here: clipping" in said(replace(every_step, clip_norm=1.0), "remark")
+
+
+def test_one_worker_is_plain_training_in_every_mode() -> None:
+    assert "plain sequential training" in said(plan_for("asgd", num_workers=1), "remark")
+
+
+def test_sharing_processors_is_pointed_out() -> None:
+    lines = explain(plan_for("ssgd"), cpu_count=2)
+    assert any("4 threads share 2 processors" in line.text for line in lines)
+    assert not any("processors" in line.text for line in explain(plan_for("ssgd"), cpu_count=4))
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (ALWAYS, "worker 1 takes 3 times as long, at every step"),
+        (SOMETIMES, "every worker takes 10 times as long with probability 0.05, at every step"),
+        (
+            StragglerRule(worker=0, delay_s=0.05, first_step=100, end_step=200),
+            "worker 0 is delayed by 50 ms, from step 100 until step 200",
+        ),
+        (
+            StragglerRule(worker=0, factor=2, steps=(1, 2, 3)),
+            "worker 0 takes 2 times as long, at the 3 steps of the trace",
+        ),
+    ],
+)
+def test_a_straggler_in_words(rule: StragglerRule, words: str) -> None:
+    assert in_words(rule) == words
+
+
+def test_who_is_slow_for_the_whole_run() -> None:
+    assert persistent_stragglers(plan_for("ssgd", ALWAYS)) == (1,)
+    assert persistent_stragglers(plan_for("ssgd", StragglerRule(factor=3))) == ()  # all alike
+    assert persistent_stragglers(plan_for("ssgd", StragglerRule(worker=1, factor=3, end_step=50))) == ()
+    assert persistent_stragglers(plan_for("ssgd", StragglerRule(worker=1, factor=3, end_step=200))) == (1,)
+    assert persistent_stragglers(plan_for("ssgd", StragglerRule(worker=2, delay_s=0.1))) == (2,)

@@ -1,0 +1,251 @@
+"""Does each rule of resolving hold: defaults, checks, and every problem at once?"""
+
+from typing import Any
+
+import pytest
+
+from paceline.config.facts import Facts
+from paceline.config.train_config import TrainConfig
+from paceline.errors import ConfigError, Problem
+from paceline.plan.plan import Device, OptimizerChoice, Plan, StrategyOptions, Transport
+from paceline.plan.resolve import resolve
+from paceline.sync.stragglers import StragglerRule
+
+CPU = Facts()
+TWO_GPUS = Facts(cuda_devices=2, cpu_count=8)
+
+
+def plan(facts: Facts = CPU, /, **said: Any) -> Plan:  # Any: fields of TrainConfig
+    return resolve(TrainConfig(**said), facts)
+
+
+def problems(facts: Facts = CPU, /, **said: Any) -> list[Problem]:  # Any: fields of TrainConfig
+    with pytest.raises(ConfigError) as caught:
+        resolve(TrainConfig(**said), facts)
+    return list(caught.value.problems)
+
+
+def problem(facts: Facts = CPU, /, **said: Any) -> Problem:  # Any: fields of TrainConfig
+    (only,) = problems(facts, **said)
+    return only
+
+
+def test_nothing_said_gives_a_small_synchronous_run() -> None:
+    assert plan() == Plan(
+        run="xor-ssgd", task="xor", mode="ssgd", num_workers=2, steps=200, batch_sizes=(32, 32)
+    )
+
+
+def test_a_single_worker_is_one_and_sends_nothing() -> None:
+    single = plan(mode="single")
+    assert (single.num_workers, single.transport, single.batch_sizes) == (1, Transport.NONE, (32,))
+    assert problem(mode="single", num_workers=4).what == "mode single is one worker, but num_workers is 4"
+
+
+def test_aliases_are_undone_and_case_does_not_matter() -> None:
+    assert plan(mode="allreduce").mode == "ssgd"
+    assert plan(mode="Async").mode == "asgd"
+    assert plan(task="XOR").task == "xor"
+
+
+def test_three_wrong_settings_are_three_problems() -> None:
+    said = problems(mode="ssp", staleness=-1, num_workers=0, task="nope")
+    assert [p.what for p in said] == [
+        "there is no task nope",
+        "num_workers is 0, but it must be from 1 to 1024",
+        "staleness is -1, but it must be 0 or more",
+    ]
+
+
+def test_problems_found_while_reading_are_reported_together_with_the_others() -> None:
+    earlier = Problem("steps is many, but it must be an integer", "set steps to 200", "--steps")
+    with pytest.raises(ConfigError) as caught:
+        resolve(TrainConfig(lr=-1.0, origins={"lr": "t.yaml:2"}), CPU, found=[earlier])
+    first, second = caught.value.problems
+    assert first == earlier
+    assert second.where == "t.yaml:2"
+
+
+def test_an_unreadable_setting_causes_no_second_complaint() -> None:
+    config = TrainConfig(batch_size=(1, 2, 3), origins={"num_workers": "--num-workers"})
+    earlier = Problem("num_workers is x, but it must be an integer", "…")
+    with pytest.raises(ConfigError) as caught:
+        resolve(config, CPU, found=[earlier])
+    assert caught.value.problems == (earlier,)
+
+
+@pytest.mark.parametrize("key", ["task", "mode"])
+def test_a_name_is_built_in_or_a_module_that_exists(key: str) -> None:
+    known = Facts(modules=frozenset({"mine"}))
+    assert getattr(plan(known, **{key: "mine:Thing"}), key) == "mine:Thing"
+    assert "there is no module other" in problem(known, **{key: "other:Thing"}).what
+    assert "module:Class" in problem(known, **{key: "mine:"}).what
+    assert "or module:Class of your own" in problem(**{key: "nothing-like-it"}).hint
+
+
+def test_a_misspelt_name_gets_a_suggestion_and_the_list() -> None:
+    assert problem(mode="localsdg").hint.startswith("did you mean localsgd? modes are single, ssgd")
+    assert problem(task="digit").hint.startswith("did you mean digits? tasks are xor, digits")
+
+
+def test_the_run_name_is_made_of_task_and_mode() -> None:
+    known = Facts(modules=frozenset({"my.code"}))
+    assert plan(known, task="my.code:Task", mode="ssp").run == "my-code-task-ssp"
+    assert plan(name="Exp_1.b").run == "Exp_1.b"
+    for bad in ("a/b", "..", "-x", "a b", "x" * 101):
+        assert "it names a folder" in problem(name=bad).what
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"num_workers": 0},
+        {"num_workers": 10**9},
+        {"steps": 0},
+        {"batch_size": 0},
+        {"batch_size": (4, 0)},
+        {"seed": -1},
+        {"lr": 0.0},
+        {"lr": float("nan")},
+        {"clip_norm": 0.0},
+        {"clip_norm": float("inf")},
+        {"pace": -0.1},
+        {"timeout": 0.0},
+        {"checkpoint_every": -1},
+        {"threads_per_worker": 0},
+        {"dtype": "float16"},
+        {"device": "tpu"},
+        {"transport": "pigeon"},
+        {"launcher": "moon"},
+        {"events": "some"},
+        {"optimizer": "sdg"},
+    ],
+)
+def test_a_value_out_of_range_is_one_problem_that_names_its_key_and_place(said: dict[str, Any]) -> None:
+    (key,) = said
+    found = problem(**said, origins={key: "here"})
+    assert found.what.startswith(f"{key} is ")
+    assert found.where == "here"
+    assert found.hint
+
+
+def test_batch_sizes_may_differ_by_worker() -> None:
+    assert plan(batch_size=(8, 4)).batch_sizes == (8, 4)
+    assert plan(batch_size=16, num_workers=3).batch_sizes == (16, 16, 16)
+    assert "lists 3 numbers, but there are 2 workers" in problem(batch_size=(1, 2, 3)).what
+    assert "unweighted" in problem(mode="ddp", batch_size=(8, 4)).what
+
+
+def test_the_options_of_the_modes_have_defaults() -> None:
+    assert plan(mode="ssp").strategy == StrategyOptions(staleness=3)
+    assert plan(mode="ssp", staleness="inf").strategy == StrategyOptions(staleness=None)
+    assert plan(mode="localsgd").strategy == StrategyOptions(sync_every=8)
+    assert plan(mode="ssgd").strategy == StrategyOptions()
+
+
+@pytest.mark.parametrize(
+    ("said", "readers"),
+    [
+        ({"staleness": 2}, "ssp"),
+        ({"sync_every": 2}, "localsgd"),
+        ({"post_local_after": 2}, "localsgd"),
+        ({"average_optimizer_state": False}, "localsgd"),
+    ],
+)
+def test_an_option_that_the_mode_does_not_read_is_refused(said: dict[str, Any], readers: str) -> None:
+    (key,) = said
+    found = problem(mode="ssgd", **said)
+    assert found.what == f"mode ssgd does not read {key}"
+    assert found.hint.endswith(readers)
+
+
+def test_a_mode_of_your_own_reads_whatever_it_likes() -> None:
+    known = Facts(modules=frozenset({"mine"}))
+    own = plan(known, mode="mine:Mode", staleness=2, sync_every=4, transport="tcp")
+    assert own.strategy == StrategyOptions(staleness=2, sync_every=4)
+    assert own.lr_scale == 1.0
+
+
+def test_an_optimizer_brings_its_usual_rate() -> None:
+    assert plan(optimizer="nesterov").optimizer == OptimizerChoice(name="nesterov", lr=0.1)
+    assert plan(optimizer="adamw").optimizer == OptimizerChoice(name="adamw", lr=0.001)
+    chosen = plan(optimizer="sgd", lr=0.3, weight_decay=0.01)
+    assert chosen.optimizer == OptimizerChoice(name="sgd", lr=0.3, weight_decay=0.01)
+    assert chosen.lr is None
+
+
+def test_a_rate_alone_overrides_that_of_the_task() -> None:
+    assert plan(lr=0.3).lr == 0.3
+    assert plan(lr=0.3).optimizer is None
+
+
+def test_weight_decay_needs_a_named_optimizer() -> None:
+    assert problem(weight_decay=0.1).what == "weight_decay is set, but no optimizer is named"
+
+
+def test_summed_updates_get_a_rate_divided_by_the_workers() -> None:
+    assert plan(mode="asgd", num_workers=4).lr_scale == 0.25
+    assert plan(mode="ssp", num_workers=4).lr_scale == 0.25
+    assert plan(mode="ps", num_workers=4).lr_scale == 1.0
+
+
+@pytest.mark.parametrize(
+    ("mode", "on_cpu", "on_gpu"),
+    [
+        ("single", Transport.NONE, Transport.NONE),
+        ("ssgd", Transport.SHM, Transport.NCCL),
+        ("localsgd", Transport.SHM, Transport.NCCL),
+        ("ddp", Transport.GLOO, Transport.NCCL),
+        ("asgd", Transport.SHM, Transport.TCP),
+        ("ssp", Transport.SHM, Transport.TCP),
+    ],
+)
+def test_the_transport_follows_from_mode_and_device(mode: str, on_cpu: Transport, on_gpu: Transport) -> None:
+    assert plan(mode=mode).transport is on_cpu
+    assert plan(TWO_GPUS, mode=mode).transport is on_gpu
+    assert plan(TWO_GPUS, mode=mode).device is Device.CUDA
+
+
+def test_workers_that_share_a_gpu_do_not_use_nccl() -> None:
+    assert plan(TWO_GPUS, num_workers=3).transport is Transport.GLOO
+    assert problem(TWO_GPUS, num_workers=3, transport="nccl").hint == "leave it at auto, or use gloo"
+
+
+def test_an_impossible_transport_lists_those_that_work() -> None:
+    found = problem(mode="asgd", transport="gloo")
+    assert found.what == "transport gloo does not work for mode asgd with 2 workers on cpu"
+    assert found.hint == "leave it at auto, or use shm or tcp"
+    assert "gloo" in problem(mode="ddp", transport="shm").hint
+    assert problem(transport="nccl").hint == "leave it at auto, or use shm or gloo"
+    assert problem(mode="ssgd", transport="none").hint
+
+
+def test_shared_memory_is_for_the_cpu() -> None:
+    assert "on cuda" in problem(TWO_GPUS, device="cuda", transport="shm").what
+    assert plan(TWO_GPUS, transport="shm").device is Device.CPU
+
+
+def test_cuda_needs_a_gpu() -> None:
+    assert "torch has no GPU" in problem(device="cuda").what
+    assert plan(TWO_GPUS, device="cpu").device is Device.CPU
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        (StragglerRule(worker=2, factor=3), "there is no worker 2 among 2"),
+        (StragglerRule(worker=-1, factor=3), "there is no worker -1 among 2"),
+        (StragglerRule(factor=0.5), "factor is 0.5, but it must be 1 or more"),
+        (StragglerRule(factor=float("nan")), "factor is nan"),
+        (StragglerRule(delay_s=-1), "delay is -1s"),
+        (StragglerRule(factor=2, probability=0), "p is 0, but it must be more than 0 and at most 1"),
+        (StragglerRule(factor=2, probability=1.5), "p is 1.5"),
+        (StragglerRule(factor=2, first_step=-1), "from is -1"),
+        (StragglerRule(factor=2, first_step=9, end_step=9), "before it begins"),
+    ],
+)
+def test_a_wrong_straggler_is_one_problem_at_its_place(rule: StragglerRule, what: str) -> None:
+    fine = StragglerRule(worker=1, factor=2)
+    found = problem(straggler=(fine, rule), origins={"straggler": "t.yaml:1", "straggler[1]": "t.yaml:3"})
+    assert what in found.what
+    assert found.where == "t.yaml:3"
