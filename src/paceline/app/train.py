@@ -151,6 +151,8 @@ def _result(
         "num_workers": plan.num_workers,
         "plan": plan_hash(plan),
         "wall_s": wall_s,
+        # The slowest worker's loop alone, from first to last step; known also with events off.
+        "steps_s": max(float(str(r["steps_s"])) for r in ended.reports.values() if "steps_s" in r),
         "stopped_early": stopped,
         "metrics": metrics,
         "state_sha256": hashes,

@@ -112,8 +112,8 @@ class EventLog:
 
     def _flush_columns(self, kind: str, names: Sequence[str], rows: list[StepRow] | list[ServerRow]) -> None:
         if rows:
-            columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-            self._append({"kind": kind, "who": self._who, "columns": columns})
+            columns = dict(zip(names, map(_packed, zip(*rows, strict=True)), strict=True))
+            self._append({"kind": kind, "who": self._who, "rows": len(rows), "columns": columns})
             rows.clear()
 
     def _append(self, event: Mapping[str, object]) -> None:
@@ -122,3 +122,8 @@ class EventLog:
             line = (json.dumps(event, separators=(",", ":")) + "\n").encode()
             written = os.write(self._fd, line)
             assert written == len(line), f"only {written} of {len(line)} bytes fit on the disk"
+
+
+def _packed(column: tuple[Scalar, ...]) -> Scalar | tuple[Scalar, ...]:
+    """A column whose values are all the same is written as that one value."""
+    return column[0] if column.count(column[0]) == len(column) else column

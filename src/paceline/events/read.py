@@ -65,12 +65,14 @@ def _take(history: History, event: dict[str, object], *, is_header: bool) -> Non
     kind, who = str(event["kind"]), str(event["who"])
     columns = event.get("columns")
     if isinstance(columns, dict):
-        rows = zip(*columns.values(), strict=True)
+        count = int(str(event["rows"]))
+        full = {name: c if isinstance(c, list) else [c] * count for name, c in columns.items()}
+        rows = zip(*full.values(), strict=True)
         if kind == "steps":
             mine = history.steps.setdefault(int(who.rpartition("-")[2]), [])
-            mine.extend(StepRow(**dict(zip(columns, row, strict=True))) for row in rows)
+            mine.extend(StepRow(**dict(zip(full, row, strict=True))) for row in rows)
         else:
-            history.server.extend(ServerRow(**dict(zip(columns, row, strict=True))) for row in rows)
+            history.server.extend(ServerRow(**dict(zip(full, row, strict=True))) for row in rows)
         return
     rest = {k: v for k, v in event.items() if k not in ("kind", "who", "at_ns")}
     history.plain.append(PlainEvent(kind, who, int(str(event["at_ns"])), rest))

@@ -50,4 +50,6 @@ class PushPull:
     def restore(self, saved: dict[str, Tensor]) -> None: ...
 
     def close(self) -> None:
+        if not self._has_left:  # resumed with nothing left to do
+            self._store.leave()
         self._store.close()

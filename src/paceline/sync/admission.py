@@ -77,14 +77,18 @@ class Barrier:
 
 @dataclass(slots=True)
 class Admission:
-    """The server's view of who is where. Feed it joins, pushes and leaves in order."""
+    """The server's view of who is where. Feed it joins, pushes and leaves in order.
+
+    `clocks` begins with everybody who is expected: a worker that has not joined
+    yet holds the others back just as a slow one does.
+    """
 
     rule: Rule
-    clocks: dict[Rank, Clock] = field(default_factory=dict)  # active workers only
+    clocks: dict[Rank, Clock]  # of the workers that take part; those that left are gone
     held: dict[Rank, Held] = field(default_factory=dict)
 
     def join(self, rank: Rank, clock: Clock) -> Release:
-        """A worker starts (or resumes) with `clock` gradients behind it, and wants to read."""
+        """A worker has started (or resumed) with `clock` gradients behind it, and wants to read."""
         self.clocks[rank] = clock
         return Release(readers=(rank,))
 

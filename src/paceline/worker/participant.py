@@ -24,9 +24,11 @@ def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
     built = build_worker(seat, rank)
     worker = built.worker
     worker.log.write("worker_started", clock=built.first)
+    started_ns = worker.clock.now_ns()
     finished = worker.run(built.first)
+    steps_s = (worker.clock.now_ns() - started_ns) / 1e9
     stopped = finished < seat.plan.steps
-    facts: Report = {"steps": finished, "stopped": stopped}
+    facts: Report = {"steps": finished, "stopped": stopped, "steps_s": steps_s}
     if built.channel is not Channel.STORE:
         facts["state_sha256"] = state_hash(worker.replica.arena.named_state())
         if rank == 0:

@@ -26,10 +26,11 @@ from paceline.worker.replica import Replica
 class ParameterServer:
     def __init__(self, plan: Plan, replica: Replica, rule: Rule, *, log: Log, clock: Clock) -> None:
         self.version = Version(0)
-        self.clocks: dict[Rank, StepClock] = {}  # gradients applied, by worker, also after it left
+        # Gradients applied, by worker, also after it left.
+        self.clocks = {Rank(rank): StepClock(0) for rank in range(plan.num_workers)}
         self.replica = replica
         self._plan, self._log, self._clock = plan, log, clock
-        self._admission = Admission(rule)
+        self._admission = Admission(rule, dict(self.clocks))
         self._slots: dict[Rank, Slots] = {}
         self._read: dict[Rank, tuple[Version, int]] = {}  # what each worker last read, and when
         self._mean = torch.empty(0)
@@ -39,7 +40,6 @@ class ParameterServer:
         self._slots[rank] = slots
 
     def join(self, rank: Rank, clock: StepClock) -> Sequence[Answer]:
-        self.clocks[rank] = clock
         return self._carry_out(self._admission.join(rank, clock))
 
     def push(self, rank: Rank, *, leaving: bool) -> Sequence[Answer]:
@@ -57,6 +57,7 @@ class ParameterServer:
         self.replica.restore(saved)
         self.version = Version(saved.facts["version"])
         self.clocks = {Rank(int(r)): StepClock(c) for r, c in saved.facts["clocks"].items()}
+        self._admission.clocks = dict(self.clocks)
 
     def _carry_out(self, release: Release) -> list[Answer]:
         for group in release.groups:

@@ -80,6 +80,7 @@ def run_virtual(
     *,
     silent_after: Mapping[int, int] | None = None,
     stops_after: Mapping[int, int] | None = None,
+    starts_at_s: Mapping[int, float] | None = None,
     wrap_store: Wrap | None = None,
     after_step: AfterStep | None = None,
 ) -> VirtualRun:
@@ -94,6 +95,7 @@ def run_virtual(
     meeting, answers = Meeting(plan.num_workers), dict[Rank, Version]()
 
     def live(rank: Rank) -> None:
+        turns.sleep((starts_at_s or {}).get(rank, 0.0))
         store: ParameterStore | None = None
         collective = None
         if server is not None:

@@ -8,6 +8,7 @@ command was killed, it kills its children and ends; when it is killed itself,
 the kernel kills them. So nothing is ever left behind.
 """
 
+import gc
 import json
 import os
 import selectors
@@ -223,6 +224,7 @@ def _live(seat: Seat, who: str, body: Callable[[Seat, Callable[[Report], None]],
 
 
 def main() -> None:
+    gc.freeze()  # collections in the children then neither visit nor copy what was imported here
     torch.set_num_threads(1)  # a thread pool made before the fork would be dead in the children
     Zygote(socket.socket(fileno=int(sys.argv[1]))).run()
 
