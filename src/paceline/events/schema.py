@@ -3,8 +3,8 @@
 Line 1 of `events.jsonl` is the header. Each further line is one object with
 `kind`, `who` (worker-0, server-0, launcher) and either plain fields or, for
 the frequent kinds, `rows` and `columns`: lists with one entry per step, or one
-value where all entries are the same. Times are nanoseconds of one monotonic clock per host; `t0_ns` in the header is the
-origin. A field is only ever added; a change of meaning makes a new schema.
+value where all entries are the same. Times are nanoseconds of one monotonic
+clock per host; `t0_ns` in the header is the origin. A field is only ever added; a change of meaning makes a new schema.
 """
 
 from typing import NamedTuple, TypeAlias

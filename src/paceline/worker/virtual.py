@@ -9,6 +9,7 @@ synchronous runs.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -44,6 +45,7 @@ class VirtualRun:
     replicas: dict[int, Replica] = field(default_factory=dict)  # by rank
     server: Replica | None = None
     errors: list[BaseException | None] = field(default_factory=list)
+    ended_s: dict[int, float] = field(default_factory=dict)  # by rank
     elapsed_s: float = 0.0
 
     def final_state(self) -> dict[str, Tensor]:
@@ -129,7 +131,13 @@ def run_virtual(
         worker.run(StepClock(0))
         strategy.close()
 
-    bodies = [lambda r=rank: live(Rank(r)) for rank in range(plan.num_workers)]
+    def live_and_note_the_end(rank: Rank) -> None:
+        try:
+            live(rank)
+        finally:
+            run.ended_s[rank] = turns.now_ns() / 1e9
+
+    bodies = [partial(live_and_note_the_end, Rank(rank)) for rank in range(plan.num_workers)]
     run.errors = turns.run(bodies)
     run.elapsed_s = turns.now_ns() / 1e9
     run.history.steps, run.history.server = log.steps, log.server

@@ -1,0 +1,33 @@
+"""Which laws are there, and which of them speak of a given mode?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from paceline.laws import asynchronous, bounded, local, processes, synchronous, universal
+from paceline.laws.law import Law
+
+LAWS: tuple[Law, ...] = (
+    *universal.LAWS,
+    *synchronous.LAWS,
+    *asynchronous.LAWS,
+    *bounded.LAWS,
+    *local.LAWS,
+    *processes.LAWS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One law, to be checked for one mode."""
+
+    id: str
+    mode: str
+    law: Law
+
+
+def cases(mode: str | None) -> Iterator[Case]:
+    """The laws of one mode, or of all; what needs processes comes last."""
+    for law in sorted(LAWS, key=lambda law: law.starts_processes):
+        for one in law.modes if law.per_mode else law.modes[:1]:
+            if mode in (None, one):
+                yield Case(f"{law.id}.{one}" if law.per_mode else law.id, one, law)

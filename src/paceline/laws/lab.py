@@ -1,0 +1,147 @@
+"""Where laws are checked: plans for the strategy on trial, run in virtual time.
+
+`Lab("ssp")` tries the built-in mode. `Lab("ssp", subject="my_code:MySsp")` tries
+a user's class by the laws of ssp. Other modes that a law compares with always
+are the built-in ones.
+"""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from paceline.app.progress import SilentWatcher
+from paceline.app.train import train
+from paceline.events.read import History, read_history
+from paceline.launchers.local import LocalLauncher
+from paceline.plan.catalog import MODES, TRANSPORTS
+from paceline.plan.plan import Dtype, Plan, StrategyOptions
+from paceline.sync.samples import SampleStream, slice_of
+from paceline.sync.stragglers import StragglerRule
+from paceline.worker.participant import state_hash
+from paceline.worker.virtual import VirtualRun, run_virtual
+from paceline.worker.wiring import build_task, set_up_torch
+
+TINY = "paceline.laws.tasks:TinyTask"
+LEDGER = "paceline.laws.tasks:LedgerTask"
+QUADRATIC = "paceline.laws.tasks:QuadraticTask"
+PACE_S = 0.01
+RANDOM_SPEEDS = (StragglerRule(probability=0.4, factor=4.0), StragglerRule(worker=1, factor=1.7))
+
+
+@dataclass(frozen=True, slots=True)
+class RealRun:
+    history: History
+    state_sha256: tuple[str, ...]  # of each participant that holds a model, the server or rank 0 first
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    mode: str
+    subject: str | None = None
+    launcher: LocalLauncher | None = None  # for the laws that start processes
+
+    def plan(self, **changes: object) -> Plan:
+        """A small plan for the strategy on trial, with `changes`."""
+        return _plan(self.mode, self.subject or self.mode, **changes)
+
+    def other(self, mode: str, **changes: object) -> Plan:
+        """The same for a built-in mode to compare with."""
+        return _plan(mode, mode, **changes)
+
+    def really_run(self, plan: Plan) -> RealRun:
+        """The plan as a user would run it: worker processes, a run folder, an event log."""
+        with tempfile.TemporaryDirectory() as folder:
+            result = train(_for_processes(plan, self.mode), Path(folder), SilentWatcher(), warm=self.launcher)
+            history = read_history(Path(folder) / "events.jsonl")
+        hashes = result["state_sha256"]
+        assert isinstance(hashes, dict), "a finished run names its participants' states"
+        return RealRun(history, tuple(str(hashes[who]) for who in sorted(hashes)))
+
+
+def _for_processes(plan: Plan, family: str) -> Plan:
+    family = plan.mode if plan.mode in MODES else family
+    return replace(plan, pace_s=0.0, timeout_s=60.0, transport=TRANSPORTS[MODES[family].channel][0])
+
+
+def _plan(family: str, mode: str, **changes: object) -> Plan:
+    num_workers = 1 if family == "single" else 3
+    base = Plan(
+        run="law",
+        task=TINY,
+        mode=mode,
+        num_workers=num_workers,
+        steps=12,
+        batch_sizes=(),
+        seed=7,
+        dtype=Dtype.FLOAT64,
+        strategy=StrategyOptions(staleness=1, sync_every=4)
+        if family in ("ssp", "localsgd")
+        else StrategyOptions(),
+        pace_s=PACE_S,
+        timeout_s=3600.0,
+    )
+    plan = replace(base, **changes)  # type: ignore[arg-type]  # the names are Plan's own
+    if not plan.batch_sizes:
+        plan = replace(plan, batch_sizes=(4,) * plan.num_workers)
+    if MODES[family].sums_updates and "lr_scale" not in changes:
+        plan = replace(plan, lr_scale=1 / plan.num_workers)
+    return plan
+
+
+def run(plan: Plan, **how: object) -> VirtualRun:
+    """Run to the end; an error of any worker is an error here."""
+    done = run_virtual(plan, **how)  # type: ignore[arg-type]  # the names are run_virtual's own
+    for error in done.errors:
+        if error is not None:
+            raise error
+    return done
+
+
+def final_hash(plan: Plan, **how: object) -> str:
+    return state_hash(run(plan, **how).final_state())
+
+
+def distance(one: VirtualRun, other: VirtualRun) -> float:
+    """The largest difference between two final states."""
+    mine, theirs = one.final_state(), other.final_state()
+    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
+
+
+def ledger(plan: Plan) -> Plan:
+    """The plan on the ledger task, each sample seen exactly once, so that its entry tells its fate."""
+    batch = (1,) * plan.num_workers
+    return replace(
+        plan, task=LEDGER, task_options={"num_samples": plan.steps * plan.num_workers}, batch_sizes=batch
+    )
+
+
+def ledger_places(plan: Plan) -> dict[tuple[int, int], int]:
+    """Which entry of the ledger belongs to (rank, step)."""
+    stream = SampleStream(num_samples=plan.total_samples, seed=plan.seed)
+    places = {}
+    for rank in range(plan.num_workers):
+        for step in range(plan.steps):
+            places[rank, step] = int(stream.take(*slice_of(rank, step, plan.batch_sizes))[0])
+    return places
+
+
+def sequential(
+    plan: Plan, kind: Callable[..., torch.optim.Optimizer], **settings: float
+) -> dict[str, Tensor]:
+    """What torch itself computes with one process: the reference that shares no code with strategies."""
+    set_up_torch(plan)
+    task = build_task(plan)
+    torch.manual_seed(plan.seed)
+    model, samples = task.model(), task.samples()
+    stream = SampleStream(num_samples=len(samples), seed=plan.seed)
+    optimizer = kind(model.parameters(), **settings)
+    for step in range(plan.steps):
+        batch = samples.batch(stream.take(step * plan.global_batch, plan.global_batch))
+        optimizer.zero_grad()
+        task.loss(model, batch).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        optimizer.step()
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

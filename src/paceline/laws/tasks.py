@@ -1,0 +1,106 @@
+"""On what are laws checked? Tiny tasks in which a mistake cannot hide."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from paceline.tasks.optim import Sgd
+from paceline.tasks.tensor_samples import TensorSamples
+
+
+class _LawTask:
+    lr = 0.1
+
+    def metrics(self, model: nn.Module) -> dict[str, float]:
+        return {}
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Sgd:
+        return Sgd(parameters, lr=self.lr)
+
+
+class TinyTask(_LawTask):
+    """A small non-linear regression: gradients depend on the parameters in every way."""
+
+    def __init__(self, *, seed: int, num_samples: int = 97, batch_norm: bool = False) -> None:
+        self._seed, self._num_samples, self._batch_norm = seed, num_samples, batch_norm
+
+    def model(self) -> nn.Module:
+        middle: list[nn.Module] = [nn.BatchNorm1d(5)] if self._batch_norm else []
+        return nn.Sequential(nn.Linear(3, 5), *middle, nn.Tanh(), nn.Linear(5, 2))
+
+    def samples(self) -> TensorSamples:
+        dice = torch.Generator().manual_seed(self._seed)
+        inputs = torch.randn(self._num_samples, 3, generator=dice)
+        return TensorSamples(inputs, torch.randn(self._num_samples, 2, generator=dice))
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, targets = batch
+        outputs: Tensor = model(inputs)
+        return (outputs - targets).square().mean()
+
+
+class LedgerTask(_LawTask):
+    """Every sample owns one parameter, and its gradient is 1 there and 0 elsewhere.
+
+    So the parameters are a ledger: they show which gradients were applied, how
+    often, and with what weight, whatever the strategy did.
+    """
+
+    lr = 1.0
+
+    def __init__(self, *, seed: int, num_samples: int) -> None:
+        del seed
+        self._num_samples = num_samples
+
+    def model(self) -> nn.Module:
+        return _Ledger(self._num_samples)
+
+    def samples(self) -> TensorSamples:
+        return TensorSamples(torch.arange(self._num_samples))
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor]) -> Tensor:
+        entries: Tensor = model(batch[0])
+        return entries.mean()
+
+
+class _Ledger(nn.Module):
+    def __init__(self, num_samples: int) -> None:
+        super().__init__()
+        self.entries = nn.Parameter(torch.zeros(num_samples))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return self.entries.index_select(0, samples)
+
+
+class QuadraticTask(_LawTask):
+    """Each sample is a point c and costs (w-c)'A(w-c)/2: all Hessians are the same A.
+
+    The dynamics are linear, so averaging parameters and averaging gradients
+    must give the same mean, however rarely one averages.
+    """
+
+    def __init__(self, *, seed: int, num_samples: int = 61) -> None:
+        dice = torch.Generator().manual_seed(seed)
+        factor = torch.randn(4, 4, generator=dice)
+        self._hessian = factor @ factor.T / 4 + torch.eye(4)
+        self._points = torch.randn(num_samples, 4, generator=dice)
+
+    def model(self) -> nn.Module:
+        return _Point()
+
+    def samples(self) -> TensorSamples:
+        return TensorSamples(self._points)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor]) -> Tensor:
+        away = model(batch[0])
+        return torch.einsum("bi,ij,bj->b", away, self._hessian, away).mean() / 2
+
+
+class _Point(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.where = nn.Parameter(torch.ones(4))
+
+    def forward(self, points: Tensor) -> Tensor:
+        return self.where - points

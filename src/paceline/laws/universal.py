@@ -1,0 +1,153 @@
+"""U: what every way of agreeing must obey."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from paceline.errors import PeerLostError
+from paceline.laws.lab import PACE_S, RANDOM_SPEEDS, Lab, final_hash, ledger, run, sequential
+from paceline.laws.law import Finding, Law, bit_equal
+from paceline.laws.witness import Witness
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import OptimizerChoice, StrategyOptions
+from paceline.transport.torch_dist import ring_bytes
+from paceline.worker.participant import state_hash
+from paceline.worker.replay import replay
+from paceline.worker.virtual import WorkerGoneError, run_virtual
+from paceline.worker.wiring import channel_of
+
+ALL = ("single", "ssgd", "ps", "asgd", "ssp", "localsgd")
+TOGETHER = ("ssgd", "ps", "ssp", "localsgd")  # modes whose result does not depend on speeds
+TIMEOUT_S = 5.0
+
+
+def u1_same_schedule_same_bits(lab: Lab) -> Finding:
+    plan = lab.plan(stragglers=RANDOM_SPEEDS)
+    done = run(plan)
+    first, second = state_hash(done.final_state()), final_hash(plan)
+    if first != second:
+        return bit_equal(first, second, of="two runs")
+    verdict = replay(plan, done.history, first)
+    return Finding(
+        verdict.is_equal, verdict.parted or f"{verdict.gradients} gradients replayed to {first[:12]}"
+    )
+
+
+def u2_every_gradient_counts_once(lab: Lab) -> Finding:
+    """The ledger's entries are all exactly -1/N: none lost, doubled, reversed or summed for averaged."""
+    plan = ledger(lab.plan(num_workers=1 if lab.mode == "single" else 4))
+    witness = Witness.of(plan.num_workers)
+    done = run(plan, wrap_store=witness.wrap)
+    entries = done.final_state()["entries"]
+    expected = -1.0 / plan.num_workers
+    wrong = int((entries != expected).sum())
+    rows = [r for mine in done.history.steps.values() for r in mine]
+    counted = len(rows) == plan.total_gradients and sum(r.samples for r in rows) == plan.total_samples
+    moved = sum(r.bytes_out for r in rows), sum(r.bytes_in for r in rows)
+    if channel_of(plan.mode) is Channel.STORE:
+        handed = witness.pushed_bytes, witness.pulled_bytes
+    else:
+        vector = done.replicas[0].arena.state.nbytes
+        meetings = sum(r.synced for r in rows) if plan.num_workers > 1 else 0
+        handed = (meetings * ring_bytes(vector, plan.num_workers),) * 2
+    ok = wrong == 0 and counted and moved == handed
+    return Finding(
+        ok,
+        f"{wrong} of {len(entries)} entries are not {expected}; {len(rows)} gradients; "
+        f"bytes counted {moved}, handed over {handed}",
+    )
+
+
+def u3_alone_it_is_the_optimizer(lab: Lab) -> Finding:
+    choice = OptimizerChoice(name="momentum", lr=0.1, weight_decay=0.01)
+    plan = lab.plan(num_workers=1, optimizer=choice, lr_scale=1.0)
+    settings = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+    reference = state_hash(sequential(plan, torch.optim.SGD, **settings))
+    return bit_equal(final_hash(plan), reference, of="with one worker, and torch.optim.SGD")
+
+
+def u4_after_a_sync_all_replicas_are_equal(lab: Lab) -> Finding:
+    """Compared as bits, with batch normalisation so that buffers count too."""
+    plan = lab.plan(task_options={"batch_norm": True}, stragglers=RANDOM_SPEEDS)
+    seen: dict[int, set[str]] = {}
+    witness = Witness.of(plan.num_workers)
+
+    def note(clock: int, state: Tensor) -> None:
+        seen.setdefault(clock, set()).add(state_hash({"state": state.detach().clone()}))
+
+    witness.on_pull = lambda rank, slots: note(witness.clocks[rank], slots.parameters)
+    if channel_of(plan.mode) is Channel.STORE:
+        run(plan, wrap_store=witness.wrap)
+        synced = set(seen)  # a worker agrees with the others when it reads
+    else:
+        done = run(plan, after_step=lambda _, steps, replica: note(steps, replica.arena.state))
+        synced = {r.step + 1 for r in done.history.steps[0] if r.synced}
+    differing = sorted(clock for clock in synced if len(seen[clock]) > 1)
+    return Finding(
+        not differing, f"{len(synced)} syncs of {plan.num_workers} replicas; differing: {differing}"
+    )
+
+
+def u5_nobody_waits_longer_than_the_timeout(lab: Lab) -> Finding:
+    """Worker 1 goes silent after its third step, without a word."""
+    plan = lab.plan(timeout_s=TIMEOUT_S, steps=9)
+    done = run_virtual(plan, silent_after={1: 3})
+    odd = [e for e in done.errors if not isinstance(e, PeerLostError | WorkerGoneError | None)]
+    busy_until = {r: rows[-1].start_ns / 1e9 + PACE_S for r, rows in done.history.steps.items()}
+    waited = max(done.ended_s[rank] - busy_until[rank] for rank in done.ended_s)
+    ok = not odd and waited <= TIMEOUT_S + PACE_S
+    return Finding(ok, f"longest wait {waited:.2f} s, timeout {TIMEOUT_S:g} s; unexpected errors: {odd}")
+
+
+def u6_slowness_changes_when_never_what(lab: Lab) -> Finding:
+    options = StrategyOptions(staleness=0, sync_every=4)
+    plan = lab.plan(strategy=options)
+    slow = final_hash(replace(plan, stragglers=RANDOM_SPEEDS), starts_at_s={0: 0.5})
+    return bit_equal(final_hash(plan), slow, of="without and with injected slowness")
+
+
+LAWS = (
+    Law(
+        "U1",
+        "the same seed and schedule give the same bits, also when the log is replayed",
+        ALL,
+        u1_same_schedule_same_bits,
+        per_mode=True,
+    ),
+    Law(
+        "U2",
+        "every gradient is applied exactly once with weight 1/N; bytes are those handed over",
+        ALL,
+        u2_every_gradient_counts_once,
+        per_mode=True,
+    ),
+    Law(
+        "U3",
+        "one worker computes what torch's own optimizer computes, bit by bit",
+        ALL,
+        u3_alone_it_is_the_optimizer,
+        per_mode=True,
+    ),
+    Law(
+        "U4",
+        "after each sync all replicas hold the same bits, buffers included",
+        ("ssgd", "ps", "localsgd"),
+        u4_after_a_sync_all_replicas_are_equal,
+        per_mode=True,
+    ),
+    Law(
+        "U5",
+        "when a worker falls silent, nobody waits longer than the timeout",
+        ("ssgd", "ps", "asgd", "ssp", "localsgd"),
+        u5_nobody_waits_longer_than_the_timeout,
+        per_mode=True,
+    ),
+    Law(
+        "U6",
+        "slowing workers changes when things happen, never what is computed",
+        TOGETHER,
+        u6_slowness_changes_when_never_what,
+        per_mode=True,
+    ),
+)

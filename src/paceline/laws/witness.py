@@ -1,0 +1,90 @@
+"""Who did what, in which order? A store that passes everything on and writes it down.
+
+It stands between a strategy and its parameter server, so it sees what really
+happened rather than what the server's own log claims.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from paceline.ids import Clock, Rank
+from paceline.transport.ports import ParameterStore, Pulled, Slots, Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    what: str  # join, pull, push, leave
+    rank: int
+    version: int = -1
+    wait_ns: int = 0
+
+
+@dataclass(slots=True)
+class Witness:
+    """All acts of all workers, and their clocks: how many gradients each has handed over."""
+
+    acts: list[Act] = field(default_factory=list)
+    clocks: dict[int, int] = field(default_factory=dict)  # of those who take part
+    left: set[int] = field(default_factory=set)
+    pushed_bytes: int = 0
+    pulled_bytes: int = 0
+    on_pull: Callable[[int, Slots], None] = lambda _rank, _slots: None
+    on_push: Callable[[int], None] = lambda _rank: None
+
+    @classmethod
+    def of(cls, num_workers: int) -> "Witness":
+        return cls(clocks=dict.fromkeys(range(num_workers), 0))
+
+    def active(self) -> dict[int, int]:
+        return {rank: clock for rank, clock in self.clocks.items() if rank not in self.left}
+
+    def gap(self) -> int:
+        """Between the fastest and the slowest of those who take part."""
+        clocks = self.active().values()
+        return max(clocks) - min(clocks) if clocks else 0
+
+    def wrap(self, rank: Rank, store: ParameterStore) -> ParameterStore:
+        return _WitnessedStore(self, rank, store)
+
+
+class _WitnessedStore:
+    def __init__(self, witness: Witness, rank: Rank, store: ParameterStore) -> None:
+        self._witness, self._rank, self._store = witness, rank, store
+        self._slots: Slots | None = None
+
+    def open(self, numel: int, dtype: torch.dtype) -> Slots:
+        self._slots = self._store.open(numel, dtype)
+        return self._slots
+
+    def join(self, clock: Clock) -> None:
+        self._witness.acts.append(Act("join", self._rank))
+        self._store.join(clock)
+
+    def pull(self) -> Pulled:
+        pulled = self._store.pull()
+        seen, slots = self._witness, self._slots
+        assert slots is not None, "open() comes first"
+        seen.acts.append(Act("pull", self._rank, pulled.version, pulled.traffic.wait_ns))
+        seen.pulled_bytes += slots.parameters.nbytes
+        seen.on_pull(self._rank, slots)
+        return pulled
+
+    def push(self, *, leaving: bool) -> Traffic:
+        seen, slots = self._witness, self._slots
+        assert slots is not None, "open() comes first"
+        seen.acts.append(Act("push", self._rank))
+        seen.pushed_bytes += slots.gradients.nbytes
+        seen.clocks[self._rank] += 1
+        seen.on_push(self._rank)
+        if leaving:
+            seen.left.add(self._rank)
+        return self._store.push(leaving=leaving)
+
+    def leave(self) -> None:
+        self._witness.left.add(self._rank)
+        self._store.leave()
+
+    def close(self) -> None:
+        self._store.close()
