@@ -21,7 +21,7 @@ from paceline.clock import SystemClock
 from paceline.events.log import MemoryLog
 from paceline.ids import Clock, Rank
 from paceline.plan.plan import Plan
-from paceline.sync.admission import Bounded
+from paceline.strategies.asgd import Asgd
 from paceline.tasks.optim import Sgd
 from paceline.tasks.tensor_samples import TensorSamples
 from paceline.transport.shm import SharedWorld
@@ -98,13 +98,13 @@ def _round(clients: Sequence[Connection], times: int) -> float:
 
 
 def _new_replica(numel: int) -> tuple[Plan, Replica]:
-    plan = Plan(run="bench", task="vector", mode="asgd", num_workers=1, steps=1, batch_sizes=(1, 1))
+    plan = Plan(run="bench", task="vector", mode="asgd", num_workers=2, steps=10**9, batch_sizes=(1, 1))
     return plan, Replica(plan, VectorTask(numel), torch.device("cpu"), SystemClock())
 
 
 def _serve(world: SharedWorld, numel: int) -> None:
     plan, replica = _new_replica(numel)
-    server = ParameterServer(plan, replica, Bounded(None), log=MemoryLog(), clock=SystemClock())
+    server = ParameterServer(plan, replica, Asgd, log=MemoryLog(), clock=SystemClock())
     layout = replica.arena.layout
     ShmStoreHost(world, numel=layout.numel, dtype=layout.dtype).serve(server)
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a run stands. `step` is the slowest worker's number of finished steps."""
+    """Where a run stands. `step` is the mean number of steps that its workers have finished."""
 
     step: int
     total_steps: int

@@ -4,7 +4,8 @@ Line 1 of `events.jsonl` is the header. Each further line is one object with
 `kind`, `who` (worker-0, server-0, launcher) and either plain fields or, for
 the frequent kinds, `rows` and `columns`: lists with one entry per step, or one
 value where all entries are the same. Times are nanoseconds of one monotonic
-clock per host; `t0_ns` in the header is the origin. A field is only ever added; a change of meaning makes a new schema.
+clock per host; `t0_ns` in the header is the origin. A field is only ever added;
+a change of meaning makes a new schema.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -18,7 +19,8 @@ PHASES = ("data", "forward", "backward", "delay", "wait", "comm", "apply")
 class StepRow(NamedTuple):
     """One finished step of one worker (kind `steps`). Durations in nanoseconds."""
 
-    step: int
+    step: int  # the worker's own count, from 0
+    position: int  # the share of the run's work that was done
     start_ns: int
     data_ns: int
     forward_ns: int
@@ -41,7 +43,8 @@ class ServerRow(NamedTuple):
     op: str  # "read": this worker was given `version`; "apply": its gradient made `version`
     at_ns: int
     rank: int
-    step: int  # the worker's step that this parameter read is for, or that made the gradient
+    step: int  # the worker's own count of the step that this read is for, or that made the gradient
+    position: int  # the share of the run's work handed out, or applied
     version: int
     read_version: int  # the version the gradient was computed on ("read": equal to version)
     staleness: int  # updates applied between reading and this one

@@ -15,7 +15,7 @@ from paceline.transport.ports import ParameterStore, Pulled, Slots, Traffic
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    what: str  # join, pull, push, leave
+    what: str  # join, pull, push, over
     rank: int
     version: int = -1
     wait_ns: int = 0
@@ -66,6 +66,10 @@ class _WitnessedStore:
         pulled = self._store.pull()
         seen, slots = self._witness, self._slots
         assert slots is not None, "open() comes first"
+        if pulled.position is None:
+            seen.left.add(self._rank)
+            seen.acts.append(Act("over", self._rank))
+            return pulled
         seen.acts.append(Act("pull", self._rank, pulled.version, pulled.traffic.wait_ns))
         seen.pulled_bytes += slots.parameters.nbytes
         seen.on_pull(self._rank, slots)

@@ -1,15 +1,21 @@
 """Asynchronous SGD: the server applies every gradient as it comes, nobody waits.
 
-Each gradient is applied alone, so the plan divides the learning rate by the
+Work is handed out first come, first served: a fast worker does more of it, so
+a slow one delays nobody. Each gradient is applied alone, so the plan divides the learning rate by the
 number of workers: equal samples then move the parameters equally far.
 """
 
 from paceline.plan.plan import Plan
 from paceline.strategies.push_pull import PushPull
 from paceline.sync.admission import Bounded, Rule
+from paceline.sync.assignment import Assignment, FirstCome
 
 
 class Asgd(PushPull):
     @classmethod
     def rule(cls, plan: Plan) -> Rule:
         return Bounded(None)
+
+    @classmethod
+    def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
+        return FirstCome(plan.total_gradients, done)

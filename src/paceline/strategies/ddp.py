@@ -16,7 +16,7 @@ from paceline.errors import PacelineError
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Links, Outcome, Replica
+from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.transport.ports import Traffic
 from paceline.transport.torch_dist import leave_group, ring_bytes
 
@@ -32,8 +32,7 @@ class Ddp:
                 f"ddp averages gradients unweighted, but the batches differ: {plan.batch_sizes}",
                 "give every worker the same batch size, or use --mode ssgd, which weights them",
             )
-        self._world_size = links.world_size
-        self._last_step = plan.steps - 1
+        self._plan, self._links = plan, links
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
@@ -41,14 +40,15 @@ class Ddp:
         replica.forward = self._wrapped
         replica.arena.gathers_gradients = False
         payload = sum(p.numel() * p.element_size() for p in replica.arena.module.parameters())
-        self._traffic = Traffic(ring_bytes(payload, self._world_size), ring_bytes(payload, self._world_size))
+        moved = ring_bytes(payload, self._links.world_size)
+        self._traffic = Traffic(moved, moved)
 
-    def begin_step(self, step: Step) -> Traffic:
-        return Traffic()
+    def begin_step(self, step: Step) -> Begun | None:
+        return own_share(self._plan, self._links, step)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         apply_ns = self._replica.update()
-        asks = (step + 1) % STOP_EVERY == 0 and step != self._last_step
+        asks = (step + 1) % STOP_EVERY == 0 and step + 1 < self._plan.steps
         stop = asks and self._agree(wants_stop)
         return Outcome(traffic=self._traffic, apply_ns=apply_ns, synced=True, stop=stop)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Links, Outcome, Replica
+from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import averages_after, mean_weight
 from paceline.transport.arena import STOP_FLAG
 from paceline.transport.ports import Traffic
@@ -27,7 +27,7 @@ class Localsgd:
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.collective is not None, "localsgd meets by a collective"
         self._collective = links.collective
-        self._plan = plan
+        self._plan, self._links = plan, links
         self._weight = mean_weight(links.rank, plan.batch_sizes)
         self._shared_optimizer_state: Tensor | None = None
 
@@ -37,8 +37,8 @@ class Localsgd:
         arena.place_state(self._collective.allocate(arena.layout.numel, arena.layout.dtype))
         self._collective.broadcast(arena.state)
 
-    def begin_step(self, step: Step) -> Traffic:
-        return Traffic()
+    def begin_step(self, step: Step) -> Begun | None:
+        return own_share(self._plan, self._links, step)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         apply_ns = self._replica.update()

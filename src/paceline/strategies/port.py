@@ -17,6 +17,7 @@ from paceline.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.sync.admission import Rule
+from paceline.sync.assignment import Assignment, Share
 from paceline.transport.arena import Arena
 from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Traffic
 
@@ -50,6 +51,19 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The parameters are ready: which share of the work to do with them."""
+
+    share: Share
+    traffic: Traffic = NO_TRAFFIC
+
+
+def own_share(plan: Plan, links: Links, step: Step) -> Begun | None:
+    """What a worker does whose work nobody hands out: its own steps, one after another."""
+    return Begun(share=Share(links.rank, step)) if step < plan.steps else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a step's agreement cost and decided."""
 
@@ -69,8 +83,8 @@ class Strategy(Protocol):
         """Place the replica's vectors; `clock` steps are already behind us (0, or resumed)."""
         ...
 
-    def begin_step(self, step: Step) -> Traffic:
-        """Make the parameters ready for this step; may wait."""
+    def begin_step(self, step: Step) -> Begun | None:
+        """Make the parameters ready for this step; may wait. None: there is nothing left to do."""
         ...
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
@@ -91,3 +105,8 @@ class ServerSide(Protocol):
 
     @classmethod
     def rule(cls, plan: Plan) -> Rule: ...
+
+    @classmethod
+    def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
+        """How its server hands out the work that is not yet `done`."""
+        ...

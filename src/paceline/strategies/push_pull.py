@@ -1,7 +1,7 @@
 """The worker's half of every mode with a parameter server: pull, compute, push.
 
-What differs between ps, asgd and ssp is only the rule by which the server
-admits updates, so those files hold nothing but that rule.
+What differs between ps, asgd and ssp is only how the server admits updates and
+hands out work, so those files hold nothing but that.
 """
 
 from typing import ClassVar
@@ -11,8 +11,8 @@ from torch import Tensor
 from paceline.ids import Clock, Step, Version
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Links, Outcome, Replica
-from paceline.transport.ports import Traffic
+from paceline.strategies.port import Begun, Links, Outcome, Replica
+from paceline.sync.assignment import Assignment, Share, Static
 
 
 class PushPull:
@@ -21,7 +21,7 @@ class PushPull:
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.store is not None, "push and pull need a parameter store"
         self._store = links.store
-        self._last_step = plan.steps - 1
+        self._num_workers = links.world_size
         self._version = Version(0)
         self._has_left = False
 
@@ -33,15 +33,18 @@ class PushPull:
         arena.place_gradients(slots.gradients)
         self._store.join(clock)
 
-    def begin_step(self, step: Step) -> Traffic:
+    def begin_step(self, step: Step) -> Begun | None:
         pulled = self._store.pull()
         self._version = pulled.version
-        return pulled.traffic
+        if pulled.position is None:
+            self._has_left = True
+            return None
+        return Begun(share=Share.at(pulled.position, self._num_workers), traffic=pulled.traffic)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         self._arena.buffers_to_gradients()
-        self._has_left = wants_stop or step == self._last_step
-        traffic = self._store.push(leaving=self._has_left)
+        self._has_left = wants_stop
+        traffic = self._store.push(leaving=wants_stop)
         return Outcome(traffic=traffic, version=self._version, stop=wants_stop)
 
     def snapshot(self) -> dict[str, Tensor]:
@@ -50,6 +53,10 @@ class PushPull:
     def restore(self, saved: dict[str, Tensor]) -> None: ...
 
     def close(self) -> None:
-        if not self._has_left:  # resumed with nothing left to do
+        if not self._has_left:
             self._store.leave()
         self._store.close()
+
+    @classmethod
+    def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
+        return Static(plan.num_workers, plan.steps)

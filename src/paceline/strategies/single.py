@@ -7,20 +7,20 @@ from torch import Tensor
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Links, Outcome, Replica
-from paceline.transport.ports import Traffic
+from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 
 
 class Single:
     channel: ClassVar[Channel] = Channel.ALONE
 
-    def __init__(self, plan: Plan, links: Links) -> None: ...
+    def __init__(self, plan: Plan, links: Links) -> None:
+        self._plan, self._links = plan, links
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
 
-    def begin_step(self, step: Step) -> Traffic:
-        return Traffic()
+    def begin_step(self, step: Step) -> Begun | None:
+        return own_share(self._plan, self._links, step)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         apply_ns = self._replica.update()

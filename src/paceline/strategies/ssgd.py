@@ -13,10 +13,9 @@ from torch import Tensor
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Links, Outcome, Replica
+from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import mean_weight
 from paceline.transport.arena import STOP_FLAG
-from paceline.transport.ports import Traffic
 
 
 class Ssgd:
@@ -24,6 +23,7 @@ class Ssgd:
 
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.collective is not None, "ssgd meets by a collective"
+        self._plan, self._links = plan, links
         self._collective = links.collective
         self._weight = mean_weight(links.rank, plan.batch_sizes)
 
@@ -37,8 +37,8 @@ class Ssgd:
         arena.state.copy_(shared)
         arena.place_gradients(shared.zero_())
 
-    def begin_step(self, step: Step) -> Traffic:
-        return Traffic()
+    def begin_step(self, step: Step) -> Begun | None:
+        return own_share(self._plan, self._links, step)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         arena = self._arena

@@ -7,9 +7,16 @@ what asgd computes. The rule and its versioned reads are in sync/admission.py.
 from paceline.plan.plan import Plan
 from paceline.strategies.push_pull import PushPull
 from paceline.sync.admission import Bounded, Rule
+from paceline.sync.assignment import Assignment, FirstCome, Static
 
 
 class Ssp(PushPull):
     @classmethod
     def rule(cls, plan: Plan) -> Rule:
         return Bounded(plan.strategy.staleness)
+
+    @classmethod
+    def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
+        if plan.strategy.staleness is None:  # nobody is held back, so fast workers may do more
+            return FirstCome(plan.total_gradients, done)
+        return Static(plan.num_workers, plan.steps)

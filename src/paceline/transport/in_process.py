@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.errors import PeerLostError
-from paceline.ids import Clock, Rank, Version
+from paceline.ids import Clock, Rank
 from paceline.transport.ports import Answer, Pulled, Slots, StoreHandler, Traffic
 from paceline.transport.shm_collective import mean_in_place
 from paceline.transport.torch_dist import ring_bytes
@@ -97,14 +97,14 @@ class InProcessStore:
         self,
         handler: StoreHandler,
         rank: Rank,
-        answers: dict[Rank, Version],
+        answers: dict[Rank, Answer],
         *,
         turns: Waiting,
         timeout_s: float,
     ) -> None:
         self._handler = handler
         self._rank = rank
-        self._answers = answers  # shared by all workers of this server: who may read which version
+        self._answers = answers  # shared by all workers of this server: who may read what
         self._turns = turns
         self._timeout_s = timeout_s
         self._payload_bytes = 0
@@ -125,7 +125,9 @@ class InProcessStore:
                 f"waited {self._timeout_s:g} s for the parameter server", "another worker holds us back"
             )
         wait_ns = self._turns.now_ns() - started_ns
-        return Pulled(self._answers.pop(self._rank), Traffic(0, self._payload_bytes, wait_ns))
+        answer = self._answers.pop(self._rank)
+        payload_bytes = 0 if answer.position is None else self._payload_bytes
+        return Pulled(answer.version, answer.position, Traffic(0, payload_bytes, wait_ns))
 
     def push(self, *, leaving: bool) -> Traffic:
         self._note(self._handler.push(self._rank, leaving=leaving))
@@ -138,4 +140,4 @@ class InProcessStore:
 
     def _note(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
-            self._answers[answer.rank] = answer.version
+            self._answers[answer.rank] = answer

@@ -67,6 +67,7 @@ class Slots:
 @dataclass(frozen=True, slots=True)
 class Pulled:
     version: Version
+    position: int | None  # the share of the work to do with it; None: nothing is left, and we are out
     traffic: Traffic
 
 
@@ -80,7 +81,10 @@ class ParameterStore(Protocol):
         ...
 
     def pull(self) -> Pulled:
-        """Wait until the server lets us read; `slots.parameters` then holds that version."""
+        """Wait until the server lets us read; `slots.parameters` then holds that version.
+
+        With nothing left to do, the server has already let us go: no `leave` is needed.
+        """
         ...
 
     def push(self, *, leaving: bool) -> Traffic:
@@ -96,10 +100,14 @@ class ParameterStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The server has put this version into the rank's `slots.parameters`."""
+    """The server has put this version into the rank's `slots.parameters`, for this share.
+
+    A position of None says that nothing is left to do; the worker is out, and read nothing.
+    """
 
     rank: Rank
     version: Version
+    position: int | None
 
 
 class StoreHandler(Protocol):

@@ -18,8 +18,9 @@ from paceline.transport.requests import Request, dispatch
 from paceline.transport.shm import SharedWorld
 
 SEMAPHORES = 1
-WORDS = 5
-_ASKED, _SERVED, _REQUEST, _CLOCK, _VERSION = range(WORDS)
+WORDS = 6
+_ASKED, _SERVED, _REQUEST, _CLOCK, _VERSION, _POSITION = range(WORDS)
+_NOTHING_LEFT = -1  # in a word of shared memory there is no None
 
 
 def store_world(num_workers: int) -> SharedWorld:
@@ -58,7 +59,10 @@ class ShmStore:
         started_ns = self._clock.now_ns()
         self._world.wait(self._rank, 0, self._timeout_s, what="the parameter server")
         wait_ns = self._clock.now_ns() - started_ns
-        return Pulled(Version(int(self._words[_VERSION])), Traffic(0, self._payload_bytes, wait_ns))
+        version, position = Version(int(self._words[_VERSION])), int(self._words[_POSITION])
+        if position == _NOTHING_LEFT:
+            return Pulled(version, None, Traffic(0, 0, wait_ns))
+        return Pulled(version, position, Traffic(0, self._payload_bytes, wait_ns))
 
     def push(self, *, leaving: bool) -> Traffic:
         self._ask(Request.PUSH_AND_LEAVE if leaving else Request.PUSH)
@@ -95,8 +99,9 @@ class ShmStoreHost:
             words = self._world.words[rank]
             request = Request(int(words[_REQUEST]))
             words[_SERVED] = words[_ASKED]
-            self._answer(dispatch(handler, rank, request, StepClock(int(words[_CLOCK]))))
-            left += request.is_last
+            answers = dispatch(handler, rank, request, StepClock(int(words[_CLOCK])))
+            self._answer(answers)
+            left += request.is_last + sum(a.position is None for a in answers)
 
     def _find_request(self) -> Rank:
         """The next worker with an open request, taken in turn so that nobody starves."""
@@ -110,5 +115,7 @@ class ShmStoreHost:
 
     def _answer(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
-            self._world.words[answer.rank, _VERSION] = answer.version
+            words = self._world.words[answer.rank]
+            words[_VERSION] = answer.version
+            words[_POSITION] = _NOTHING_LEFT if answer.position is None else answer.position
             self._world.post(answer.rank, 0)

@@ -19,7 +19,7 @@ from paceline.errors import NotReadyError, PeerLostError
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Version
 from paceline.transport import tcp_wire as wire
-from paceline.transport.ports import Pulled, Slots, StoreHandler, Traffic
+from paceline.transport.ports import Answer, Pulled, Slots, StoreHandler, Traffic
 from paceline.transport.requests import Request, dispatch
 from paceline.transport.tcp_wire import Frame
 
@@ -83,6 +83,8 @@ class TcpStore:
         try:
             frame = wire.receive(connection)
             waited_ns = self._clock.now_ns() - started_ns
+            if frame.position == wire.NOTHING_LEFT:
+                return Pulled(Version(frame.number), None, Traffic(0, 0, waited_ns))
             place = wire.bytes_of(slots.parameters)
             wire.expect_payload(frame, place)
             wire.receive_into(connection, place)
@@ -91,7 +93,7 @@ class TcpStore:
                 f"the parameter server at {self._address.host}:{self._address.port} was lost: {error}",
                 "look at server-0.log; raise --timeout if a step may take this long",
             ) from error
-        return Pulled(Version(frame.number), Traffic(0, slots.parameters.nbytes, waited_ns))
+        return Pulled(Version(frame.number), frame.position, Traffic(0, slots.parameters.nbytes, waited_ns))
 
     def push(self, *, leaving: bool) -> Traffic:
         _, slots = self._opened()
@@ -146,8 +148,9 @@ class TcpStoreHost:
         self._listener, self._token, self._tls = listener, token, tls
         self._num_workers, self._timeout_s = num_workers, timeout_s
         self._slots = [_new_slots(numel, dtype) for _ in range(num_workers)]
+        self._talks: list[threading.Thread] = []
         self._requests: queue.SimpleQueue[_Asked | PeerLostError] = queue.SimpleQueue()
-        self._answers: list[queue.SimpleQueue[Version]] = [queue.SimpleQueue() for _ in range(num_workers)]
+        self._answers: list[queue.SimpleQueue[Answer]] = [queue.SimpleQueue() for _ in range(num_workers)]
 
     def serve(self, handler: StoreHandler) -> None:
         for rank, slots in enumerate(self._slots):
@@ -158,9 +161,12 @@ class TcpStoreHost:
             asked = self._requests.get()
             if isinstance(asked, PeerLostError):
                 raise asked
-            for answer in dispatch(handler, asked.rank, asked.request, asked.clock):
-                self._answers[answer.rank].put(answer.version)
             left += asked.request.is_last
+            for answer in dispatch(handler, asked.rank, asked.request, asked.clock):
+                self._answers[answer.rank].put(answer)
+                left += answer.position is None
+        for talk in self._talks:  # the last answers must be on their way before this process ends
+            talk.join()
 
     def _accept_all(self) -> None:
         """Take connections until the run ends; a stranger is turned away and does no harm."""
@@ -175,11 +181,16 @@ class TcpStoreHost:
             print(f"refused a connection: {error}", flush=True)
             plain.close()
             return
+        self._talks.append(threading.current_thread())
         try:
             while not self._take_request(connection, rank).is_last:
-                version = self._answers[rank].get()
+                answer = self._answers[rank].get()
+                if answer.position is None:
+                    wire.send(connection, Frame(wire.PARAMETERS, rank, answer.version, 0))
+                    break
                 place = wire.bytes_of(self._slots[rank].parameters)
-                wire.send(connection, Frame(wire.PARAMETERS, rank, version, len(place)), place)
+                frame = Frame(wire.PARAMETERS, rank, answer.version, len(place), answer.position)
+                wire.send(connection, frame, place)
         except (OSError, PeerLostError) as error:
             self._requests.put(PeerLostError(f"worker {rank} was lost: {error}", "see its log"))
         finally:

@@ -20,12 +20,13 @@ from paceline.errors import PeerLostError
 from paceline.transport.requests import Request
 
 MAGIC = 0x50434C31  # "PCL1": the protocol's version is in its name
-_FRAME = struct.Struct("!IIQQQ")  # magic, kind, rank, number, payload bytes
+_FRAME = struct.Struct("!IIQQqQ")  # magic, kind, rank, number, position, payload bytes
 NONCE_BYTES = 32
 
 
 HELLO = 100  # a worker's greeting; number: bytes of one vector
-PARAMETERS = 101  # a server's answer; number: version
+PARAMETERS = 101  # a server's answer; number: version; position: the share, or NOTHING_LEFT
+NOTHING_LEFT = -1
 _KINDS = frozenset({HELLO, PARAMETERS, *Request})
 
 
@@ -35,6 +36,7 @@ class Frame:
     rank: int
     number: int
     payload_bytes: int
+    position: int = NOTHING_LEFT
 
 
 def bytes_of(vector: Tensor) -> memoryview:
@@ -42,7 +44,7 @@ def bytes_of(vector: Tensor) -> memoryview:
 
 
 def send(connection: socket.socket, frame: Frame, payload: memoryview | None = None) -> None:
-    head = _FRAME.pack(MAGIC, frame.kind, frame.rank, frame.number, frame.payload_bytes)
+    head = _FRAME.pack(MAGIC, frame.kind, frame.rank, frame.number, frame.position, frame.payload_bytes)
     connection.sendall(head)
     if payload is not None:
         connection.sendall(payload)
@@ -51,13 +53,13 @@ def send(connection: socket.socket, frame: Frame, payload: memoryview | None = N
 def receive(connection: socket.socket) -> Frame:
     head = bytearray(_FRAME.size)
     receive_into(connection, memoryview(head))
-    magic, kind, rank, number, payload_bytes = _FRAME.unpack(head)
+    magic, kind, rank, number, position, payload_bytes = _FRAME.unpack(head)
     if magic != MAGIC or kind not in _KINDS:
         raise PeerLostError(
             f"a frame began with {magic:#x}/{kind}, which is not this protocol",
             "both sides must run the same version of paceline",
         )
-    return Frame(kind, rank, number, payload_bytes)
+    return Frame(kind, rank, number, payload_bytes, position)
 
 
 def receive_into(connection: socket.socket, place: memoryview) -> None:

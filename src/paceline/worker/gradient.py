@@ -1,6 +1,6 @@
-"""How is the gradient of worker r at step t computed? The same way wherever it is done.
+"""How is the gradient of a share of the work computed? The same way wherever it is done.
 
-Everything that could make a difference is fixed by (plan, rank, step) and the
+Everything that could make a difference is fixed by the plan, the share and the
 parameters: the samples, the generator's seed, the order of operations. So a
 replay in one process computes the same bits as the workers did in theirs.
 """
@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 
 from paceline.clock import Clock
-from paceline.ids import Step
 from paceline.plan.plan import Plan
+from paceline.sync.assignment import Share
 from paceline.sync.dice import draw_u64
 from paceline.sync.samples import SampleStream, slice_of
 from paceline.tasks.port import Task, to_device
@@ -26,25 +26,25 @@ class Times(NamedTuple):
 
 
 class GradientSource:
-    """Worker `rank`'s gradients, and when the parts of the last one ended."""
+    """Gradients of any share, and when the parts of the last one ended."""
 
-    def __init__(self, plan: Plan, task: Task, rank: int, device: torch.device, clock: Clock) -> None:
-        self._plan, self._task, self._rank = plan, task, rank
+    def __init__(self, plan: Plan, task: Task, device: torch.device, clock: Clock) -> None:
+        self._plan, self._task = plan, task
         self._device, self._clock = device, clock
         self._samples = task.samples()
         self._stream = SampleStream(num_samples=len(self._samples), seed=plan.seed)
         self.times_ns = Times(0, 0, 0, 0)
 
-    def compute(self, replica: Replica, step: Step) -> float:
+    def compute(self, replica: Replica, share: Share) -> float:
         """Forward and backward; leaves the gradient in the arena and returns the loss."""
         now = self._clock.now_ns
         started = now()
-        indices = self._stream.take(*slice_of(self._rank, step, self._plan.batch_sizes))
+        indices = self._stream.take(*slice_of(share.rank, share.step, self._plan.batch_sizes))
         batch = self._samples.batch(indices)
         if self._device.type != "cpu":
             batch = to_device(batch, self._device)
         # Dropout and the like draw the same numbers in a replay, whoever computes it.
-        torch.default_generator.manual_seed(draw_u64(self._plan.seed, self._rank, step) >> 1)
+        torch.default_generator.manual_seed(draw_u64(self._plan.seed, share.rank, share.step) >> 1)
         got_data = now()
         loss = self._task.loss(replica.forward, batch)
         got_loss = now()

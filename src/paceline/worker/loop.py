@@ -1,13 +1,13 @@
 """The one training loop. Every mode, launcher and transport runs exactly this.
 
-begin_step   the strategy makes the parameters ready (and may wait)
+begin_step   the strategy makes the parameters ready (and may wait), and says what to do
 compute      samples → forward → backward, the gradient lands in the arena
 delay        injected slowness, if the plan has any
 finish_step  the gradients travel, the workers agree, the update happens
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from paceline.clock import Clock
 from paceline.events.log import Log
@@ -15,7 +15,7 @@ from paceline.events.schema import StepRow
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Step
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Outcome, Strategy
+from paceline.strategies.port import Begun, Outcome, Strategy
 from paceline.sync.stragglers import Slowness, Stragglers
 from paceline.worker.gradient import GradientSource
 from paceline.worker.replica import Replica
@@ -33,6 +33,11 @@ class Saver(Protocol):
     def maybe_save(self, finished: StepClock, outcome: Outcome) -> None: ...
 
 
+class Ran(NamedTuple):
+    finished: StepClock
+    was_stopped: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """Everything one worker has; `run` is the loop."""
@@ -47,35 +52,39 @@ class Worker:
     control: Control
     saver: Saver
 
-    def run(self, first: StepClock) -> StepClock:
-        """Do this worker's steps from `first` on; how many are finished at the end."""
+    def run(self, first: StepClock) -> Ran:
+        """Do this worker's steps from `first` on, until nothing is left or all agree to stop."""
         stragglers = Stragglers(self.plan.stragglers, seed=self.plan.seed)
-        for number in range(first, self.plan.steps):
-            slowness = stragglers.at(self.rank, number)
-            outcome = self._one_step(Step(number), slowness)
-            self.saver.maybe_save(StepClock(number + 1), outcome)
+        finished = first
+        while True:
+            started_ns = self.clock.now_ns()
+            begun = self.strategy.begin_step(Step(finished))
+            if begun is None:
+                return Ran(finished, was_stopped=False)
+            slowness = stragglers.at(self.rank, finished)
+            outcome = self._one_step(Step(finished), begun, slowness, started_ns)
+            finished = StepClock(finished + 1)
+            self.saver.maybe_save(finished, outcome)
             if outcome.stop:
-                return StepClock(number + 1)
-        return StepClock(self.plan.steps)
+                return Ran(finished, was_stopped=True)
 
-    def _one_step(self, step: Step, slowness: Slowness) -> Outcome:
+    def _one_step(self, step: Step, begun: Begun, slowness: Slowness, started_ns: int) -> Outcome:
         now = self.clock.now_ns
-        started_ns = now()
-        before = self.strategy.begin_step(step)
-        loss = self.source.compute(self.replica, step)
+        loss = self.source.compute(self.replica, begun.share)
         times = self.source.times_ns
         compute_s = (times.backward_end - times.start) / 1e9
         self.clock.sleep(slowness.duration_s(compute_s, self.plan.pace_s) - compute_s)
         delayed_ns = now()
         outcome = self.strategy.finish_step(step, wants_stop=self.control.wants_stop())
         if self.log.is_on:
-            traffic = before + outcome.traffic
+            traffic = begun.traffic + outcome.traffic
             agreeing_ns = times.start - started_ns + now() - delayed_ns
             comm_ns = max(0, agreeing_ns - traffic.wait_ns - outcome.apply_ns)
             # In the order of StepRow's fields: by name it would take twice as long, at every step.
             self.log.add_step(
                 StepRow(
                     step,
+                    begun.share.position(self.plan.num_workers),
                     started_ns,
                     times.data_end - times.start,
                     times.forward_end - times.data_end,
@@ -85,7 +94,7 @@ class Worker:
                     comm_ns,
                     outcome.apply_ns,
                     loss,
-                    self.plan.batch_sizes[self.rank],
+                    self.plan.batch_sizes[begun.share.rank],
                     traffic.bytes_out,
                     traffic.bytes_in,
                     outcome.version,

@@ -25,16 +25,15 @@ def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
     worker = built.worker
     worker.log.write("worker_started", clock=built.first)
     started_ns = worker.clock.now_ns()
-    finished = worker.run(built.first)
+    ran = worker.run(built.first)
     steps_s = (worker.clock.now_ns() - started_ns) / 1e9
-    stopped = finished < seat.plan.steps
-    facts: Report = {"steps": finished, "stopped": stopped, "steps_s": steps_s}
+    facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
     if built.channel is not Channel.STORE:
         facts["state_sha256"] = state_hash(worker.replica.arena.named_state())
         if rank == 0:
             facts["metrics"] = evaluate(built.task, worker.replica.arena.module)
     worker.strategy.close()
-    worker.log.write("worker_finished", steps=finished, reason="stopped" if stopped else "done")
+    worker.log.write("worker_finished", steps=ran.finished, reason="stopped" if ran.was_stopped else "done")
     worker.log.close()
     report(facts)
 

@@ -23,14 +23,15 @@ from paceline.events.schema import ServerRow
 from paceline.ids import Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.sync.admission import Bounded, Held
+from paceline.sync.admission import Held
+from paceline.sync.assignment import Share
 from paceline.transport.ports import Slots
 from paceline.worker.gradient import GradientSource
 from paceline.worker.participant import state_hash
 from paceline.worker.replica import Replica
 from paceline.worker.server import ParameterServer
 from paceline.worker.virtual import run_virtual
-from paceline.worker.wiring import build_task, channel_of, set_up_torch
+from paceline.worker.wiring import build_task, channel_of, set_up_torch, strategy_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,10 @@ class _Replay:
         self._losses = {(rank, r.step): r.loss for rank, rows in history.steps.items() for r in rows}
         task, cpu, clock = build_task(plan), torch.device("cpu"), SystemClock()
         self._server = ParameterServer(
-            plan, Replica(plan, task, cpu, clock), Bounded(None), log=MemoryLog(), clock=clock
+            plan, Replica(plan, task, cpu, clock), strategy_class(plan.mode), log=MemoryLog(), clock=clock
         )
-        self._replicas, self._sources = {}, {}
+        self._replicas = {}
+        self._source = GradientSource(plan, task, cpu, clock)
         for rank in range(plan.num_workers):
             replica = Replica(plan, task, cpu, clock)
             slots = Slots(torch.zeros_like(replica.arena.state), torch.zeros_like(replica.arena.state))
@@ -77,7 +79,6 @@ class _Replay:
             replica.arena.place_gradients(slots.gradients)
             self._server.attach(Rank(rank), slots)
             self._replicas[rank] = replica
-            self._sources[rank] = GradientSource(plan, task, rank, cpu, clock)
         self._gradients = 0
 
     def run(self) -> Verdict:
@@ -96,11 +97,12 @@ class _Replay:
 
     def _reads(self, rows: Sequence[ServerRow]) -> str | None:
         for row in rows:
-            self._server.answer(Rank(row.rank), Step(row.step))
+            self._server.answer(Rank(row.rank), Step(row.step), row.position)
             recorded = self._losses.get((row.rank, row.step))
             if recorded is None:
                 continue  # the worker stopped before it finished this step
-            loss = self._sources[row.rank].compute(self._replicas[row.rank], Step(row.step))
+            share = Share.at(row.position, self._plan.num_workers)
+            loss = self._source.compute(self._replicas[row.rank], share)
             self._gradients += 1
             if not same_bits(loss, recorded):
                 return (

@@ -17,20 +17,28 @@ from paceline.events.schema import ServerRow
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Step, Version
 from paceline.plan.plan import Plan
-from paceline.sync.admission import Admission, Held, Release, Rule
+from paceline.strategies.port import ServerSide
+from paceline.sync.admission import Admission, Held, Release
+from paceline.sync.assignment import as_ranges, from_ranges
 from paceline.sync.averaging import mean_weight
 from paceline.transport.ports import Answer, Slots
 from paceline.worker.replica import Replica
 
 
 class ParameterServer:
-    def __init__(self, plan: Plan, replica: Replica, rule: Rule, *, log: Log, clock: Clock) -> None:
+    def __init__(
+        self, plan: Plan, replica: Replica, side: type[ServerSide], *, log: Log, clock: Clock
+    ) -> None:
         self.version = Version(0)
         # Gradients applied, by worker, also after it left.
         self.clocks = {Rank(rank): StepClock(0) for rank in range(plan.num_workers)}
         self.replica = replica
         self._plan, self._log, self._clock = plan, log, clock
-        self._admission = Admission(rule, dict(self.clocks))
+        self.applied: set[int] = set()  # shares of the work that are in the parameters
+        self._side = side
+        self._admission = Admission(side.rule(plan), dict(self.clocks))
+        self._assignment = side.assignment(plan, frozenset())
+        self._doing: dict[Rank, int] = {}  # the share each worker was last given
         self._slots: dict[Rank, Slots] = {}
         self._read: dict[Rank, tuple[Version, int]] = {}  # what each worker last read, and when
         self._mean = torch.empty(0)
@@ -50,21 +58,36 @@ class ParameterServer:
 
     def snapshot(self) -> Snapshot:
         saved = self.replica.snapshot()
-        clocks = {str(rank): clock for rank, clock in self.clocks.items()}
-        return Snapshot(saved.tensors, {**saved.facts, "version": self.version, "clocks": clocks})
+        facts = {
+            "version": self.version,
+            "clocks": {str(rank): clock for rank, clock in self.clocks.items()},
+            "applied": as_ranges(self.applied),
+        }
+        return Snapshot(saved.tensors, {**saved.facts, **facts})
 
     def restore(self, saved: Snapshot) -> None:
         self.replica.restore(saved)
         self.version = Version(saved.facts["version"])
         self.clocks = {Rank(int(r)): StepClock(c) for r, c in saved.facts["clocks"].items()}
+        self.applied = set(from_ranges(saved.facts["applied"]))
         self._admission.clocks = dict(self.clocks)
+        self._assignment = self._side.assignment(self._plan, frozenset(self.applied))
 
     def _carry_out(self, release: Release) -> list[Answer]:
         for group in release.groups:
             self.apply(group)
         if release.groups:
             self.on_applied()
-        return [self.answer(rank, Step(self._admission.clocks[rank])) for rank in release.readers]
+        answers: list[Answer] = []
+        for rank in release.readers:
+            clock = self._admission.clocks[rank]
+            position = self._assignment.next(rank, clock)
+            if position is None:
+                answers.append(Answer(rank, self.version, None))
+                answers += self.leave(rank)
+            else:
+                answers.append(self.answer(rank, Step(clock), position))
+        return answers
 
     def apply(self, group: tuple[Held, ...]) -> None:
         """One update from the mean of these pushed gradients."""
@@ -77,6 +100,7 @@ class ParameterServer:
         now_ns = self._clock.now_ns()
         for held in group:
             self.clocks[held.rank] = StepClock(held.index + 1)
+            self.applied.add(self._doing[held.rank])
             read_version, read_ns = self._read[held.rank]
             self._note("apply", held.rank, held.index, read_version, before - read_version, now_ns - read_ns)
 
@@ -97,19 +121,22 @@ class ParameterServer:
             self._mean.add_(vector)
         return self._mean.div_(len(pushed))
 
-    def answer(self, rank: Rank, step: Step) -> Answer:
-        """Give this worker the parameters for its `step`."""
+    def answer(self, rank: Rank, step: Step, position: int) -> Answer:
+        """Give this worker the parameters, to do this share of the work with."""
         self._slots[rank].parameters.copy_(self.replica.arena.state)
         self._read[rank] = (self.version, self._clock.now_ns())
+        self._doing[rank] = position
         self._note("read", rank, step, self.version, 0, 0)
-        return Answer(rank, self.version)
+        return Answer(rank, self.version, position)
 
     def _note(
         self, op: str, rank: Rank, step: Step, read_version: Version, staleness: int, age_ns: int
     ) -> None:
         if self._log.is_on:
-            gap = self._admission.gap(step)
+            gap, position = self._admission.gap(step), self._doing[rank]
             now_ns = self._clock.now_ns()
             self._log.add_server(
-                ServerRow(op, now_ns, rank, step, self.version, read_version, staleness, gap, age_ns)
+                ServerRow(
+                    op, now_ns, rank, step, position, self.version, read_version, staleness, gap, age_ns
+                )
             )

@@ -18,13 +18,13 @@ from paceline.clock import Clock
 from paceline.events.log import MemoryLog
 from paceline.events.read import History
 from paceline.ids import Clock as StepClock
-from paceline.ids import Rank, Version
+from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Links, ServerSide, Strategy
 from paceline.tasks.port import Task
 from paceline.transport.in_process import InProcessCollective, InProcessStore, Meeting
-from paceline.transport.ports import ParameterStore
+from paceline.transport.ports import Answer, ParameterStore
 from paceline.transport.turns import Turns
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
@@ -94,7 +94,7 @@ def run_virtual(
     run = VirtualRun(History(run=plan.run))
     server = _server(plan, task, kind, log, turns) if channel is Channel.STORE else None
     run.server = server.replica if server is not None else None
-    meeting, answers = Meeting(plan.num_workers), dict[Rank, Version]()
+    meeting, answers = Meeting(plan.num_workers), dict[Rank, Answer]()
 
     def live(rank: Rank) -> None:
         turns.sleep((starts_at_s or {}).get(rank, 0.0))
@@ -115,7 +115,7 @@ def run_virtual(
             rank=rank,
             replica=replica,
             strategy=strategy,
-            source=GradientSource(plan, task, rank, torch.device("cpu"), turns),
+            source=GradientSource(plan, task, torch.device("cpu"), turns),
             clock=turns,
             log=log.of(rank),
             control=_Control(
@@ -146,4 +146,4 @@ def run_virtual(
 
 def _server(plan: Plan, task: Task, kind: type[ServerSide], log: MemoryLog, clock: Clock) -> ParameterServer:
     replica = Replica(plan, task, torch.device("cpu"), clock)
-    return ParameterServer(plan, replica, kind.rule(plan), log=log, clock=clock)
+    return ParameterServer(plan, replica, kind, log=log, clock=clock)

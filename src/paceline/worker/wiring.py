@@ -116,7 +116,7 @@ def build_worker(seat: Seat, rank: Rank) -> BuiltWorker:
         rank=rank,
         replica=replica,
         strategy=strategy,
-        source=GradientSource(plan, task, rank, device, clock),
+        source=GradientSource(plan, task, device, clock),
         clock=clock,
         log=log,
         control=WorkerControl(seat.control, rank),
@@ -142,7 +142,7 @@ def build_server(seat: Seat) -> BuiltServer:
     replica = Replica(plan, task, torch.device("cpu"), clock)
     log = open_log(plan, seat.run_dir, "server-0", clock)
     kind: type[ServerSide] = strategy_class(plan.mode)
-    server = ParameterServer(plan, replica, kind.rule(plan), log=log, clock=clock)
+    server = ParameterServer(plan, replica, kind, log=log, clock=clock)
     if seat.resume_from is not None:
         server.restore(read_snapshot(seat.resume_from, "server-0"))
     saver = ServerSaver(plan, server, root=seat.checkpoints, log=log)

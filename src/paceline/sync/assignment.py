@@ -1,0 +1,72 @@
+"""Which share of the work does a worker take next?
+
+The work of a run is the shares 0 … T·N-1; share p is what worker p mod N does
+at its step p div N in a synchronous run (its samples, its dice). Static: each
+worker does its own T shares. First come, first served: whoever is free takes
+the lowest share not yet handed out, so fast workers do more of the same work.
+Either way every share is done once, so modes can be compared.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The place of a share: as worker `rank`, at `step`."""
+
+    rank: int
+    step: int
+
+    @classmethod
+    def at(cls, position: int, num_workers: int) -> "Share":
+        return cls(position % num_workers, position // num_workers)
+
+    def position(self, num_workers: int) -> int:
+        return self.step * num_workers + self.rank
+
+
+class Assignment(Protocol):
+    def next(self, rank: int, clock: int) -> int | None:
+        """The position that this worker, with `clock` gradients behind it, takes now; None: nothing left."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    num_workers: int
+    steps: int
+
+    def next(self, rank: int, clock: int) -> int | None:
+        return Share(rank, clock).position(self.num_workers) if clock < self.steps else None
+
+
+@dataclass(slots=True)
+class FirstCome:
+    total: int
+    done: frozenset[int] = frozenset()  # applied before a resume
+    _next: int = field(default=0, init=False)
+
+    def next(self, rank: int, clock: int) -> int | None:
+        while self._next in self.done:
+            self._next += 1
+        if self._next >= self.total:
+            return None
+        self._next += 1
+        return self._next - 1
+
+
+def as_ranges(positions: Iterable[int]) -> list[tuple[int, int]]:
+    """Sorted positions as (first, end) pairs; a run's applied shares are few ranges, however many."""
+    ranges: list[tuple[int, int]] = []
+    for position in sorted(positions):
+        if ranges and ranges[-1][1] == position:
+            ranges[-1] = (ranges[-1][0], position + 1)
+        else:
+            ranges.append((position, position + 1))
+    return ranges
+
+
+def from_ranges(ranges: Iterable[tuple[int, int]]) -> frozenset[int]:
+    return frozenset(p for first, end in ranges for p in range(first, end))
