@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.app.progress import Progress, Watcher
+from paceline.checkpoints.catalog import Checkpoint
 from paceline.cli.main import run
 from paceline.cli.session import Session
 from paceline.errors import ExitCode, TrainingError
@@ -59,6 +60,9 @@ class FakeTrainer:
             "stopped_early": False,
             **self.extra,
         }
+
+    def resume(self, plan: Plan, run_dir: Path, checkpoint: Checkpoint, watcher: Watcher) -> dict[str, Json]:
+        return self.train(plan, run_dir, watcher)
 
     def close(self) -> None:
         self.closed += 1

@@ -13,13 +13,14 @@ from types import FrameType
 
 from paceline import __version__
 from paceline.app.progress import Progress, Watcher
+from paceline.checkpoints.catalog import Checkpoint, newest_complete
 from paceline.clock import SystemClock, monotonic_s, unix_now_s
-from paceline.errors import TrainingError
+from paceline.errors import PacelineError, TrainingError
 from paceline.events.log import EventLog, write_header
 from paceline.events.read import read_history
 from paceline.events.summary import Summary, summarise
 from paceline.launchers.local import Ended, LocalLauncher, Message
-from paceline.plan.codec import Json, dumps, plan_hash, to_json
+from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
 from paceline.plan.plan import EventDetail, Plan
 
 RESULT_SCHEMA = "paceline.result/1"
@@ -36,18 +37,19 @@ def train(
     watcher: Watcher,
     *,
     warm: LocalLauncher | None = None,
-    resume_from: Path | None = None,
+    resume_from: Checkpoint | None = None,
 ) -> dict[str, Json]:
     """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open."""
     started_ns, started_s = SystemClock().now_ns(), monotonic_s()
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "plan.json").write_text(dumps(plan))
-    log = _begin_log(plan, run_dir, started_ns)
+    log = _begin_log(plan, run_dir, started_ns, resume_from)
     launcher = warm or LocalLauncher()
     try:
         with _ctrl_c_stops(launcher, watcher, log) as asked_by:
-            follow = _Follower(plan, watcher, started_s)
-            ended = launcher.run(plan, run_dir, on_message=follow, resume_from=resume_from)
+            follow = _Follower(plan, watcher, started_s, resume_from)
+            folder = None if resume_from is None else resume_from.folder
+            ended = launcher.run(plan, run_dir, on_message=follow, resume_from=folder)
     except BaseException:
         log.write("run_finished", outcome="failed")
         raise
@@ -61,19 +63,37 @@ def train(
     return result
 
 
-def _begin_log(plan: Plan, run_dir: Path, started_ns: int) -> EventLog:
+def resumable(run_dir: Path) -> tuple[Plan, Checkpoint]:
+    """What is needed to go on with a run: its plan, and its newest complete checkpoint."""
+    plan = read(run_dir / "plan.json")
+    checkpoint = newest_complete(run_dir / "checkpoints", plan.num_workers)
+    if checkpoint is None:
+        raise PacelineError(
+            f"{run_dir} has no complete checkpoint to go on from",
+            "start it anew, with --checkpoint-every 100 for example, so that it leaves some",
+        )
+    return plan, checkpoint
+
+
+def _begin_log(plan: Plan, run_dir: Path, started_ns: int, resume_from: Checkpoint | None) -> EventLog:
     path = run_dir / "events.jsonl"
     write_header(path, run=plan.run, plan=plan_hash(plan), t0_ns=started_ns, started_unix_s=unix_now_s())
     log = EventLog(path, who="launcher", clock=SystemClock())
     log.write("run_started", plan=plan_hash(plan), launcher=plan.launcher.value)
+    if resume_from is not None:
+        clocks = ",".join(map(str, resume_from.clocks))
+        log.write("run_resumed", version=resume_from.version, clocks=clocks)
     return log
 
 
 class _Follower:
     """Turns the launcher's messages into progress."""
 
-    def __init__(self, plan: Plan, watcher: Watcher, started_s: float) -> None:
+    def __init__(
+        self, plan: Plan, watcher: Watcher, started_s: float, resume_from: Checkpoint | None
+    ) -> None:
         self._plan, self._watcher, self._started_s = plan, watcher, started_s
+        self._before = resume_from.clocks if resume_from is not None else (0,) * plan.num_workers
         self._workers_started_s = started_s
 
     def __call__(self, message: Message) -> None:
@@ -81,9 +101,11 @@ class _Follower:
             self._workers_started_s = monotonic_s()
         if message["ev"] != "progress" or not isinstance(message["steps"], list):
             return
-        steps = [int(str(s)) for s in message["steps"]]
+        # A worker that has not stepped yet in this session still stands where it resumed.
+        steps = [max(int(str(s)), b) for s, b in zip(message["steps"], self._before, strict=True)]
         now_s = monotonic_s()
-        samples = sum(s * b for s, b in zip(steps, self._plan.batch_sizes, strict=True))
+        fresh = (s - b for s, b in zip(steps, self._before, strict=True))
+        samples = sum(s * size for s, size in zip(fresh, self._plan.batch_sizes, strict=True))
         loss = message["loss"]
         self._watcher.progress(
             Progress(

@@ -1,16 +1,13 @@
-"""Where do snapshots lie, and which of them can be trusted?
+"""How does a participant write its snapshot, whole or not at all, and read it back verified?
 
-`checkpoints/at-00000200/worker-0.safetensors` holds one participant's tensors,
-`worker-0.json` beside it the rest and the tensors' SHA-256. The JSON is
-written last and by renaming, so a snapshot either verifies or does not exist.
-A checkpoint is complete when every participant's snapshot is there.
+The layout is described in catalog.py. Tensors are stored as safetensors:
+nothing is ever unpickled.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
+from paceline.checkpoints.catalog import facts_of
 from paceline.errors import PacelineError
 
 KEPT = 3  # complete checkpoints that remain; older ones are removed
@@ -31,10 +29,6 @@ class Snapshot:
     facts: dict[str, Any]  # Any: JSON
 
 
-def folder_at(root: Path, number: int) -> Path:
-    return root / f"at-{number:08d}"
-
-
 def write_snapshot(folder: Path, who: str, snapshot: Snapshot) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     data = save(snapshot.tensors)
@@ -45,36 +39,19 @@ def write_snapshot(folder: Path, who: str, snapshot: Snapshot) -> None:
 
 def read_snapshot(folder: Path, who: str) -> Snapshot:
     """The participant's snapshot, verified."""
-    path = folder / f"{who}.safetensors"
-    data = path.read_bytes()
-    said = json.loads((folder / f"{who}.json").read_text())
-    if hashlib.sha256(data).hexdigest() != said["sha256"]:
+    try:
+        facts = facts_of(folder, who)
+    except (OSError, ValueError, KeyError) as error:
         raise PacelineError(
-            f"{path} does not match its checksum: it was damaged after it was written",
+            f"the checkpoint {folder} is damaged: {error}",
             f"remove {folder} and resume from the checkpoint before it",
-        )
-    return Snapshot(load(data), said["facts"])
-
-
-def newest_complete(root: Path, participants: Sequence[str]) -> Path | None:
-    """The latest folder in which every participant's snapshot is there and verifies."""
-    for folder in sorted(root.glob("at-*"), reverse=True):
-        if all(_is_whole(folder, who) for who in participants):
-            return folder
-    return None
+        ) from error
+    return Snapshot(load((folder / f"{who}.safetensors").read_bytes()), facts)
 
 
 def remove_old(root: Path) -> None:
     for folder in sorted(root.glob("at-*"))[:-KEPT]:
         shutil.rmtree(folder, ignore_errors=True)  # another participant may be removing it too
-
-
-def _is_whole(folder: Path, who: str) -> bool:
-    try:
-        read_snapshot(folder, who)
-    except (OSError, ValueError, KeyError, PacelineError):
-        return False  # incomplete or damaged: the caller looks at the one before it
-    return True
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -3,5 +3,8 @@
 # name: (module, attribute that holds the click command, help in one line)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": ("paceline.cli.train", "train", "Train a task with many workers."),
+    "demo": ("paceline.cli.demo", "demo", "Compare every mode on XOR with one slow worker."),
+    "laws": ("paceline.cli.laws", "laws", "Prove that a mode, or your own, does what it says."),
+    "replay": ("paceline.cli.replay", "replay", "Execute a recorded run again, bit by bit."),
     "plan": ("paceline.cli.plan", "plan", "Say what train would do, and start nothing."),
 }

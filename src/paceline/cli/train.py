@@ -1,6 +1,8 @@
 """`paceline train`: run one plan, show how it goes, say how it went."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,14 +11,24 @@ from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 from paceline.cli.trainer import Trainer
 from paceline.config.written import Written
-from paceline.errors import ExitCode
+from paceline.errors import ConfigError, ExitCode, Problem
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
+    from paceline.plan.plan import Plan
 
 
 @click.command("train")
 @config_options
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Go on with this run from its newest checkpoint, by its own plan.",
+)
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would happen, like `paceline plan`.")
 @common_options
-def train(session: Session, flags: Sequence[Written], dry_run: bool) -> ExitCode:
+def train(session: Session, flags: Sequence[Written], resume: Path | None, dry_run: bool) -> ExitCode:
     """Train a task with many workers.
 
     Each setting can also be a variable (PACELINE_NUM_WORKERS) or a key of the
@@ -27,13 +39,15 @@ def train(session: Session, flags: Sequence[Written], dry_run: bool) -> ExitCode
 
         show_plan(session, flags)
         return ExitCode.OK
-    return _train(session, flags)
+    return _train(session, flags, resume)
 
 
-def _train(session: Session, flags: Sequence[Written]) -> ExitCode:
+def _train(session: Session, flags: Sequence[Written], resume: Path | None) -> ExitCode:
     # First of all: workers take a second to start, while what follows here is quick.
     trainer = session.start_trainer()
     try:
+        if resume is not None:
+            return _resume_with(trainer, session, flags, session.folder / resume)
         return _train_with(trainer, session, flags)
     finally:
         trainer.close()
@@ -41,9 +55,7 @@ def _train(session: Session, flags: Sequence[Written]) -> ExitCode:
 
 def _train_with(trainer: Trainer, session: Session, flags: Sequence[Written]) -> ExitCode:
     from paceline.cli.request import read_request
-    from paceline.cli.summary import summary_lines
     from paceline.cli.watch import open_watcher
-    from paceline.plan.codec import plan_hash
 
     request = read_request(session, flags)
     plan, run_dir = request.plan, request.run_dir
@@ -51,6 +63,35 @@ def _train_with(trainer: Trainer, session: Session, flags: Sequence[Written]) ->
     say(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
     with open_watcher(session, plan.run) as watcher:
         result = trainer.train(plan, run_dir, watcher)
+    return _conclude(session, plan, run_dir, result)
+
+
+def _resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], run_dir: Path) -> ExitCode:
+    from paceline.app.train import resumable
+    from paceline.cli.watch import open_watcher
+
+    if flags:
+        raise ConfigError(
+            [
+                Problem(
+                    f"{flag.key} cannot be changed when a run is resumed",
+                    f"leave it out, or start a new run; the plan is {run_dir}/plan.json",
+                    flag.where,
+                )
+                for flag in flags
+            ]
+        )
+    plan, checkpoint = resumable(run_dir)
+    say(session, f"going on with {run_dir} from {checkpoint.folder.name}, steps done: {checkpoint.clocks}")
+    with open_watcher(session, plan.run) as watcher:
+        result = trainer.resume(plan, run_dir, checkpoint, watcher)
+    return _conclude(session, plan, run_dir, result)
+
+
+def _conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, Json]") -> ExitCode:
+    from paceline.cli.summary import summary_lines
+    from paceline.plan.codec import plan_hash
+
     emit(
         session,
         "train",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from paceline.app.progress import Watcher
+    from paceline.checkpoints.catalog import Checkpoint
     from paceline.plan.codec import Json
     from paceline.plan.plan import Plan
 
@@ -14,6 +15,12 @@ class Trainer(Protocol):
 
     def train(self, plan: "Plan", run_dir: Path, watcher: "Watcher") -> "dict[str, Json]":
         """Run the plan to its end; the contents of result.json."""
+        ...
+
+    def resume(
+        self, plan: "Plan", run_dir: Path, checkpoint: "Checkpoint", watcher: "Watcher"
+    ) -> "dict[str, Json]":
+        """Go on with a run from a checkpoint."""
         ...
 
     def close(self) -> None: ...
@@ -29,6 +36,13 @@ class AppTrainer:
         from paceline.app.train import train
 
         return train(plan, run_dir, watcher, warm=self._warm)
+
+    def resume(
+        self, plan: "Plan", run_dir: Path, checkpoint: "Checkpoint", watcher: "Watcher"
+    ) -> "dict[str, Json]":
+        from paceline.app.train import train
+
+        return train(plan, run_dir, watcher, warm=self._warm, resume_from=checkpoint)
 
     def close(self) -> None:
         self._warm.close()

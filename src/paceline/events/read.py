@@ -5,7 +5,7 @@ any other line that cannot be read is an error.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,14 @@ class History:
     steps: dict[int, list[StepRow]] = field(default_factory=dict)  # by rank
     server: list[ServerRow] = field(default_factory=list)
     plain: list[PlainEvent] = field(default_factory=list)
+    sessions: list[dict[int, int]] = field(default_factory=list)  # rows per rank when each resume began
+
+    def resume(self, version: int, clocks: Sequence[int]) -> None:
+        """The run went on from a checkpoint: what came after that checkpoint never happened."""
+        for rank, clock in enumerate(clocks):
+            self.steps[rank] = [row for row in self.steps.get(rank, []) if row.step < clock]
+        self.server = [r for r in self.server if r.version <= version and r.step < clocks[r.rank]]
+        self.sessions.append({rank: len(rows) for rank, rows in self.steps.items()})
 
 
 def read_history(path: Path) -> History:
@@ -74,5 +82,8 @@ def _take(history: History, event: dict[str, object], *, is_header: bool) -> Non
         else:
             history.server.extend(ServerRow(**dict(zip(full, row, strict=True))) for row in rows)
         return
+    if kind == "run_resumed":
+        clocks = [int(clock) for clock in str(event["clocks"]).split(",")]
+        history.resume(int(str(event["version"])), clocks)
     rest = {k: v for k, v in event.items() if k not in ("kind", "who", "at_ns")}
     history.plain.append(PlainEvent(kind, who, int(str(event["at_ns"])), rest))

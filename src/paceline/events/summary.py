@@ -28,7 +28,7 @@ class Summary:
     gradients: int
     samples: int
     loss: float | None
-    training_s: float  # from the first step's start to the last one's end
+    training_s: float  # from the first step's start to the last one's end; pauses before a resume left out
     samples_per_s: float
     phases_s: dict[str, float]  # summed over workers
     bytes_out: int
@@ -39,10 +39,8 @@ class Summary:
 
 def summarise(history: History) -> Summary:
     rows = [row for mine in history.steps.values() for row in mine]
-    started = min((r.start_ns for r in rows), default=0)
-    ended = max((end_ns(r) for r in rows), default=0)
     first = min((end_ns(r) for r in rows), default=None)
-    training_s = (ended - started) / 1e9
+    training_s = sum(_span_s(session) for session in _sessions(history))
     samples = sum(r.samples for r in rows)
     last = [r.loss for mine in history.steps.values() for r in mine[-LAST_LOSSES:]]
     return Summary(
@@ -58,6 +56,21 @@ def summarise(history: History) -> Summary:
         first_step_s=None if first is None else (first - history.t0_ns) / 1e9,
         staleness=staleness(history.server),
     )
+
+
+def _sessions(history: History) -> list[list[StepRow]]:
+    """The rows of each stretch between two resumes."""
+    ends = [*history.sessions, {rank: len(rows) for rank, rows in history.steps.items()}]
+    begins: dict[int, int] = {}
+    found = []
+    for end in ends:
+        found.append([r for k, rows in history.steps.items() for r in rows[begins.get(k, 0) : end.get(k, 0)]])
+        begins = end
+    return found
+
+
+def _span_s(rows: Sequence[StepRow]) -> float:
+    return (max(map(end_ns, rows)) - min(r.start_ns for r in rows)) / 1e9 if rows else 0.0
 
 
 def end_ns(row: StepRow) -> int:

@@ -8,8 +8,9 @@ of every worker, so a resumed run uses each sample exactly once.
 
 from pathlib import Path
 
+from paceline.checkpoints.catalog import folder_at
 from paceline.checkpoints.nested import join, split
-from paceline.checkpoints.store import Snapshot, folder_at, remove_old, write_snapshot
+from paceline.checkpoints.store import Snapshot, remove_old, write_snapshot
 from paceline.events.log import Log
 from paceline.ids import Clock
 from paceline.plan.plan import Plan

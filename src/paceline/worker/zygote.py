@@ -167,7 +167,8 @@ class Zygote:
         if self._seat is not None:
             block = self._seat.control
             steps: list[Json] = list(block.steps())
-            self._tell("progress", steps=steps, loss=block.mean_loss(), alive=len(self._children))
+            alive = sum(who.startswith("worker") for who in self._children.values())
+            self._tell("progress", steps=steps, loss=block.mean_loss(), alive=alive)
 
     def _tell(self, event: str, **fields: Json) -> None:
         self._orders.sendall(json.dumps({"ev": event, **fields}).encode() + b"\n")

@@ -1,0 +1,42 @@
+"""Does a mode, or a user's own strategy class, obey the laws?"""
+
+from collections.abc import Callable
+
+from paceline.errors import ConfigError, Problem
+from paceline.launchers.helper import json_lines
+from paceline.plan.catalog import MODE_ALIASES, MODES
+from paceline.plan.codec import Json
+
+LawLine = dict[str, Json]  # id, mode, what, ok, measured
+
+
+def check_laws(mode: str | None, like: str | None, on_law: Callable[[LawLine], None]) -> list[LawLine]:
+    """All laws of a mode (None: of every mode). `mode` may be `module:Class`, tried as a `like`."""
+    arguments = _arguments(mode, like)
+    results = []
+    for line in json_lines("paceline.laws", arguments):
+        on_law(line)
+        results.append(line)
+    return results
+
+
+def _arguments(mode: str | None, like: str | None) -> list[str]:
+    mode = MODE_ALIASES.get(mode, mode) if mode is not None else None
+    like = MODE_ALIASES.get(like, like) if like is not None else None
+    names = ", ".join(MODES)
+    if like is not None and like not in MODES:
+        raise _bad(f"there are no laws for mode {like!r}", f"--like takes one of: {names}", "--like")
+    if mode is None:
+        return []
+    if ":" not in mode:
+        if mode not in MODES:
+            raise _bad(f"there is no mode {mode!r}", f"modes are {names}, or module:Class", "--mode")
+        return ["--mode", mode]
+    if like is None:
+        hint = f"say which mode it is meant to be: paceline laws --mode {mode} --like ssgd (one of {names})"
+        raise _bad(f"{mode} is a class of your own, so its laws are not known", hint, "--mode")
+    return ["--mode", like, "--subject", mode]
+
+
+def _bad(what: str, hint: str, where: str) -> ConfigError:
+    return ConfigError([Problem(what, hint, where)])

@@ -1,0 +1,25 @@
+"""Does a recorded run lead to its recorded parameters when its schedule is executed again?"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.errors import PacelineError
+from paceline.launchers.helper import json_lines
+from paceline.plan.codec import Json, read
+
+
+def replay_run(run_dir: Path, on_progress: Callable[[int, int], None]) -> dict[str, Json]:
+    """The verdict: equal, updates, gradients, state_sha256, parted. `on_progress(done, total)`."""
+    plan = read(run_dir / "plan.json")
+    if not (run_dir / "result.json").exists():
+        raise PacelineError(
+            f"{run_dir} has no result.json: the run did not finish, so there is nothing to compare with",
+            f"finish it first:  paceline train --resume {run_dir}",
+        )
+    verdict: dict[str, Json] = {}
+    for message in json_lines("paceline.worker.replay_main", [str(run_dir)]):
+        if "update" in message:
+            on_progress(int(str(message["update"])), plan.total_gradients)
+        else:
+            verdict = message
+    return verdict

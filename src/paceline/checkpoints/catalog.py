@@ -1,0 +1,55 @@
+"""Which checkpoints of a run are complete, and what do they say? Without importing torch.
+
+`checkpoints/at-00000200/worker-0.safetensors` holds one participant's tensors,
+`worker-0.json` beside it the rest and the tensors' SHA-256. The JSON is
+written last and by renaming, so a snapshot either verifies or does not exist.
+A checkpoint is complete when every participant's snapshot is there.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint: where it is, and how far each worker was."""
+
+    folder: Path
+    version: int  # updates behind a server; steps without one
+    clocks: tuple[int, ...]  # finished steps, by rank
+
+
+def folder_at(root: Path, number: int) -> Path:
+    return root / f"at-{number:08d}"
+
+
+def facts_of(folder: Path, who: str) -> dict[str, Any]:  # Any: JSON
+    """What the snapshot says besides its tensors; OSError or ValueError when it is not whole."""
+    said = json.loads((folder / f"{who}.json").read_text())
+    data = (folder / f"{who}.safetensors").read_bytes()
+    if hashlib.sha256(data).hexdigest() != said["sha256"]:
+        raise ValueError(f"{folder}/{who}.safetensors does not match its checksum")
+    facts: dict[str, Any] = said["facts"]
+    return facts
+
+
+def newest_complete(root: Path, num_workers: int) -> Checkpoint | None:
+    """The latest checkpoint whose snapshots are all there and all verify."""
+    for folder in sorted(root.glob("at-*"), reverse=True):
+        try:
+            return _read(folder, num_workers)
+        except (OSError, ValueError, KeyError):
+            continue  # incomplete or damaged: the one before it is looked at instead
+    return None
+
+
+def _read(folder: Path, num_workers: int) -> Checkpoint:
+    if (folder / "server-0.json").exists():
+        facts = facts_of(folder, "server-0")
+        clocks = tuple(int(facts["clocks"][str(rank)]) for rank in range(num_workers))
+        return Checkpoint(folder, int(facts["version"]), clocks)
+    clocks = tuple(int(facts_of(folder, f"worker-{rank}")["clock"]) for rank in range(num_workers))
+    return Checkpoint(folder, max(clocks), clocks)

@@ -1,0 +1,43 @@
+"""How does a command use code that needs torch, without importing torch itself?
+
+It runs a module of ours in a process of its own and reads JSON lines from its
+stdout. The module ends when the command does (worker/kernel.py), and says what
+went wrong as a line {"error": …} before it exits.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from paceline import environ
+from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.plan.codec import Json
+
+
+def json_lines(module: str, arguments: Sequence[str]) -> Iterator[dict[str, Json]]:
+    """Each object that `python -m module arguments` prints, as it comes."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ.for_child(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"),
+    )
+    assert process.stdout is not None, "stdout is a pipe"
+    try:
+        for line in process.stdout:
+            message = json.loads(line)
+            if "error" in message:
+                problems = [Problem(p["what"], p["hint"]) for p in message["error"]]
+                raise ConfigError(problems)
+            yield message
+        if process.wait() != 0:
+            raise PacelineError(
+                f"{module} ended with exit code {process.returncode}",
+                "what it printed above says why; run again with -v if that is not enough",
+            )
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()

@@ -1,0 +1,46 @@
+"""`python -m paceline.worker.replay_main RUN`: replays a run folder, prints JSON lines.
+
+The command `paceline replay` runs this in a process of its own, because torch
+is imported here and never in the command.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from paceline.errors import PacelineError
+from paceline.events.read import read_history
+from paceline.plan.codec import read
+from paceline.worker.kernel import die_with_parent
+from paceline.worker.replay import Verdict, replay
+
+TELL_EVERY = 100
+
+
+def main() -> None:
+    die_with_parent()
+    try:
+        verdict = _replay(Path(sys.argv[1]))
+    except PacelineError as error:
+        problems = [{"what": p.what, "hint": p.hint} for p in error.problems]
+        print(json.dumps({"error": problems}), flush=True)
+        return
+    print(json.dumps(asdict(verdict)), flush=True)
+
+
+def _replay(run_dir: Path) -> Verdict:
+    plan = read(run_dir / "plan.json")
+    history = read_history(run_dir / "events.jsonl")
+    hashes = json.loads((run_dir / "result.json").read_text())["state_sha256"]
+
+    def tell(version: int) -> None:
+        if version % TELL_EVERY == 0:
+            print(json.dumps({"update": version}), flush=True)
+
+    # The server's state is the run's; without a server it is rank 0's. Both sort first.
+    return replay(plan, history, str(hashes[min(hashes)]), on_update=tell)
+
+
+if __name__ == "__main__":
+    main()
