@@ -6,6 +6,7 @@ Whatever shows or compares runs reads that folder and nothing else.
 
 import json
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,6 +125,9 @@ class _Follower:
 def _ctrl_c_stops(launcher: LocalLauncher, watcher: Watcher, log: EventLog) -> Iterator[list[str]]:
     """The first Ctrl-C (or SIGTERM) asks for an orderly stop, the second ends everything now."""
     asked_by: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked_by  # signals belong to the main thread, and so to whoever runs it
+        return
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if asked_by:

@@ -28,9 +28,12 @@ class PushPull:
     def prepare(self, replica: Replica, clock: Clock) -> None:
         arena = replica.arena
         self._arena = arena
-        slots = self._store.open(arena.layout.numel, arena.layout.dtype)
-        arena.place_state(slots.parameters)
-        arena.place_gradients(slots.gradients)
+        self._slots = self._store.open(arena.layout.numel, arena.layout.dtype)
+        # On a CPU the model lives in the slots, and nothing is copied; a GPU has memory of its own.
+        self._copies = arena.state.device != self._slots.parameters.device
+        if not self._copies:
+            arena.place_state(self._slots.parameters)
+            arena.place_gradients(self._slots.gradients)
         self._store.join(clock)
 
     def begin_step(self, step: Step) -> Begun | None:
@@ -39,10 +42,14 @@ class PushPull:
         if pulled.position is None:
             self._has_left = True
             return None
+        if self._copies:
+            self._arena.state.copy_(self._slots.parameters)
         return Begun(share=Share.at(pulled.position, self._num_workers), traffic=pulled.traffic)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         self._arena.buffers_to_gradients()
+        if self._copies:
+            self._slots.gradients.copy_(self._arena.gradients)
         self._has_left = wants_stop
         traffic = self._store.push(leaving=wants_stop)
         return Outcome(traffic=traffic, version=self._version, stop=wants_stop)

@@ -12,10 +12,13 @@ from paceline.tasks.port import Task
 BUILT_IN = {"xor": "paceline.tasks.xor:XorTask", "digits": "paceline.tasks.digits:DigitsTask"}
 
 
+def task_class(name: str) -> type:
+    return load_class(BUILT_IN.get(name, name), what="task")
+
+
 def load_task(name: str, *, seed: int, options: Mapping[str, Option]) -> Task:
-    kind = load_class(BUILT_IN.get(name, name), what="task")
     try:
-        task: Task = kind(seed=seed, **options)
+        task: Task = task_class(name)(seed=seed, **options)
     except TypeError as error:
         raise ConfigError(
             [

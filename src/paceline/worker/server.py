@@ -19,7 +19,7 @@ from paceline.ids import Rank, Step, Version
 from paceline.plan.plan import Plan
 from paceline.strategies.port import ServerSide
 from paceline.sync.admission import Admission, Held, Release
-from paceline.sync.assignment import as_ranges, from_ranges
+from paceline.sync.assignment import Share, as_ranges, from_ranges
 from paceline.sync.averaging import mean_weight
 from paceline.transport.ports import Answer, Slots
 from paceline.worker.replica import Replica
@@ -109,7 +109,8 @@ class ParameterServer:
         pushed = [self._slots[held.rank].gradients for held in group]
         end = self.replica.arena.layout.buffers_start
         for held, vector in zip(group, pushed, strict=True):
-            weight = mean_weight(held.rank, self._plan.batch_sizes)
+            share = Share.at(self._doing[held.rank], self._plan.num_workers)
+            weight = mean_weight(share.rank, self._plan.batch_sizes)
             if weight != 1.0:
                 vector[:end].mul_(weight)
         if len(pushed) == 1:

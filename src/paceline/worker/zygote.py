@@ -28,10 +28,11 @@ from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Plan, Transport
+from paceline.tasks.load import task_class
 from paceline.worker.control import ControlBlock
 from paceline.worker.kernel import die_with_parent
 from paceline.worker.participant import Report, serve, work
-from paceline.worker.wiring import Seat, build_task, channel_of, shared_world
+from paceline.worker.wiring import Seat, channel_of, shared_world
 
 PROGRESS_S = 0.1
 GRACE_S = 5.0
@@ -93,8 +94,7 @@ class Zygote:
         plan = loads(str(order["plan"]))
         run_dir = Path(str(order["run_dir"]))
         channel = channel_of(plan.mode)
-        if not plan.task.isidentifier():
-            build_task(plan)  # a task that cannot be built is refused here, once, and not N times
+        task_class(plan.task)  # imported here, once; one that cannot be is refused here, and not N times
         self._seat = _make_seat(plan, run_dir, channel, order.get("resume_from"))
         self._kill_at_s = None
         if channel is Channel.STORE:
