@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from paceline.errors import NotReadyError
 from paceline.tasks.optim import Sgd
+from paceline.tasks.port import device_of
 from paceline.tasks.tensor_samples import TensorSamples
 
 TEST_ROWS = 360
@@ -41,7 +42,7 @@ class DigitsTask:
         return nn.functional.cross_entropy(model(pixels), digits)
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
-        pixels, digits = self._test.columns
+        pixels, digits = (column.to(device_of(model)) for column in self._test.columns)
         with torch.no_grad():
             scores = model(pixels)
             loss = nn.functional.cross_entropy(scores, digits)

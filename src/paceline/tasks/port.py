@@ -53,10 +53,17 @@ class Task(Protocol):
         ...
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
-        """How good the model is, on data it was not trained on. Called once, at the end."""
+        """How good the model is, on data it was not trained on. Called once, at the end.
+
+        The model is on the worker's device (`device_of(model)`); move the test data there.
+        """
         ...
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer: ...
+
+
+def device_of(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.tasks.optim import Sgd
+from paceline.tasks.port import device_of
 from paceline.tasks.tensor_samples import TensorSamples
 
 
@@ -46,7 +47,8 @@ class XorTask:
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
         # Another seed than the training points, so that nothing is tested on what was learnt.
-        points, labels = self._points(2048, self._seed + 1_000_003).columns
+        held_out = self._points(2048, self._seed + 1_000_003).columns
+        points, labels = (column.to(device_of(model)) for column in held_out)
         with torch.no_grad():
             logits = model(points).squeeze(-1)
             loss = nn.functional.binary_cross_entropy_with_logits(logits, labels)

@@ -22,7 +22,7 @@ from paceline.events.read import History
 from paceline.events.schema import ServerRow
 from paceline.ids import Rank, Step
 from paceline.plan.catalog import Channel
-from paceline.plan.plan import Plan
+from paceline.plan.plan import Device, Plan
 from paceline.sync.admission import Held
 from paceline.sync.assignment import Share
 from paceline.transport.ports import Slots
@@ -50,6 +50,11 @@ def replay(
     *,
     on_update: Callable[[int], None] = lambda _: None,
 ) -> Verdict:
+    if plan.device is not Device.CPU:
+        raise PacelineError(
+            "this run computed on a GPU, whose kernels need not give the same bits twice",
+            "to prove a schedule, make the run with --device cpu",
+        )
     if not history.steps:
         raise PacelineError(
             "this run recorded no steps, so there is nothing to replay",
