@@ -40,7 +40,9 @@ class StepRow(NamedTuple):
 class ServerRow(NamedTuple):
     """One act of a parameter server (kind `server`), in the order in which it happened."""
 
-    op: str  # "read": this worker was given `version`; "apply": its gradient made `version`
+    # "read": this worker was given `version`; "push": its gradient arrived while `version` was current;
+    # "apply": its gradient, perhaps held until then, made `version`
+    op: str
     at_ns: int
     rank: int
     step: int  # the worker's own count of the step that this read is for, or that made the gradient

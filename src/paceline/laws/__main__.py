@@ -8,6 +8,7 @@ import argparse
 import json
 from dataclasses import asdict
 
+from paceline.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.worker.kernel import die_with_parent
 
@@ -20,7 +21,15 @@ def main() -> None:
     options = parser.parse_args()
     with LocalLauncher() as launcher:  # begins to import torch in its helper while we do it here
         from paceline.laws.run import check_laws
+        from paceline.worker.wiring import channel_of
 
+        try:
+            if options.subject is not None:
+                channel_of(options.subject)
+        except PacelineError as error:
+            problems = [{"what": p.what, "hint": p.hint} for p in error.problems]
+            print(json.dumps({"error": problems}), flush=True)
+            return
         for result in check_laws(options.mode, subject=options.subject, launcher=launcher):
             print(json.dumps(asdict(result)), flush=True)
 

@@ -5,6 +5,7 @@ a replay and a simulator all see what the first run saw.
 """
 
 _MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
 
 
 def _mix(value: int) -> int:
@@ -15,9 +16,11 @@ def _mix(value: int) -> int:
 
 
 def draw_u64(seed: int, *place: int) -> int:
-    state = _mix((seed + 0x9E3779B97F4A7C15) & _MASK)
+    """Draw number `place` of the generator seeded with all that comes before it in the place."""
+    state = _mix((seed + _GAMMA) & _MASK)
     for number in place:
-        state = _mix((state ^ _mix((number + 0x9E3779B97F4A7C15) & _MASK)) + 0x9E3779B97F4A7C15 & _MASK)
+        # A sum, not an exclusive or of two hashes: seed 1 of worker 0 must not be seed 0 of worker 1.
+        state = _mix(state + (number + 1) * _GAMMA & _MASK)
     return state
 
 

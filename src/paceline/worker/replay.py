@@ -69,7 +69,7 @@ class _Replay:
     def __init__(self, plan: Plan, history: History, recorded: str, on_update: Callable[[int], None]) -> None:
         set_up_torch(plan)
         self._plan, self._recorded, self._on_update = plan, recorded, on_update
-        self._rows = history.server
+        self._rows = [row for row in history.server if row.op != "push"]  # arriving changes nothing yet
         self._losses = {(rank, r.step): r.loss for rank, rows in history.steps.items() for r in rows}
         task, cpu, clock = build_task(plan), torch.device("cpu"), SystemClock()
         self._server = ParameterServer(

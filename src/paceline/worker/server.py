@@ -19,7 +19,7 @@ from paceline.ids import Rank, Step, Version
 from paceline.plan.plan import Plan
 from paceline.strategies.port import ServerSide
 from paceline.sync.admission import Admission, Held, Release
-from paceline.sync.assignment import Share, as_ranges, from_ranges
+from paceline.sync.assignment import as_ranges, from_ranges
 from paceline.sync.averaging import mean_weight
 from paceline.transport.ports import Answer, Slots
 from paceline.worker.replica import Replica
@@ -35,6 +35,7 @@ class ParameterServer:
         self.replica = replica
         self._plan, self._log, self._clock = plan, log, clock
         self.applied: set[int] = set()  # shares of the work that are in the parameters
+        self._weights = [mean_weight(rank, plan.batch_sizes) for rank in range(plan.num_workers)]
         self._side = side
         self._admission = Admission(side.rule(plan), dict(self.clocks))
         self._assignment = side.assignment(plan, frozenset())
@@ -51,6 +52,10 @@ class ParameterServer:
         return self._carry_out(self._admission.join(rank, clock))
 
     def push(self, rank: Rank, *, leaving: bool) -> Sequence[Answer]:
+        step = Step(self._admission.clocks[rank])
+        read_version, read_ns = self._read[rank]
+        age_ns = self._clock.now_ns() - read_ns
+        self._note("push", rank, step, read_version, self.version - read_version, age_ns)
         return self._carry_out(self._admission.push(rank, leaving=leaving))
 
     def leave(self, rank: Rank) -> Sequence[Answer]:
@@ -109,8 +114,7 @@ class ParameterServer:
         pushed = [self._slots[held.rank].gradients for held in group]
         end = self.replica.arena.layout.buffers_start
         for held, vector in zip(group, pushed, strict=True):
-            share = Share.at(self._doing[held.rank], self._plan.num_workers)
-            weight = mean_weight(share.rank, self._plan.batch_sizes)
+            weight = self._weights[self._doing[held.rank] % self._plan.num_workers]
             if weight != 1.0:
                 vector[:end].mul_(weight)
         if len(pushed) == 1:

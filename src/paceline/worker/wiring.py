@@ -13,6 +13,7 @@ import torch
 
 from paceline.checkpoints.store import read_snapshot
 from paceline.clock import Clock, SystemClock
+from paceline.errors import ConfigError, Problem
 from paceline.events.log import EventLog
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
@@ -60,7 +61,15 @@ def strategy_class(mode: str) -> type:
 
 def channel_of(mode: str) -> Channel:
     found = getattr(strategy_class(mode), "channel", None)
-    assert isinstance(found, Channel), f"the strategy {mode} says which Channel it uses"
+    if not isinstance(found, Channel):
+        raise ConfigError(
+            [
+                Problem(
+                    f"the strategy {mode} does not say by what its workers agree",
+                    "give the class an attribute, such as channel = Channel.COLLECTIVE",
+                )
+            ]
+        )
     return found
 
 
