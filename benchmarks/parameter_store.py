@@ -119,7 +119,7 @@ def _push_and_pull(world: SharedWorld, rank: int, numel: int, times: int, orders
     while orders.recv():
         for _ in range(times):
             slot.copy_(gradient)
-            store.push(leaving=False)
+            store.push(wants_stop=False)
             store.pull()
         orders.send(True)
     store.leave()

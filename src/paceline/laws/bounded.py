@@ -117,7 +117,7 @@ def p6_a_persistent_straggler_sets_the_pace(lab: Lab) -> Finding:
 
 def p7_who_leaves_holds_nobody_back(lab: Lab) -> Finding:
     plan = lab.plan(steps=15, timeout_s=2.0)
-    done = run_virtual(plan, stops_after={2: 4})
+    done = run_virtual(plan, leaves_after={2: 4})
     finished = {rank: len(rows) for rank, rows in done.history.steps.items()}
     ok = done.errors == [None] * 3 and finished == {0: 15, 1: 15, 2: 4}
     return Finding(ok, f"steps finished: {finished}, errors: {[e for e in done.errors if e]}")

@@ -107,6 +107,18 @@ def u6_slowness_changes_when_never_what(lab: Lab) -> Finding:
     return bit_equal(final_hash(plan), slow, of="without and with injected slowness")
 
 
+def u7_a_wish_to_stop_ends_all_at_one_point(lab: Lab) -> Finding:
+    """One worker wants to stop after its fifth step: what was done is then whole, without a hole."""
+    done = run(lab.plan(steps=40, stragglers=RANDOM_SPEEDS), stops_after={0: 5})
+    rows = [row for mine in done.history.steps.values() for row in mine]
+    positions = sorted(row.position for row in rows)
+    counts = {rank: len(mine) for rank, mine in done.history.steps.items()}
+    whole = positions == list(range(len(positions)))
+    return Finding(
+        whole and len(rows) < 120, f"steps by worker {counts}; shares 0 … {positions[-1]} whole: {whole}"
+    )
+
+
 LAWS = (
     Law(
         "U1",
@@ -148,6 +160,13 @@ LAWS = (
         "slowing workers changes when things happen, never what is computed",
         TOGETHER,
         u6_slowness_changes_when_never_what,
+        per_mode=True,
+    ),
+    Law(
+        "U7",
+        "a wish to stop ends all workers at a common point, with no share left out",
+        ("single", "ssgd", "ps", "asgd", "ssp", "localsgd"),
+        u7_a_wish_to_stop_ends_all_at_one_point,
         per_mode=True,
     ),
 )

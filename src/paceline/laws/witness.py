@@ -75,16 +75,14 @@ class _WitnessedStore:
         seen.on_pull(self._rank, slots)
         return pulled
 
-    def push(self, *, leaving: bool) -> Traffic:
+    def push(self, *, wants_stop: bool) -> Traffic:
         seen, slots = self._witness, self._slots
         assert slots is not None, "open() comes first"
         seen.acts.append(Act("push", self._rank))
         seen.pushed_bytes += slots.gradients.nbytes
         seen.clocks[self._rank] += 1
         seen.on_push(self._rank)
-        if leaving:
-            seen.left.add(self._rank)
-        return self._store.push(leaving=leaving)
+        return self._store.push(wants_stop=wants_stop)
 
     def leave(self) -> None:
         self._witness.left.add(self._rank)

@@ -50,9 +50,8 @@ class PushPull:
         self._arena.buffers_to_gradients()
         if self._copies:
             self._slots.gradients.copy_(self._arena.gradients)
-        self._has_left = wants_stop
-        traffic = self._store.push(leaving=wants_stop)
-        return Outcome(traffic=traffic, version=self._version, stop=wants_stop)
+        traffic = self._store.push(wants_stop=wants_stop)
+        return Outcome(traffic=traffic, version=self._version)
 
     def snapshot(self) -> dict[str, Tensor]:
         return {}

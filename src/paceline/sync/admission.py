@@ -92,19 +92,23 @@ class Admission:
         self.clocks[rank] = clock
         return Release(readers=(rank,))
 
-    def push(self, rank: Rank, *, leaving: bool = False) -> Release:
-        """A gradient arrived; `leaving` says it is the worker's last, so it reads no more."""
+    def push(self, rank: Rank) -> Release:
         assert rank in self.clocks, f"worker {rank} pushed before it joined"
         assert rank not in self.held, f"worker {rank} pushed twice without reading"
         index = self.clocks[rank]
         self.held[rank] = Held(rank, Step(index))
         self.clocks[rank] = Clock(index + 1)
-        return self.leave(rank) if leaving else self._release()
+        return self._release()
 
     def leave(self, rank: Rank) -> Release:
         """A worker that has finished (or died) no longer holds anybody back."""
         self.clocks.pop(rank, None)
         return self._release()
+
+    def furthest(self) -> Clock:
+        """The largest clock, counting the step that a worker is in as finished."""
+        ends = (clock + (rank not in self.held) for rank, clock in self.clocks.items())
+        return Clock(max(ends, default=0))
 
     def gap(self, index: Step) -> int:
         """How far ahead of the slowest active worker the step `index` is."""

@@ -32,14 +32,25 @@ class Assignment(Protocol):
         """The position that this worker, with `clock` gradients behind it, takes now; None: nothing left."""
         ...
 
+    def stop(self, furthest: int) -> None:
+        """Someone wants to stop: hand out no more than it takes to end in good order.
 
-@dataclass(frozen=True, slots=True)
+        `furthest` is the clock that the fastest worker has, or will have after its current step.
+        """
+        ...
+
+
+@dataclass(slots=True)
 class Static:
     num_workers: int
     steps: int
 
     def next(self, rank: int, clock: int) -> int | None:
         return Share(rank, clock).position(self.num_workers) if clock < self.steps else None
+
+    def stop(self, furthest: int) -> None:
+        """All end after the same step, so that the steps done are whole."""
+        self.steps = min(self.steps, furthest)
 
 
 @dataclass(slots=True)
@@ -55,6 +66,9 @@ class FirstCome:
             return None
         self._next += 1
         return self._next - 1
+
+    def stop(self, furthest: int) -> None:
+        self.total = self._next
 
 
 def as_ranges(positions: Iterable[int]) -> list[tuple[int, int]]:

@@ -129,8 +129,8 @@ class InProcessStore:
         payload_bytes = 0 if answer.position is None else self._payload_bytes
         return Pulled(answer.version, answer.position, Traffic(0, payload_bytes, wait_ns))
 
-    def push(self, *, leaving: bool) -> Traffic:
-        self._note(self._handler.push(self._rank, leaving=leaving))
+    def push(self, *, wants_stop: bool) -> Traffic:
+        self._note(self._handler.push(self._rank, wants_stop=wants_stop))
         return Traffic(self._payload_bytes, 0, 0)
 
     def leave(self) -> None:

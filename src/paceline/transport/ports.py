@@ -87,12 +87,15 @@ class ParameterStore(Protocol):
         """
         ...
 
-    def push(self, *, leaving: bool) -> Traffic:
-        """Hand over `slots.gradients` and ask for the next parameters, or leave."""
+    def push(self, *, wants_stop: bool) -> Traffic:
+        """Hand over `slots.gradients` and ask for what comes next.
+
+        A wish to stop is the server's to fulfil: it lets all workers end at a common point.
+        """
         ...
 
     def leave(self) -> None:
-        """Stop taking part without pushing anything more."""
+        """Stop taking part at once; the others go on."""
         ...
 
     def close(self) -> None: ...
@@ -117,6 +120,6 @@ class StoreHandler(Protocol):
 
     def join(self, rank: Rank, clock: Clock) -> Sequence[Answer]: ...
 
-    def push(self, rank: Rank, *, leaving: bool) -> Sequence[Answer]: ...
+    def push(self, rank: Rank, *, wants_stop: bool) -> Sequence[Answer]: ...
 
     def leave(self, rank: Rank) -> Sequence[Answer]: ...

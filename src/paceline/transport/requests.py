@@ -10,16 +10,12 @@ from paceline.transport.ports import Answer, StoreHandler
 class Request(IntEnum):
     JOIN = 1
     PUSH = 2
-    PUSH_AND_LEAVE = 3
+    PUSH_AND_STOP = 3
     LEAVE = 4
 
     @property
-    def is_last(self) -> bool:
-        return self in (Request.PUSH_AND_LEAVE, Request.LEAVE)
-
-    @property
     def has_gradient(self) -> bool:
-        return self in (Request.PUSH, Request.PUSH_AND_LEAVE)
+        return self in (Request.PUSH, Request.PUSH_AND_STOP)
 
 
 def dispatch(handler: StoreHandler, rank: Rank, request: Request, clock: Clock) -> Sequence[Answer]:
@@ -28,5 +24,5 @@ def dispatch(handler: StoreHandler, rank: Rank, request: Request, clock: Clock) 
             return handler.join(rank, clock)
         case Request.LEAVE:
             return handler.leave(rank)
-        case Request.PUSH | Request.PUSH_AND_LEAVE:
-            return handler.push(rank, leaving=request.is_last)
+        case Request.PUSH | Request.PUSH_AND_STOP:
+            return handler.push(rank, wants_stop=request is Request.PUSH_AND_STOP)

@@ -64,8 +64,8 @@ class ShmStore:
             return Pulled(version, None, Traffic(0, 0, wait_ns))
         return Pulled(version, position, Traffic(0, self._payload_bytes, wait_ns))
 
-    def push(self, *, leaving: bool) -> Traffic:
-        self._ask(Request.PUSH_AND_LEAVE if leaving else Request.PUSH)
+    def push(self, *, wants_stop: bool) -> Traffic:
+        self._ask(Request.PUSH_AND_STOP if wants_stop else Request.PUSH)
         return Traffic(self._payload_bytes, 0, 0)
 
     def leave(self) -> None:
@@ -101,7 +101,7 @@ class ShmStoreHost:
             words[_SERVED] = words[_ASKED]
             answers = dispatch(handler, rank, request, StepClock(int(words[_CLOCK])))
             self._answer(answers)
-            left += request.is_last + sum(a.position is None for a in answers)
+            left += (request is Request.LEAVE) + sum(a.position is None for a in answers)
 
     def _find_request(self) -> Rank:
         """The next worker with an open request, taken in turn so that nobody starves."""

@@ -95,9 +95,9 @@ class TcpStore:
             ) from error
         return Pulled(Version(frame.number), frame.position, Traffic(0, slots.parameters.nbytes, waited_ns))
 
-    def push(self, *, leaving: bool) -> Traffic:
+    def push(self, *, wants_stop: bool) -> Traffic:
         _, slots = self._opened()
-        request = Request.PUSH_AND_LEAVE if leaving else Request.PUSH
+        request = Request.PUSH_AND_STOP if wants_stop else Request.PUSH
         self._send(request, payload=wire.bytes_of(slots.gradients))
         return Traffic(slots.gradients.nbytes, 0, 0)
 
@@ -161,7 +161,7 @@ class TcpStoreHost:
             asked = self._requests.get()
             if isinstance(asked, PeerLostError):
                 raise asked
-            left += asked.request.is_last
+            left += asked.request is Request.LEAVE
             for answer in dispatch(handler, asked.rank, asked.request, asked.clock):
                 self._answers[answer.rank].put(answer)
                 left += answer.position is None
@@ -183,7 +183,7 @@ class TcpStoreHost:
             return
         self._talks.append(threading.current_thread())
         try:
-            while not self._take_request(connection, rank).is_last:
+            while self._take_request(connection, rank) is not Request.LEAVE:
                 answer = self._answers[rank].get()
                 if answer.position is None:
                     wire.send(connection, Frame(wire.PARAMETERS, rank, answer.version, 0))

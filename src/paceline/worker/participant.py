@@ -48,6 +48,7 @@ def serve(seat: Seat, report: Callable[[Report], None]) -> None:
     report(
         {
             "steps": built.server.version,
+            "stopped": len(built.server.applied) < seat.plan.total_gradients,
             "state_sha256": state_hash(built.replica.arena.named_state()),
             "metrics": evaluate(built.task, built.replica.arena.module),
         }

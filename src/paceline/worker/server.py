@@ -51,12 +51,15 @@ class ParameterServer:
     def join(self, rank: Rank, clock: StepClock) -> Sequence[Answer]:
         return self._carry_out(self._admission.join(rank, clock))
 
-    def push(self, rank: Rank, *, leaving: bool) -> Sequence[Answer]:
+    def push(self, rank: Rank, *, wants_stop: bool) -> Sequence[Answer]:
         step = Step(self._admission.clocks[rank])
         read_version, read_ns = self._read[rank]
         age_ns = self._clock.now_ns() - read_ns
         self._note("push", rank, step, read_version, self.version - read_version, age_ns)
-        return self._carry_out(self._admission.push(rank, leaving=leaving))
+        release = self._admission.push(rank)
+        if wants_stop:
+            self._assignment.stop(self._admission.furthest())
+        return self._carry_out(release)
 
     def leave(self, rank: Rank) -> Sequence[Answer]:
         return self._carry_out(self._admission.leave(rank))

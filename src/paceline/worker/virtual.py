@@ -8,6 +8,7 @@ synchronous runs.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -53,6 +54,10 @@ class VirtualRun:
         return (self.server or self.replicas[0]).arena.named_state()
 
 
+class _LeavesError(Exception):
+    """Lets a virtual worker say goodbye before its work is done."""
+
+
 class WorkerGoneError(Exception):
     """Ends a virtual worker without a word, as a crash or a cut network would."""
 
@@ -62,6 +67,7 @@ class _Control:
     rank: Rank
     replica: Replica
     silent_after: int | None
+    leaves_after: int | None
     stops_after: int | None
     after_step: AfterStep | None
     finished: list[int]
@@ -75,18 +81,21 @@ class _Control:
             self.after_step(self.rank, steps, self.replica)
         if self.silent_after is not None and steps >= self.silent_after:
             raise WorkerGoneError
+        if self.leaves_after is not None and steps >= self.leaves_after:
+            raise _LeavesError
 
 
 def run_virtual(
     plan: Plan,
     *,
     silent_after: Mapping[int, int] | None = None,
+    leaves_after: Mapping[int, int] | None = None,
     stops_after: Mapping[int, int] | None = None,
     starts_at_s: Mapping[int, float] | None = None,
     wrap_store: Wrap | None = None,
     after_step: AfterStep | None = None,
 ) -> VirtualRun:
-    """Run the plan. `silent_after` and `stops_after` say after how many steps a worker vanishes or leaves."""
+    """Run the plan. After so many of its steps, a worker vanishes, leaves, or asks all to stop."""
     set_up_torch(plan)
     kind = strategy_class(plan.mode)
     channel = channel_of(plan.mode)
@@ -122,13 +131,15 @@ def run_virtual(
                 rank,
                 replica,
                 (silent_after or {}).get(rank),
+                (leaves_after or {}).get(rank),
                 (stops_after or {}).get(rank),
                 after_step,
                 [0],
             ),
             saver=NoSaver(),
         )
-        worker.run(StepClock(0))
+        with suppress(_LeavesError):
+            worker.run(StepClock(0))
         strategy.close()
 
     def live_and_note_the_end(rank: Rank) -> None:
