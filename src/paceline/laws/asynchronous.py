@@ -30,6 +30,7 @@ def a2_staleness_sums_to_t_times_n_minus_1(lab: Lab) -> Finding:
             if row.op == "apply":
                 version, applied = row.version, applied + row.staleness
                 del read[row.rank]
+            if row.op != "read":
                 continue
             read[row.rank] = row.version
             if len(read) == 4:
