@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from paceline.plan.catalog import MODES, TASKS, Channel
 from paceline.plan.plan import Device, EventDetail, Plan, Transport
-from paceline.plan.remarks import remarks
+from paceline.plan.remarks import is_unbounded, remarks
 from paceline.plan.stragglers_in_words import in_words
 
 
@@ -80,9 +80,12 @@ def _work(plan: Plan) -> str:
         each = f"{plan.batch_sizes[0]} samples"
     else:
         each = f"{', '.join(map(str, plan.batch_sizes))} samples (by worker, weighted by batch)"
+    in_all = f"{plan.total_gradients:,} gradients and {plan.total_samples:,} samples in all"
+    if is_unbounded(plan):
+        return f"{in_all}, in gradients of {each}; whoever is free takes the next, so fast workers do more"
     return (
-        f"each worker computes {plan.steps:,} gradients of {each}: {plan.global_batch:,} samples per step,"
-        f" {plan.total_gradients:,} gradients and {plan.total_samples:,} samples in all"
+        f"each worker computes {plan.steps:,} gradients of {each}:"
+        f" {plan.global_batch:,} samples per step, {in_all}"
     )
 
 

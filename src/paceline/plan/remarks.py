@@ -12,6 +12,11 @@ _WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps"})
 _ADAM_LIKE = frozenset({"adam", "adamw"})
 
 
+def is_unbounded(plan: Plan) -> bool:
+    """Does nobody ever wait for another worker?"""
+    return plan.mode == "asgd" or (plan.mode == "ssp" and plan.strategy.staleness is None)
+
+
 def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
     found = [*_about_sharing(plan, cpu_count)]
     if plan.num_workers > 1:
@@ -61,7 +66,7 @@ def _about_staleness(plan: Plan) -> Iterator[str]:
                 f"no worker starts a step more than {bound} ahead of the slowest; in versions of the"
                 f" parameters, staleness is at most (2*{bound}+1)*(N-1) = {(2 * bound + 1) * others}"
             )
-    if plan.mode == "asgd" or (plan.mode == "ssp" and plan.strategy.staleness is None):
+    if is_unbounded(plan):
         yield f"mean staleness tends to N-1 = {others}, whatever the workers' speeds"
     name = plan.optimizer.name if plan.optimizer is not None else None
     if plan.mode in ("asgd", "ssp") and name in ("momentum", "nesterov"):
