@@ -38,6 +38,28 @@ PROGRESS_S = 0.1
 GRACE_S = 5.0
 
 
+class _Reports:
+    """What one child says, as whole lines, without ever waiting for it."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.has_ended = False
+        self._rest = b""
+
+    def lines(self) -> list[bytes]:
+        try:
+            while data := os.read(self.fd, 1 << 16):
+                self._rest += data
+            self.has_ended = True
+        except BlockingIOError:
+            pass  # nothing more for now
+        *whole, self._rest = self._rest.split(b"\n")
+        return whole
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
 class Zygote:
     def __init__(self, orders: socket.socket) -> None:
         self._orders = orders
@@ -45,10 +67,9 @@ class Zygote:
         self._children: dict[int, str] = {}  # pid -> participant
         self._seat: Seat | None = None
         self._kill_at_s: float | None = None
-        self._reports_read, self._reports_write = os.pipe()
+        self._reports: dict[int, _Reports] = {}  # by pid
         self._selector = selectors.DefaultSelector()
         self._selector.register(orders, selectors.EVENT_READ, self._read_orders)
-        self._selector.register(self._reports_read, selectors.EVENT_READ, self._read_reports)
         deaths_read, deaths_write = os.pipe()
         os.set_blocking(deaths_write, False)
         os.set_blocking(deaths_read, False)
@@ -57,7 +78,13 @@ class Zygote:
         self._selector.register(deaths_read, selectors.EVENT_READ, lambda: os.read(deaths_read, 4096))
 
     def run(self) -> None:
-        self._tell("ready")
+        try:
+            self._tell("ready")
+            self._serve()
+        except (BrokenPipeError, ConnectionResetError):  # the command is gone
+            self._kill_all()
+
+    def _serve(self) -> None:
         while True:
             for key, _ in self._selector.select(PROGRESS_S if self._children else None):
                 key.data()
@@ -69,9 +96,8 @@ class Zygote:
 
     def _read_orders(self) -> None:
         data = self._orders.recv(1 << 16)
-        if not data:  # the command is gone
-            self._kill_all()
-            os._exit(0)
+        if not data:
+            raise BrokenPipeError
         self._buffer += data
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
@@ -106,6 +132,7 @@ class Zygote:
 
     def _fork(self, who: str, body: Callable[[Seat, Callable[[Report], None]], None]) -> None:
         assert self._seat is not None, "a run was started"
+        told, tell = os.pipe()
         pid = os.fork()
         if pid == 0:
             die_with_parent()
@@ -113,13 +140,19 @@ class Zygote:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._orders.close()
             _log_to(self._seat.run_dir / "logs" / f"{who}.log")
-            os._exit(_live(self._seat, who, body, self._reports_write))
+            os._exit(_live(self._seat, who, body, tell))
+        os.close(tell)
+        os.set_blocking(told, False)
         self._children[pid] = who
+        self._reports[pid] = _Reports(told)
+        self._selector.register(told, selectors.EVENT_READ, lambda: self._pass_on(pid))
         self._tell("started", who=who, pid=pid)
 
-    def _read_reports(self) -> None:
-        for line in os.read(self._reports_read, 1 << 16).splitlines():
+    def _pass_on(self, pid: int) -> None:
+        for line in self._reports[pid].lines():
             self._orders.sendall(line + b"\n")
+        if self._reports[pid].has_ended:
+            self._selector.unregister(self._reports[pid].fd)
 
     def _bury_the_dead(self) -> None:
         while self._children:
@@ -128,7 +161,7 @@ class Zygote:
                 return
             who = self._children.pop(pid)
             code = os.waitstatus_to_exitcode(status)
-            self._drain_reports()
+            self._hear_out(pid)
             self._report_progress()
             self._tell("exited", who=who, code=code, pid=pid)
             if code != 0:
@@ -136,13 +169,15 @@ class Zygote:
             if not self._children:
                 self._end_run()
 
-    def _drain_reports(self) -> None:
-        """What a child wrote before it died must be told before its death."""
-        os.set_blocking(self._reports_read, False)
-        try:
-            self._read_reports()
-        except BlockingIOError:
-            return
+    def _hear_out(self, pid: int) -> None:
+        """What a child said before it died is told before its death."""
+        reports = self._reports[pid]
+        if not reports.has_ended:
+            self._pass_on(pid)
+        if not reports.has_ended:  # a process of its own still holds the pipe
+            self._selector.unregister(reports.fd)
+        reports.close()
+        del self._reports[pid]
 
     def _abort(self) -> None:
         """One participant failed: wake the others, and give them a moment to end by themselves."""
