@@ -13,8 +13,8 @@ test: setup check  ## everything a change must pass
 	$(BIN)/pytest -n 2
 
 check: setup  ## format, lint, types, import rules
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

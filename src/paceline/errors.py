@@ -79,9 +79,3 @@ class TrainingError(PacelineError):
 
 class PeerLostError(TrainingError):
     """Another participant of the run died or stopped answering within the timeout."""
-
-
-class GateError(PacelineError):
-    """The command ran, and what it was asked to prove does not hold."""
-
-    exit_code = ExitCode.GATE_FAILED

@@ -9,7 +9,7 @@ from paceline.cli.commands import COMMANDS
 from paceline.cli.errors import Terminated, guard
 from paceline.cli.main import run
 from paceline.cli.session import Common, Session
-from paceline.errors import ExitCode, GateError, NotReadyError
+from paceline.errors import ExitCode, NotReadyError
 
 THREE_MISTAKES = ["--mode", "ssp", "--staleness", "-1", "--num-workers", "0", "--task", "nope"]
 Captured = pytest.CaptureFixture[str]
@@ -151,7 +151,6 @@ def test_every_command_exists_and_has_help(name: str, capsys: Captured) -> None:
     ("error", "code"),
     [
         (NotReadyError("no gpu", "buy one"), 4),
-        (GateError("law broken", "look"), 8),
         (KeyboardInterrupt(), 130),
         (Terminated(), 143),
     ],

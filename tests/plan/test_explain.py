@@ -91,7 +91,7 @@ def test_sharing_processors_is_pointed_out() -> None:
         ),
         (
             StragglerRule(worker=0, factor=2, steps=(1, 2, 3)),
-            "worker 0 takes 2 times as long, at the 3 steps of the trace",
+            "worker 0 takes 2 times as long, at 3 steps of the trace",
         ),
     ],
 )

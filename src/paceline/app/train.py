@@ -16,7 +16,7 @@ from paceline import __version__
 from paceline.app.progress import Progress, Watcher
 from paceline.checkpoints.catalog import Checkpoint, newest_complete
 from paceline.clock import SystemClock, monotonic_s, unix_now_s
-from paceline.errors import PacelineError, TrainingError
+from paceline.errors import ConfigError, ExitCode, PacelineError, Problem, TrainingError
 from paceline.events.log import EventLog, write_header
 from paceline.events.read import read_history
 from paceline.events.summary import Summary, summarise
@@ -151,6 +151,8 @@ def _conclude(plan: Plan, run_dir: Path, ended: Ended, log: EventLog, *, wall_s:
     if cause is not None:
         log.write("worker_lost", cause=f"{cause.who}: {cause.what}")
         log.write("run_finished", outcome="failed")
+        if cause.exit_code is ExitCode.BAD_CONFIG:
+            raise ConfigError([Problem(cause.what, cause.hint)])
         raise TrainingError(f"the run failed: {cause.who}: {cause.what}", cause.hint)
     stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
     log.write("run_finished", outcome="stopped" if stopped else "finished")

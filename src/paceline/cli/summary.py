@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.commands import COMMANDS
 from paceline.cli.units import short_bytes, short_duration, short_number
-from paceline.plan.plan import Plan
+from paceline.plan.plan import Device, EventDetail, Plan, Transport
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
@@ -18,20 +17,29 @@ def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[
         *_bytes(result),
         *_staleness(result),
         ("run folder", str(run_dir)),
-        ("next", next_command(plan, run_dir)),
+        ("next", next_command(result, plan, run_dir)),
     ]
     if result.get("stopped_early"):
         rows.insert(0, ("stopped", "early, before all steps were done"))
     return [f"{name:<14}{text}" for name, text in rows]
 
 
-def next_command(plan: Plan, run_dir: Path) -> str:
-    if "replay" in COMMANDS:
+def next_command(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> str:
+    if result.get("stopped_early"):
+        return f"paceline train --resume {run_dir}"
+    if _can_replay(plan):
         return f"paceline replay {run_dir}"
     other = "ssgd" if plan.mode == "asgd" else "asgd"
     return (
         f"paceline train --mode {other} --task {plan.task} --steps {plan.steps}  # the same work, another way"
     )
+
+
+def _can_replay(plan: Plan) -> bool:
+    """What worker/replay.py refuses is not suggested."""
+    is_recorded = plan.events is EventDetail.FULL and plan.device is Device.CPU
+    has_known_order = plan.num_workers <= 2 or plan.transport not in (Transport.GLOO, Transport.NCCL)
+    return is_recorded and has_known_order
 
 
 def _learnt(result: "dict[str, Json]") -> list[tuple[str, str]]:

@@ -104,7 +104,7 @@ _ROWS = (
     ),
     Key(
         name="steps",
-        help="Gradients that each worker computes.",
+        help="Gradients per worker; without a bound on staleness N times as many are shared.",
         kind=Kind.INTEGER,
         default="200",
         example="200",

@@ -60,7 +60,7 @@ COLUMN_KINDS: dict[str, tuple[str, ...]] = {"steps": StepRow._fields, "server": 
 PLAIN_KINDS: dict[str, str] = {
     "run_started": "the launcher begins; fields: plan (hash), launcher",
     "run_resumed": "a stopped or lost run goes on; fields: version, clocks (steps kept, by rank)",
-    "worker_started": "a participant is ready to step; fields: pid, clock, start_s since the launcher began",
+    "worker_started": "a participant is ready to step; fields: pid, clock (steps or updates behind it)",
     "worker_finished": "a participant ended orderly; fields: steps, reason (done, stopped)",
     "worker_lost": "a process ended without finishing; fields: cause",
     "stop_requested": "someone asked the run to stop; fields: by",

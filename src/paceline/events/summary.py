@@ -24,7 +24,7 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    steps: int
+    steps: int  # per worker, on average
     gradients: int
     samples: int
     loss: float | None
@@ -44,7 +44,7 @@ def summarise(history: History) -> Summary:
     samples = sum(r.samples for r in rows)
     last = [r.loss for mine in history.steps.values() for r in mine[-LAST_LOSSES:]]
     return Summary(
-        steps=min((len(mine) for mine in history.steps.values()), default=0),
+        steps=len(rows) // max(1, len(history.steps)),
         gradients=len(rows),
         samples=samples,
         loss=math.fsum(last) / len(last) if last else None,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline import environ
-from paceline.errors import ConfigError, Problem, TrainingError
-from paceline.launchers.supervise import Ledger
+from paceline.errors import ConfigError, ExitCode, Problem, TrainingError
+from paceline.launchers.supervise import Failure, Ledger
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Plan
 
@@ -110,10 +110,13 @@ class LocalLauncher:
                 self._steps = [int(str(s)) for s in message["steps"]]
             case "error":
                 ended.ledger.error(
-                    str(message["who"]),
-                    str(message["what"]),
-                    str(message["hint"]),
-                    is_consequence=bool(message["secondary"]),
+                    Failure(
+                        str(message["who"]),
+                        str(message["what"]),
+                        str(message["hint"]),
+                        is_consequence=bool(message["secondary"]),
+                        exit_code=ExitCode(int(str(message["exit_code"]))),
+                    )
                 )
             case "exited":
                 who = str(message["who"])
@@ -143,6 +146,11 @@ class LocalLauncher:
 
     def _helper_lost(self) -> TrainingError:
         code = self._process.wait()
+        if code < 0:
+            return TrainingError(
+                f"the process that starts the workers was killed by signal {-code}",
+                "the workers ended with it; run `paceline train --resume RUN` if the run has a checkpoint",
+            )
         return TrainingError(
             f"the process that starts the workers ended with exit code {code}",
             f"check that torch imports:  {sys.executable} -c 'import torch'",

@@ -7,6 +7,8 @@ that lost a peer only report that they lost it.
 
 from dataclasses import dataclass, field
 
+from paceline.errors import ExitCode
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -14,6 +16,7 @@ class Failure:
     what: str
     hint: str
     is_consequence: bool
+    exit_code: ExitCode = ExitCode.TRAINING_FAILED
 
 
 @dataclass(slots=True)
@@ -22,8 +25,9 @@ class Ledger:
 
     failures: list[Failure] = field(default_factory=list)
 
-    def error(self, who: str, what: str, hint: str, *, is_consequence: bool) -> None:
-        self.failures.append(Failure(who, what, hint, is_consequence))
+    def error(self, failure: Failure) -> None:
+        """A participant said itself what went wrong."""
+        self.failures.append(failure)
 
     def exit(self, who: str, code: int, *, last_step: int | None, log: str) -> None:
         """A process ended. A negative code is a signal; it cannot have reported that itself."""

@@ -23,7 +23,7 @@ TIMEOUT_S = 5.0
 
 
 def u1_same_schedule_same_bits(lab: Lab) -> Finding:
-    plan = lab.plan(stragglers=RANDOM_SPEEDS)
+    plan = lab.plan(stragglers=RANDOM_SPEEDS, task_options={"batch_norm": True})
     done = run(plan)
     first, second = state_hash(done.final_state()), final_hash(plan)
     if first != second:

@@ -1,6 +1,6 @@
 """What should a user know about this plan before believing its numbers?
 
-The facts are those of design/strategies.md; `paceline laws` proves them.
+`paceline laws` proves them; docs/concepts/modes.md explains them.
 """
 
 from collections.abc import Iterator

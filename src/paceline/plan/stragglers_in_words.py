@@ -26,7 +26,7 @@ def persistent_stragglers(plan: Plan) -> tuple[int, ...]:
 
 def _when(rule: StragglerRule) -> str:
     if rule.steps is not None:
-        return f"at the {len(rule.steps)} steps of the trace"
+        return f"at {len(rule.steps)} step{'s' * (len(rule.steps) != 1)} of the trace"
     if rule.end_step is not None:
         return f"from step {rule.first_step} until step {rule.end_step}"
     return f"from step {rule.first_step} on" if rule.first_step else "at every step"

@@ -65,14 +65,27 @@ class TcpStore:
 
     def open(self, numel: int, dtype: torch.dtype) -> Slots:
         self._slots = _new_slots(numel, dtype)
-        plain = socket.create_connection((self._address.host, self._address.port), self._timeout_s)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._tls is not None:
-            plain = self._tls.wrap_socket(plain, server_hostname=self._address.host)
-        wire.prove_token(plain, self._token, side=b"worker", other=b"server")
-        wire.send(plain, Frame(wire.HELLO, self._rank, self._slots.gradients.nbytes, 0))
-        self._connection = plain
+        try:
+            self._connection = self._connect(self._slots.gradients.nbytes)
+        except OSError as error:
+            raise PeerLostError(
+                f"the parameter server at {self._address.host}:{self._address.port} cannot be reached: {error}",
+                "look at server-0.log",
+            ) from error
         return self._slots
+
+    def _connect(self, vector_bytes: int) -> socket.socket:
+        connection = socket.create_connection((self._address.host, self._address.port), self._timeout_s)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_hostname=self._address.host)
+            wire.prove_token(connection, self._token, side=b"worker", other=b"server")
+            wire.send(connection, Frame(wire.HELLO, self._rank, vector_bytes, 0))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def join(self, clock: StepClock) -> None:
         self._send(Request.JOIN, number=clock)

@@ -6,6 +6,7 @@ task's metrics.
 """
 
 import hashlib
+import os
 from collections.abc import Callable
 
 import torch
@@ -23,7 +24,7 @@ Report = dict[str, Scalar | dict[str, float]]
 def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
     built = build_worker(seat, rank)
     worker = built.worker
-    worker.log.write("worker_started", clock=built.first)
+    worker.log.write("worker_started", pid=os.getpid(), clock=built.first)
     started_ns = worker.clock.now_ns()
     ran = worker.run(built.first)
     steps_s = (worker.clock.now_ns() - started_ns) / 1e9
@@ -40,7 +41,7 @@ def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
 
 def serve(seat: Seat, report: Callable[[Report], None]) -> None:
     built = build_server(seat)
-    built.log.write("worker_started", clock=built.server.version)
+    built.log.write("worker_started", pid=os.getpid(), clock=built.server.version)
     built.host.serve(built.server)
     built.saver.save()
     built.log.write("worker_finished", steps=built.server.version, reason="done")

@@ -8,6 +8,7 @@ it arises; at the end the parameters' SHA-256 must be the recorded one.
 Synchronous runs have no schedule to choose: they are simply run again.
 """
 
+import dataclasses
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from paceline.events.read import History
 from paceline.events.schema import ServerRow
 from paceline.ids import Rank, Step
 from paceline.plan.catalog import Channel
-from paceline.plan.plan import Device, Plan
+from paceline.plan.plan import Device, Plan, Transport
 from paceline.sync.admission import Held
 from paceline.sync.assignment import Share
 from paceline.transport.ports import Slots
@@ -60,7 +61,17 @@ def replay(
             "this run recorded no steps, so there is nothing to replay",
             "make the run with --events full (the default)",
         )
-    if channel_of(plan.mode) is Channel.STORE:
+    channel = channel_of(plan.mode)
+    if channel is not Channel.STORE and plan.transport not in (Transport.SHM, Transport.NONE):
+        if plan.num_workers > 2:
+            raise PacelineError(
+                f"gloo and NCCL choose the order in which {plan.num_workers} workers' gradients are summed, "
+                "and no log says which",
+                "to prove a synchronous run bit by bit, make it with --mode ssgd --transport shm",
+            )
+        if channel is Channel.TORCH:  # of two numbers there is one sum: ddp computes what ssgd computes
+            plan = dataclasses.replace(plan, mode="ssgd")
+    if channel is Channel.STORE:
         return _Replay(plan, history, recorded_sha256, on_update).run()
     return _run_again(plan, history, recorded_sha256)
 
@@ -107,7 +118,9 @@ class _Replay:
             if recorded is None:
                 continue  # the worker stopped before it finished this step
             share = Share.at(row.position, self._plan.num_workers)
-            loss = self._source.compute(self._replicas[row.rank], share)
+            replica = self._replicas[row.rank]
+            loss = self._source.compute(replica, share)
+            replica.arena.buffers_to_gradients()
             self._gradients += 1
             if not same_bits(loss, recorded):
                 return (

@@ -26,7 +26,11 @@ class WorkerSaver:
         self._every, self._total = plan.checkpoint_every, plan.steps
         self._who = f"worker-{rank}"
         self._replica, self._strategy, self._root, self._log = replica, strategy, root, log
-        self._due = plan.checkpoint_every
+        self.begin_at(Clock(0))
+
+    def begin_at(self, clock: Clock) -> None:
+        """Steps begin here; the first checkpoint is due a whole period later."""
+        self._due = clock + self._every
 
     def maybe_save(self, finished: Clock, outcome: Outcome) -> None:
         is_due = self._every > 0 and finished >= self._due
@@ -61,7 +65,7 @@ class ServerSaver:
     def __init__(self, plan: Plan, server: ParameterServer, *, root: Path, log: Log) -> None:
         self._every = plan.checkpoint_every * plan.num_workers
         self._server, self._root, self._log = server, root, log
-        self._due = self._every
+        self._due = server.version + self._every
 
     def maybe_save(self) -> None:
         if self._every > 0 and self._server.version >= self._due:

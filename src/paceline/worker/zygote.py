@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.errors import PacelineError, PeerLostError
+from paceline.errors import ExitCode, PacelineError, PeerLostError
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.plan.codec import Json, loads
@@ -245,15 +245,18 @@ def _live(seat: Seat, who: str, body: Callable[[Seat, Callable[[Report], None]],
     except PacelineError as error:
         print(f"error: {error.what}\nhint: {error.hint}", file=sys.stderr)
         secondary = isinstance(error, PeerLostError)
-        tell({"ev": "error", "who": who, "what": error.what, "hint": error.hint, "secondary": secondary})
-        return int(error.exit_code)
+        code = int(error.exit_code)
+        fault = {"what": error.what, "hint": error.hint, "exit_code": code, "secondary": secondary}
+        tell({"ev": "error", "who": who, **fault})
+        return code
     except Exception as error:
         # Any failure of a user's task ends here: the log has the traceback, the launcher the summary.
         traceback.print_exc()
         what = f"{type(error).__name__}: {error}"[:500]
         hint = f"the traceback is in {seat.run_dir}/logs/{who}.log"
-        tell({"ev": "error", "who": who, "what": what, "hint": hint, "secondary": False})
-        return 5
+        code = int(ExitCode.TRAINING_FAILED)
+        tell({"ev": "error", "who": who, "what": what, "hint": hint, "exit_code": code, "secondary": False})
+        return code
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""The documentation, and the few lines of code that keep it true."""

@@ -1,0 +1,335 @@
+"""How are the reference pages made? From the code's own tables, so that they cannot disagree.
+
+`python -m docs.generate` (or `make docs`) writes docs/reference. `pages()` is the
+same text in memory; a test compares it with the files. The text depends on the
+code alone: not on the machine, the terminal or the day.
+"""
+
+import inspect
+import re
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+
+import click
+
+from docs.messages import messages
+from docs.tables import code, prose, table
+from paceline import errors
+from paceline.cli.commands import COMMANDS
+from paceline.cli.main import cli
+from paceline.cli.options import COMMON
+from paceline.config.keys import KEYS, Key
+from paceline.environ import RESERVED
+from paceline.errors import ExitCode, PacelineError
+from paceline.events.schema import COLUMN_KINDS, PHASES, PLAIN_KINDS, SCHEMA, ServerRow, StepRow
+from paceline.laws import catalog as laws_catalog
+from paceline.laws.law import Law
+from paceline.plan.catalog import MODE_ALIASES, MODES, OPTIMIZERS, TASKS, TRANSPORTS, Mode
+
+FOLDER = Path(__file__).parent / "reference"
+_NOTE = "<!-- Written by `make docs` from the code. Do not edit. -->"
+
+_EXIT_CODES = {
+    ExitCode.OK: "it did what was asked",
+    ExitCode.INTERNAL: "a bug in paceline; a report was written, and the message names the file",
+    ExitCode.USAGE: "the command line cannot be read: an unknown command or flag",
+    ExitCode.BAD_CONFIG: "a setting is wrong; every problem is listed with its place and a hint",
+    ExitCode.NOT_READY: "this machine lacks something the command needs",
+    ExitCode.TRAINING_FAILED: "a run started and could not finish, or there is nothing to work on",
+    ExitCode.DEGRADED: "reserved: no command ends with it yet",
+    ExitCode.UNREACHABLE: "reserved: no command ends with it yet",
+    ExitCode.GATE_FAILED: "what was to be proved does not hold: a law is broken, a replay parts from its run",
+    ExitCode.INTERRUPTED: "stopped by Ctrl-C; `train` leaves a checkpoint to resume from",
+    ExitCode.TERMINATED: "stopped by SIGTERM; `train` leaves a checkpoint to resume from",
+}
+_CHANNELS = {
+    "alone": "nobody",
+    "collective": "everybody, by all-reduce",
+    "torch": "everybody, by torch's own process group",
+    "store": "a parameter server, by push and pull",
+}
+
+
+def pages() -> dict[str, str]:
+    """The text of every generated page, by file name."""
+    made = {
+        "cli.md": _cli(),
+        "config.md": _config(),
+        "errors.md": _errors(),
+        "events.md": _events(),
+        "exit-codes.md": _exit_codes(),
+        "laws.md": _laws(),
+        "modes.md": _modes(),
+    }
+    return {name: "\n".join([_NOTE, "", *lines]).rstrip() + "\n" for name, lines in made.items()}
+
+
+def _cli() -> list[str]:
+    lines = [
+        "# Commands",
+        "",
+        "Data goes to stdout, talk to stderr. What each exit code means is in",
+        "[exit codes](exit-codes.md); the settings of `train` and `plan` are explained in",
+        "[configuration](config.md).",
+        "",
+        *table(
+            ("command", "what it does"), ((f"[`{n}`](#paceline-{n})", row[2]) for n, row in COMMANDS.items())
+        ),
+        "",
+        "## Flags of every command",
+        "",
+        "Accepted before and after the command's name.",
+        "",
+        *_option_table(_common_options()),
+    ]
+    context = click.Context(cli, info_name="paceline")
+    common = {option.name for option in _common_options()}
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None, f"{name} is in the table of commands"
+        arguments = [p.make_metavar(context) for p in command.params if isinstance(p, click.Argument)]
+        options = [p for p in command.params if isinstance(p, click.Option) and p.name not in common]
+        own = [option for option in options if option.name not in KEYS or len(options) < len(KEYS)]
+        lines += [
+            "",
+            f"## paceline {name}",
+            "",
+            code(" ".join(["paceline", name, *arguments, "[OPTIONS]"])),
+            "",
+            inspect.cleandoc(command.help or ""),
+            "",
+        ]
+        if len(own) < len(options):
+            lines += ["Every [setting](config.md) is a flag of it.", ""]
+        lines += _option_table(own) if own else ["No further flags."]
+    return lines
+
+
+def _common_options() -> list[click.Option]:
+    @click.command()
+    def probe() -> None: ...
+
+    for add in COMMON:
+        add(probe)
+    return [p for p in probe.params if isinstance(p, click.Option)]
+
+
+def _option_table(options: Iterable[click.Option]) -> list[str]:
+    return table(("flag", "meaning"), ((_flag(option), option.help or "") for option in options))
+
+
+def _flag(option: click.Option) -> str:
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    if option.is_flag:
+        return code(names)
+    if isinstance(option.type, click.Choice):
+        return code(f"{names} {'|'.join(map(str, option.type.choices))}")
+    return code(f"{names} {option.metavar or option.type.name.upper()}")
+
+
+def _config() -> list[str]:
+    lines = [
+        "# Configuration",
+        "",
+        "Each setting is a flag, a variable and a key of a YAML or TOML file (`--config FILE`).",
+        "A flag beats a variable, a variable beats the file. `--set KEY=VALUE` is a flag for any key.",
+        "Durations are written as `10ms`, `0.5s`, `2m`, `1h`; a bare number is seconds.",
+        "",
+        *table(
+            ("key", "default", "meaning"),
+            ((f"[`{key.name}`](#{key.name})", key.default, key.help) for key in KEYS.values()),
+        ),
+    ]
+    for key in KEYS.values():
+        lines += ["", f"## {key.name}", "", key.help, "", *_key_rows(key)]
+    names = " and ".join(code(name) for name in sorted(RESERVED))
+    lines += ["", "## Variables that are not settings", "", f"{names} are reserved and set no key."]
+    return lines
+
+
+def _key_rows(key: Key) -> list[str]:
+    rows = [("flag", code(key.flag)), ("variable", code(key.variable)), ("kind", key.kind.value)]
+    if key.allowed:
+        rows.append(("allowed", key.allowed))
+    rows += [("default", key.default), ("example", code(key.example))]
+    return [f"- {name}: {prose(text)}" for name, text in rows]
+
+
+def _events() -> list[str]:
+    lines = [
+        "# Events",
+        "",
+        f"A run's `events.jsonl`, schema `{SCHEMA}`. Line 1 is the header: `schema`, `run`, `plan` (hash),",
+        "`t0_ns`, `started_unix_s`. Every further line is an object with `kind` and `who` (`worker-0`,",
+        "`server-0`, `launcher`). What the numbers mean together is in",
+        "[what is measured](../concepts/what-is-measured.md).",
+        "",
+        "## Plain events",
+        "",
+        "Each also has `at_ns`.",
+        "",
+        *table(("kind", "meaning"), ((code(kind), text) for kind, text in PLAIN_KINDS.items())),
+        "",
+        "## Events in columns",
+        "",
+        "Frequent events are written many at a time: `rows` says how many, `columns` holds one list per",
+        "field, or one value where all rows have the same.",
+    ]
+    for kind, row in (("steps", StepRow), ("server", ServerRow)):
+        assert COLUMN_KINDS[kind] == row._fields, f"{kind} has the fields of {row.__name__}"
+        lines += ["", f"### {kind}", "", inspect.cleandoc(row.__doc__ or ""), ""]
+        lines += table(("field", "type", "meaning"), _fields(row))
+    phases = ", ".join(code(phase) for phase in PHASES)
+    lines += ["", f"The phases of a step, in this order, add up to its duration: {phases}."]
+    return lines
+
+
+def _fields(row: type) -> list[tuple[str, str, str]]:
+    """A field's meaning is the comment behind it, or the one above it."""
+    found: list[tuple[str, str, str]] = []
+    above = ""
+    for line in map(str.strip, inspect.getsource(row).splitlines()):
+        field = re.fullmatch(r"(\w+): (\w+)(?:  # (.*))?", line)
+        if field is not None:
+            found.append((code(field[1]), field[2], field[3] or above))
+        above = f"{above} {line[1:].strip()}".strip() if line.startswith("#") else ""
+    return found
+
+
+def _exit_codes() -> list[str]:
+    rows = ((str(int(exit_code)), _EXIT_CODES[exit_code]) for exit_code in ExitCode)
+    return [
+        "# Exit codes",
+        "",
+        "Scripts may rely on them. With `--json` an error is one object on stdout:",
+        '`{"schema": "paceline.error/1", "ok": false, "error": {"exit_code": …, "problems": […]}}`.',
+        "",
+        *table(("code", "meaning"), rows),
+        "",
+        "Which error ends with which code is in [errors](errors.md).",
+    ]
+
+
+def _errors() -> list[str]:
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PacelineError)
+    ]
+    lines = [
+        "# Errors",
+        "",
+        "An error says what happened, with the value seen, and then what to do:",
+        "",
+        "```text",
+        "error: --num-workers: num_workers is 0, but it must be from 1 to 1024",
+        "hint: set num_workers to 2, for example",
+        "```",
+        "",
+        "Wrong settings are all reported at once, each with its place (a flag, a variable, or file and",
+        "line). Anything that is not listed here is a bug in paceline (exit code 1).",
+        "",
+        *table(
+            ("error", "exit code", "meaning"),
+            (
+                (code(kind.__name__), str(int(kind.exit_code)), inspect.cleandoc(kind.__doc__ or ""))
+                for kind in kinds
+            ),
+        ),
+        "",
+        "## Messages",
+        "",
+        "`…` stands for what is only known when it happens.",
+    ]
+    found = messages(frozenset(kind.__name__ for kind in kinds))
+    for name, group in groupby(found, key=lambda message: message.error):
+        rows = ((m.what, m.hint, code(m.where)) for m in group)
+        lines += ["", f"### {name}", "", *table(("what it says", "hint", "raised in"), rows)]
+    return lines
+
+
+def _laws() -> list[str]:
+    lines = [
+        "# Laws",
+        "",
+        "`paceline laws` checks them all, `paceline laws --mode ssp` those of one mode. How a law is",
+        "checked is in [laws](../concepts/laws.md). A law with several modes is checked once for each,",
+        "as `U3.asgd`.",
+    ]
+    for module in dict.fromkeys(law.check.__module__ for law in laws_catalog.LAWS):
+        mine = [law for law in laws_catalog.LAWS if law.check.__module__ == module]
+        lines += ["", f"## {module.rpartition('.')[2]}", "", _first_line(mine[0]), ""]
+        lines += table(("law", "what holds", "modes", "checked"), map(_law_row, mine))
+    return lines
+
+
+def _first_line(law: Law) -> str:
+    module = inspect.getmodule(law.check)
+    assert module is not None, f"law {law.id} is defined in a module"
+    return (module.__doc__ or "").splitlines()[0]
+
+
+def _law_row(law: Law) -> tuple[str, str, str, str]:
+    how = "on real processes" if law.starts_processes else "in virtual time"
+    return code(law.id), law.what, ", ".join(law.modes), how
+
+
+def _modes() -> list[str]:
+    return [
+        "# Modes, tasks and optimizers",
+        "",
+        "What they mean and which to take: [modes](../concepts/modes.md),",
+        "[choose a mode](../guides/choose-a-mode.md).",
+        "",
+        "## Modes",
+        "",
+        *table(
+            (
+                "mode",
+                "what happens",
+                "a worker talks to",
+                "transports, best first",
+                "its own settings",
+                "rate",
+            ),
+            (_mode_row(mode) for mode in MODES.values()),
+        ),
+        "",
+        "Aliases: " + ", ".join(f"`{alias}` is `{mode}`" for alias, mode in MODE_ALIASES.items()) + ".",
+        "A class of your own is named as `module:Class`; see",
+        "[your own strategy](../guides/your-own-strategy.md).",
+        "",
+        "## Laws of each mode",
+        "",
+        *table(
+            ("mode", "laws"),
+            ((code(m), ", ".join(case.id for case in laws_catalog.cases(m))) for m in MODES),
+        ),
+        "",
+        "## Tasks",
+        "",
+        *table(("task", "what it is"), ((code(name), text) for name, text in TASKS.items())),
+        "",
+        "A class of your own is named as `module:Class`; see [your own task](../guides/your-own-task.md).",
+        "",
+        "## Optimizers",
+        "",
+        "`--optimizer` takes " + ", ".join(map(code, OPTIMIZERS)) + "; without it the task brings its own.",
+    ]
+
+
+def _mode_row(mode: Mode) -> tuple[str, ...]:
+    transports = ", ".join(code(t.value) for t in TRANSPORTS[mode.channel])
+    own = ", ".join(code(name) for name in sorted(mode.options)) or "none"
+    rate = "divided by N" if mode.sums_updates else "as given"
+    return code(mode.name), mode.summary, _CHANNELS[mode.channel.value], transports, own, rate
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+        print(f"wrote docs/reference/{name}")
+
+
+if __name__ == "__main__":
+    main()

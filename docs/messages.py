@@ -1,0 +1,52 @@
+"""Which messages can the product raise? Read from the source, without running it.
+
+Every `raise SomeError("what", "hint")` whose two parts are written out there is
+found; what is only known at run time shows as an ellipsis.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import paceline
+
+PARTS = 2  # what happened, and what to do
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Message:
+    error: str
+    where: str
+    what: str
+    hint: str
+
+
+def messages(errors: frozenset[str]) -> list[Message]:
+    """All messages of these error classes, sorted."""
+    root = Path(paceline.__file__).parent
+    found = set[Message]()
+    for path in sorted(root.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found.update(_in_tree(tree, errors, path.relative_to(root).as_posix()))
+    return sorted(found)
+
+
+def _in_tree(tree: ast.AST, errors: frozenset[str], where: str) -> Iterator[Message]:
+    for call in ast.walk(tree):
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in errors):
+            continue
+        parts = [text for argument in call.args if (text := _text(argument)) is not None]
+        if len(parts) == PARTS:
+            yield Message(call.func.id, where, *parts)
+
+
+def _text(node: ast.expr) -> str | None:
+    """The text of a literal or an f-string; None for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values
+        ).replace("……", "…")
+    return None

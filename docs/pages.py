@@ -1,0 +1,84 @@
+"""What is on a page: its headings, its links, and the blocks that are to be run?
+
+A comment above a code block says what a test does with it; readers never see it:
+
+    <!-- save as my_task.py -->           the block becomes this file
+    <!-- run -->                          the block is run with bash and must succeed
+    <!-- run, exit code 8 -->             … must end with this code
+    <!-- run, prints: bit by bit -->      … must succeed and print this
+
+The blocks of one page are run in order, in one fresh folder.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+_FENCE = re.compile(r"^(?:<!-- (?P<order>.*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+_HEADING = re.compile(r"^#{1,6} +(.*?) *$", re.M)
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    text: str
+    exit_code: int = 0
+    prints: str = ""
+
+
+Order = Save | Run
+
+
+def all_pages() -> list[Path]:
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def orders(text: str) -> Iterator[Order]:
+    """What is to be done with the blocks of a page, in order."""
+    for block in _FENCE.finditer(text):
+        order = block["order"] or ""
+        if order.startswith("save as "):
+            yield Save(order.removeprefix("save as "), block["text"])
+        elif order.startswith("run, exit code "):
+            yield Run(block["text"], exit_code=int(order.removeprefix("run, exit code ")))
+        elif order.startswith("run, prints: "):
+            yield Run(block["text"], prints=order.removeprefix("run, prints: "))
+        elif order == "run":
+            yield Run(block["text"])
+        else:
+            assert not order.startswith(("run", "save")), f"nobody knows what {order!r} means"
+
+
+def links(text: str) -> list[str]:
+    """The targets of all links, outside of code."""
+    return _LINK.findall(_without_code(text))
+
+
+def anchors(text: str) -> set[str]:
+    """What `#…` may name on this page, as GitHub makes it from the headings."""
+    found: set[str] = set()
+    for heading in _HEADING.findall(_without_blocks(text)):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number, free = 0, slug
+        while free in found:
+            number += 1
+            free = f"{slug}-{number}"
+        found.add(free)
+    return found
+
+
+def _without_blocks(text: str) -> str:
+    return _FENCE.sub("", text)
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", _without_blocks(text))

@@ -1,0 +1,43 @@
+"""Does what the pages tell you to type work? Saved and run as a reader would, in a fresh folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from docs.pages import ROOT, Run, Save, all_pages, orders
+
+PAGES = [page for page in all_pages() if any(orders(page.read_text(encoding="utf-8")))]
+IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
+    for order in orders(page.read_text(encoding="utf-8")):
+        match order:
+            case Save(name, text):
+                (tmp_path / name).write_text(text, encoding="utf-8")
+            case Run(text, exit_code, prints):
+                done = _bash(text, tmp_path)
+                said = f"{text}\n{done.stdout}\n{done.stderr}"
+                assert done.returncode == exit_code, said
+                assert prints in " ".join(said.split()), said  # lines are wrapped to the terminal's width
+
+
+def test_the_readme_and_the_guides_are_run() -> None:
+    guides = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "guides").glob("*.md")}
+    assert {"README.md", *guides} <= set(IDS)
+
+
+def _bash(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    binaries = Path(sys.executable).parent
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        cwd=folder,
+        env={**mine, "PATH": f"{binaries}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,76 @@
+"""Does every link lead somewhere, and does every page that the code names exist?"""
+
+import re
+from pathlib import Path
+
+import pytest
+from docs.pages import ROOT, all_pages, anchors, links
+
+PAGES = all_pages()
+IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
+MAKE_TARGET = re.compile(r"\bmake ([a-z][a-z-]*)\b")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_no_link_is_dead(page: Path) -> None:
+    dead = [link for link in links(page.read_text(encoding="utf-8")) if not _leads_somewhere(page, link)]
+    assert not dead
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, todo = set[Path](), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        targets = (_target(page, link)[0] for link in links(page.read_text(encoding="utf-8")))
+        todo += [target for target in targets if target.suffix == ".md" and target.exists()]
+    assert set(PAGES) <= reached
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    named = {
+        name
+        for path in (ROOT / "src").rglob("*.py")
+        for name in re.findall(r"\bdocs/[\w/.-]+\.md", path.read_text(encoding="utf-8"))
+    }
+    assert named, "the code points to its documentation"
+    assert not [name for name in sorted(named) if not (ROOT / name).exists()]
+
+
+def test_every_make_target_is_documented_and_every_documented_one_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.M))
+    named = {t for page in PAGES for t in MAKE_TARGET.findall(_code_of(page))}
+    assert named <= targets
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert targets <= set(MAKE_TARGET.findall(contributing))
+
+
+def test_decisions_are_numbered_without_a_gap_and_say_what_was_rejected() -> None:
+    decisions = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    assert [int(path.name[:4]) for path in decisions] == list(range(1, len(decisions) + 1))
+    for path in decisions:
+        headings = anchors(path.read_text(encoding="utf-8"))
+        assert {"context", "decision", "consequences", "rejected"} <= headings, path.name
+
+
+def _leads_somewhere(page: Path, link: str) -> bool:
+    if re.match(r"https?://|mailto:", link):
+        return True  # not ours to check: tests make no requests
+    target, anchor = _target(page, link)
+    if not target.exists():
+        return False
+    return not anchor or anchor in anchors(target.read_text(encoding="utf-8"))
+
+
+def _target(page: Path, link: str) -> tuple[Path, str]:
+    name, _, anchor = link.partition("#")
+    return (page.parent / name).resolve() if name else page, anchor
+
+
+def _code_of(page: Path) -> str:
+    """All inline code and code blocks: there `make x` is a command, elsewhere it may be a sentence."""
+    text = page.read_text(encoding="utf-8")
+    return "\n".join(re.findall(r"```.*?^```|`[^`\n]+`", text, re.M | re.S))

@@ -1,0 +1,79 @@
+"""Is the reference what the code says, and is everything in it?"""
+
+import inspect
+
+import pytest
+from docs.pages import ROOT, anchors
+
+from paceline import errors
+from paceline.cli.commands import COMMANDS
+from paceline.config.keys import KEYS
+from paceline.errors import ExitCode, PacelineError
+from paceline.events.schema import COLUMN_KINDS, PLAIN_KINDS
+from paceline.plan.catalog import MODES, TASKS
+
+FOLDER = ROOT / "docs" / "reference"
+Pages = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def made() -> Pages:
+    from docs.generate import pages  # imports torch, through the laws: not while tests are collected
+
+    return pages()
+
+
+def test_the_generated_pages_are_up_to_date(made: Pages) -> None:
+    written = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
+    stale = [name for name in sorted({*made, *written}) if made.get(name) != written.get(name)]
+    assert not stale, "docs/reference is out of date: run `make docs`"
+
+
+def test_making_the_pages_again_gives_the_same_text(made: Pages) -> None:
+    from docs.generate import pages
+
+    assert pages() == made
+
+
+def test_every_command_has_a_section(made: Pages) -> None:
+    assert {f"paceline-{name}" for name in COMMANDS} <= anchors(made["cli.md"])
+
+
+def test_every_setting_has_a_section_with_its_flag_and_variable(made: Pages) -> None:
+    page = made["config.md"]
+    assert set(KEYS) <= anchors(page)
+    for key in KEYS.values():
+        assert f"`{key.flag}`" in page
+        assert f"`{key.variable}`" in page
+
+
+def test_every_event_and_every_field_is_explained(made: Pages) -> None:
+    page = made["events.md"]
+    for name in (*PLAIN_KINDS, *(field for fields in COLUMN_KINDS.values() for field in fields)):
+        assert f"| `{name}` |" in page
+    assert set(COLUMN_KINDS) <= anchors(page)
+
+
+def test_every_exit_code_has_a_meaning(made: Pages) -> None:
+    for exit_code in ExitCode:
+        assert f"\n| {int(exit_code)} | " in made["exit-codes.md"]
+
+
+def test_every_error_is_listed(made: Pages) -> None:
+    kinds = [k for _, k in inspect.getmembers(errors, inspect.isclass) if issubclass(k, PacelineError)]
+    for kind in kinds:
+        assert f"| `{kind.__name__}` | {int(kind.exit_code)} | " in made["errors.md"]
+
+
+def test_every_law_is_listed(made: Pages) -> None:
+    from paceline.laws.catalog import LAWS
+
+    for law in LAWS:
+        assert f"| `{law.id}` | " in made["laws.md"]
+
+
+def test_every_mode_and_task_is_listed_and_every_mode_is_explained(made: Pages) -> None:
+    for name in (*MODES, *TASKS):
+        assert f"| `{name}` | " in made["modes.md"]
+    explained = (ROOT / "docs" / "concepts" / "modes.md").read_text(encoding="utf-8")
+    assert set(MODES) <= anchors(explained)
