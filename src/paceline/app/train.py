@@ -58,7 +58,7 @@ def train(
         if warm is None:
             launcher.close()
     result = _conclude(plan, run_dir, ended, log, wall_s=monotonic_s() - started_s)
-    if result["stopped_early"]:
+    if result["stopped_early"] and asked_by:  # whoever holds the launcher can also ask it to stop
         result["stopped_by"] = asked_by[0]
     (run_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
     return result

@@ -38,9 +38,15 @@ class Release:
 
 
 class Rule(Protocol):
-    """Which of the held updates are admitted, given the clocks of the active workers."""
+    """Two questions, asked again whenever a clock has moved."""
 
-    def admit(self, held: list[Held], clocks: dict[Rank, Clock]) -> tuple[tuple[Held, ...], ...]: ...
+    def admit(self, held: list[Held], clocks: dict[Rank, Clock]) -> tuple[tuple[Held, ...], ...]:
+        """Which of the held updates are applied now, in which groups?"""
+        ...
+
+    def may_start(self, clock: Clock, clocks: dict[Rank, Clock]) -> bool:
+        """May a worker with this clock, whose update is applied, read and start its next step?"""
+        ...
 
 
 def slowest(clocks: dict[Rank, Clock]) -> Clock | None:
@@ -55,10 +61,11 @@ class Bounded:
     bound: int | None
 
     def admit(self, held: list[Held], clocks: dict[Rank, Clock]) -> tuple[tuple[Held, ...], ...]:
+        return tuple((h,) for h in held if self.may_start(Clock(h.index + 1), clocks))
+
+    def may_start(self, clock: Clock, clocks: dict[Rank, Clock]) -> bool:
         low = slowest(clocks)
-        if self.bound is None or low is None:
-            return tuple((h,) for h in held)
-        return tuple((h,) for h in held if h.index <= low + self.bound - 1)
+        return self.bound is None or low is None or clock - low <= self.bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,9 @@ class Barrier:
             return ()
         return (tuple(h for h in held if h.index == first),)
 
+    def may_start(self, clock: Clock, clocks: dict[Rank, Clock]) -> bool:
+        return True
+
 
 @dataclass(slots=True)
 class Admission:
@@ -86,11 +96,13 @@ class Admission:
     rule: Rule
     clocks: dict[Rank, Clock]  # of the workers that take part; those that left are gone
     held: dict[Rank, Held] = field(default_factory=dict)
+    waiting: list[Rank] = field(default_factory=list)  # nothing of theirs is held; they want to read
 
     def join(self, rank: Rank, clock: Clock) -> Release:
         """A worker has started (or resumed) with `clock` gradients behind it, and wants to read."""
         self.clocks[rank] = clock
-        return Release(readers=(rank,))
+        self.waiting.append(rank)
+        return self._release()
 
     def push(self, rank: Rank) -> Release:
         assert rank in self.clocks, f"worker {rank} pushed before it joined"
@@ -107,7 +119,10 @@ class Admission:
 
     def furthest(self) -> Clock:
         """The largest clock, counting the step that a worker is in as finished."""
-        ends = (clock + (rank not in self.held) for rank, clock in self.clocks.items())
+        ends = (
+            clock + (rank not in self.held and rank not in self.waiting)
+            for rank, clock in self.clocks.items()
+        )
         return Clock(max(ends, default=0))
 
     def gap(self, index: Step) -> int:
@@ -116,9 +131,12 @@ class Admission:
         return 0 if low is None else max(0, index - low)
 
     def _release(self) -> Release:
-        waiting = sorted(self.held.values(), key=lambda h: (h.index, h.rank))
-        groups = self.rule.admit(waiting, self.clocks)
-        released = [h.rank for group in groups for h in group]
-        for rank in released:
-            del self.held[rank]
-        return Release(groups, tuple(r for r in released if r in self.clocks))
+        held = sorted(self.held.values(), key=lambda h: (h.index, h.rank))
+        groups = self.rule.admit(held, self.clocks)
+        for applied in (h for group in groups for h in group):
+            del self.held[applied.rank]
+            self.waiting.append(applied.rank)
+        self.waiting = [rank for rank in self.waiting if rank in self.clocks]
+        readers = tuple(r for r in self.waiting if self.rule.may_start(self.clocks[r], self.clocks))
+        self.waiting = [rank for rank in self.waiting if rank not in readers]
+        return Release(groups, readers)

@@ -9,6 +9,7 @@ Synchronous runs have no schedule to choose: they are simply run again.
 """
 
 import dataclasses
+import dataclasses
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -142,7 +143,8 @@ class _Replay:
 
 
 def _run_again(plan: Plan, history: History, recorded: str) -> Verdict:
-    again = run_virtual(plan)
+    steps = max(len(rows) for rows in history.steps.values())  # fewer than planned when it was stopped
+    again = run_virtual(dataclasses.replace(plan, steps=steps))
     for error in again.errors:
         if error is not None:
             raise error
@@ -151,7 +153,7 @@ def _run_again(plan: Plan, history: History, recorded: str) -> Verdict:
     parted = _first_difference(history, again.history)
     if parted is None and final != recorded:
         parted = f"every loss agrees, but the final parameters hash to {final[:16]}…, not {recorded[:16]}…"
-    return Verdict(parted is None, plan.steps, gradients, final, parted)
+    return Verdict(parted is None, steps, gradients, final, parted)
 
 
 def _first_difference(recorded: History, again: History) -> str | None:
