@@ -9,7 +9,6 @@ Synchronous runs have no schedule to choose: they are simply run again.
 """
 
 import dataclasses
-import dataclasses
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,0 +1,89 @@
+"""Do all modes obey all laws, and do the laws find the mistakes they are there for?"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.launchers.local import LocalLauncher
+from paceline.laws.catalog import LAWS, Case, cases
+from paceline.laws.lab import Lab
+from paceline.laws.run import check
+
+ROOT = Path(__file__).parents[2]
+ALL = list(cases(None))
+
+
+@pytest.mark.parametrize("case", ALL, ids=[case.id for case in ALL])
+def test_law(case: Case, launcher: LocalLauncher) -> None:
+    result = check(case, Lab(case.mode, None, launcher))
+    assert result.ok, f"{result.what}: {result.measured}"
+
+
+def test_there_are_the_laws_that_were_promised() -> None:
+    promised = [
+        *(f"U{n}" for n in range(1, 7)),
+        *(f"S{n}" for n in range(1, 7)),
+        *(f"A{n}" for n in range(1, 7)),
+        *(f"P{n}" for n in range(1, 8)),
+        "P7b",
+        *(f"L{n}" for n in range(1, 7)),
+    ]
+    ids = {case.id.split(".")[0] for case in ALL}
+    assert set(promised) <= ids
+    assert len(ALL) >= 35
+    assert len({case.id for case in ALL}) == len(ALL)
+
+
+# subject, the mode it claims to be, laws it must break, laws it must still obey
+BROKEN = [
+    (
+        "WrongSign",
+        "ssgd",
+        {"U2.ssgd", "U3.ssgd", "S1", "S2.ssgd"},
+        {"U1.ssgd", "U4.ssgd", "U5.ssgd", "U6.ssgd"},
+    ),
+    ("SumNotMean", "ssgd", {"U2.ssgd", "S1", "S2.ssgd"}, {"U1.ssgd", "U3.ssgd", "U4.ssgd"}),
+    (
+        "PerParameterCounter",
+        "localsgd",
+        {"L4", "L4.post", "L5"},
+        {"U1.localsgd", "U3.localsgd", "L1.sgd", "L3"},
+    ),
+    ("ApplyOnPush", "ssp", {"P3", "U6.ssp"}, {"P1", "P2", "P4", "P5", "U2.ssp", "U3.ssp"}),
+    ("OffByOne", "ssp", {"P1", "P3", "U6.ssp"}, {"P4", "P5", "U2.ssp", "U3.ssp"}),
+    ("LostUpdate", "asgd", {"U2.asgd", "U3.asgd", "A1", "A4"}, {"A2", "A3", "A5", "A6"}),
+]
+
+
+@pytest.mark.parametrize(("subject", "mode", "broken", "kept"), BROKEN, ids=[row[0] for row in BROKEN])
+def test_a_broken_strategy_breaks_the_right_laws(
+    subject: str, mode: str, broken: set[str], kept: set[str]
+) -> None:
+    results = {
+        case.id: check(case, Lab(mode, f"tests.fixtures.broken:{subject}"))
+        for case in cases(mode)
+        if not case.law.starts_processes
+    }
+    assert broken <= set(results)
+    assert kept <= set(results)
+    failed = {law for law, result in results.items() if not result.ok}
+    assert broken <= failed, {law: results[law].measured for law in broken - failed}
+    assert not kept & failed, {law: results[law].measured for law in kept & failed}
+
+
+def test_the_command_reports_a_broken_strategy_of_the_users_own() -> None:
+    command = ["laws", "--json", "--mode", "tests.fixtures.broken:ApplyOnPush", "--like", "ssp"]
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline", *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 8, done.stderr
+    answer = json.loads(done.stdout)
+    assert {"P3", "U6.ssp"} <= set(answer["data"]["broken"])
+    assert {"id", "what", "ok", "measured"} <= set(answer["data"]["laws"][0])
+
+
+def test_every_law_says_what_it_is_about() -> None:
+    assert all(law.what and law.modes for law in LAWS)
