@@ -15,17 +15,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from paceline.clock import Clock
 from paceline.events.log import MemoryLog
 from paceline.events.read import History
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Links, ServerSide, Strategy
-from paceline.tasks.port import Task
+from paceline.strategies.port import Links
 from paceline.transport.in_process import InProcessCollective, InProcessStore, Meeting
-from paceline.transport.ports import Answer, ParameterStore
+from paceline.transport.ports import Answer, Collective, ParameterStore
 from paceline.transport.turns import Turns
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
@@ -63,25 +61,34 @@ class WorkerGoneError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Incidents:
+    """What happens to whom (by rank) beyond the plan."""
+
+    silent_after: Mapping[int, int]
+    leaves_after: Mapping[int, int]
+    stops_after: Mapping[int, int]
+    starts_at_s: Mapping[int, float]
+    wrap_store: Wrap
+    after_step: AfterStep
+
+
 class _Control:
-    rank: Rank
-    replica: Replica
-    silent_after: int | None
-    leaves_after: int | None
-    stops_after: int | None
-    after_step: AfterStep | None
-    finished: list[int]
+    """The supervisor of one virtual worker: lets the incidents happen."""
+
+    def __init__(self, rank: Rank, replica: Replica, incidents: _Incidents) -> None:
+        self._rank, self._replica, self._incidents = rank, replica, incidents
+        self._finished = 0
 
     def wants_stop(self) -> bool:
-        return self.stops_after is not None and self.finished[0] + 1 >= self.stops_after
+        stops_after = self._incidents.stops_after.get(self._rank)
+        return stops_after is not None and self._finished + 1 >= stops_after
 
     def finished_step(self, steps: int, loss: float) -> None:
-        self.finished[0] = steps
-        if self.after_step is not None:
-            self.after_step(self.rank, steps, self.replica)
-        if self.silent_after is not None and steps >= self.silent_after:
+        self._finished = steps
+        self._incidents.after_step(self._rank, steps, self._replica)
+        if steps == self._incidents.silent_after.get(self._rank):
             raise WorkerGoneError
-        if self.leaves_after is not None and steps >= self.leaves_after:
+        if steps == self._incidents.leaves_after.get(self._rank):
             raise _LeavesError
 
 
@@ -92,69 +99,75 @@ def run_virtual(
     leaves_after: Mapping[int, int] | None = None,
     stops_after: Mapping[int, int] | None = None,
     starts_at_s: Mapping[int, float] | None = None,
-    wrap_store: Wrap | None = None,
-    after_step: AfterStep | None = None,
+    wrap_store: Wrap = lambda _, store: store,
+    after_step: AfterStep = lambda *_: None,
 ) -> VirtualRun:
     """Run the plan. After so many of its steps, a worker vanishes, leaves, or asks all to stop."""
-    set_up_torch(plan)
-    kind = strategy_class(plan.mode)
-    channel = channel_of(plan.mode)
-    turns, log, task = Turns(), MemoryLog(), build_task(plan)
-    run = VirtualRun(History(run=plan.run))
-    server = _server(plan, task, kind, log, turns) if channel is Channel.STORE else None
-    run.server = server.replica if server is not None else None
-    meeting, answers = Meeting(plan.num_workers), dict[Rank, Answer]()
+    incidents = _Incidents(
+        silent_after or {}, leaves_after or {}, stops_after or {}, starts_at_s or {}, wrap_store, after_step
+    )
+    return _Cluster(plan, incidents).run()
 
-    def live(rank: Rank) -> None:
-        turns.sleep((starts_at_s or {}).get(rank, 0.0))
-        store: ParameterStore | None = None
-        collective = None
-        if server is not None:
-            store = InProcessStore(server, rank, answers, turns=turns, timeout_s=plan.timeout_s)
-            store = store if wrap_store is None else wrap_store(rank, store)
-        else:
-            collective = InProcessCollective(meeting, rank, turns=turns, timeout_s=plan.timeout_s)
-        links = Links(rank=rank, world_size=plan.num_workers, collective=collective, store=store)
-        replica = Replica(plan, task, torch.device("cpu"), turns)
-        run.replicas[rank] = replica
-        strategy: Strategy = kind(plan, links)
-        strategy.prepare(replica, StepClock(0))
-        worker = Worker(
-            plan=plan,
+
+class _Cluster:
+    def __init__(self, plan: Plan, incidents: _Incidents) -> None:
+        set_up_torch(plan)
+        self._plan, self._incidents = plan, incidents
+        self._kind = strategy_class(plan.mode)
+        self._turns, self._log, self._task = Turns(), MemoryLog(), build_task(plan)
+        self._run = VirtualRun(History(run=plan.run))
+        self._meeting, self._answers = Meeting(plan.num_workers), dict[Rank, Answer]()
+        self._server: ParameterServer | None = None
+        if channel_of(plan.mode) is Channel.STORE:
+            self._server = ParameterServer(
+                plan, self._new_replica(), self._kind, log=self._log, clock=self._turns
+            )
+            self._run.server = self._server.replica
+
+    def run(self) -> VirtualRun:
+        done = self._run
+        ranks = [Rank(rank) for rank in range(self._plan.num_workers)]
+        done.errors = self._turns.run([partial(self._live, rank) for rank in ranks])
+        done.elapsed_s = self._turns.now_ns() / 1e9
+        done.history.steps, done.history.server = self._log.steps, self._log.server
+        return done
+
+    def _live(self, rank: Rank) -> None:
+        """One worker from its start to its end."""
+        try:
+            self._turns.sleep(self._incidents.starts_at_s.get(rank, 0.0))
+            worker = self._new_worker(rank)
+            worker.strategy.prepare(worker.replica, StepClock(0))
+            with suppress(_LeavesError):
+                worker.run(StepClock(0))
+            worker.strategy.close()
+        finally:
+            self._run.ended_s[rank] = self._turns.now_ns() / 1e9
+
+    def _new_worker(self, rank: Rank) -> Worker:
+        replica = self._run.replicas[rank] = self._new_replica()
+        return Worker(
+            plan=self._plan,
             rank=rank,
             replica=replica,
-            strategy=strategy,
-            source=GradientSource(plan, task, torch.device("cpu"), turns),
-            clock=turns,
-            log=log.of(rank),
-            control=_Control(
-                rank,
-                replica,
-                (silent_after or {}).get(rank),
-                (leaves_after or {}).get(rank),
-                (stops_after or {}).get(rank),
-                after_step,
-                [0],
-            ),
+            strategy=self._kind(self._plan, self._links(rank)),
+            source=GradientSource(self._plan, self._task, torch.device("cpu"), self._turns),
+            clock=self._turns,
+            log=self._log.of(rank),
+            control=_Control(rank, replica, self._incidents),
             saver=NoSaver(),
         )
-        with suppress(_LeavesError):
-            worker.run(StepClock(0))
-        strategy.close()
 
-    def live_and_note_the_end(rank: Rank) -> None:
-        try:
-            live(rank)
-        finally:
-            run.ended_s[rank] = turns.now_ns() / 1e9
+    def _links(self, rank: Rank) -> Links:
+        turns, timeout_s = self._turns, self._plan.timeout_s
+        collective: Collective | None = None
+        store: ParameterStore | None = None
+        if self._server is None:
+            collective = InProcessCollective(self._meeting, rank, turns=turns, timeout_s=timeout_s)
+        else:
+            plain = InProcessStore(self._server, rank, self._answers, turns=turns, timeout_s=timeout_s)
+            store = self._incidents.wrap_store(rank, plain)
+        return Links(rank=rank, world_size=self._plan.num_workers, collective=collective, store=store)
 
-    bodies = [partial(live_and_note_the_end, Rank(rank)) for rank in range(plan.num_workers)]
-    run.errors = turns.run(bodies)
-    run.elapsed_s = turns.now_ns() / 1e9
-    run.history.steps, run.history.server = log.steps, log.server
-    return run
-
-
-def _server(plan: Plan, task: Task, kind: type[ServerSide], log: MemoryLog, clock: Clock) -> ParameterServer:
-    replica = Replica(plan, task, torch.device("cpu"), clock)
-    return ParameterServer(plan, replica, kind, log=log, clock=clock)
+    def _new_replica(self) -> Replica:
+        return Replica(self._plan, self._task, torch.device("cpu"), self._turns)
