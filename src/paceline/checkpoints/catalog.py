@@ -41,7 +41,7 @@ def newest_complete(root: Path, num_workers: int) -> Checkpoint | None:
     for folder in sorted(root.glob("at-*"), reverse=True):
         try:
             return _read(folder, num_workers)
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             continue  # incomplete or damaged: the one before it is looked at instead
     return None
 

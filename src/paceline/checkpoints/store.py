@@ -41,7 +41,7 @@ def read_snapshot(folder: Path, who: str) -> Snapshot:
     """The participant's snapshot, verified."""
     try:
         facts = facts_of(folder, who)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise PacelineError(
             f"the checkpoint {folder} is damaged: {error}",
             f"remove {folder} and resume from the checkpoint before it",

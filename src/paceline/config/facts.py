@@ -38,12 +38,11 @@ def look_up_facts(config: TrainConfig) -> Facts:
 def module_exists(name: str, path: Iterable[str]) -> bool:
     """Like importlib.util.find_spec, which would execute the packages that hold the module."""
     places: Iterable[str] | None = list(path)
-    full = ""
     for part in name.split("."):
         if places is None or not part.isidentifier():
             return False
-        full = f"{full}.{part}".lstrip(".")
-        spec = PathFinder.find_spec(full, list(places))
+        # By its last name: by the full one, a folder without __init__.py needs its parent imported.
+        spec = PathFinder.find_spec(part, list(places))
         if spec is None:
             return False
         places = spec.submodule_search_locations

@@ -21,7 +21,10 @@ FLUSH_ROWS = 4096
 def write_header(path: Path, *, run: str, plan: str, t0_ns: int, started_unix_s: float) -> None:
     """Begin a log; later parts of a resumed run append another header-less stretch."""
     header = {"schema": SCHEMA, "run": run, "plan": plan, "t0_ns": t0_ns, "started_unix_s": started_unix_s}
-    if not path.exists():
+    if path.exists():
+        # Half a line of a writer that was killed: what comes now must not be glued to it.
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    if not path.exists() or path.stat().st_size == 0:
         path.write_text(json.dumps(header) + "\n")
 
 
@@ -36,6 +39,10 @@ class Log(Protocol):
     def add_step(self, row: StepRow) -> None: ...
 
     def add_server(self, row: ServerRow) -> None: ...
+
+    def flush(self) -> None:
+        """What was added is in the log even if this process is killed now."""
+        ...
 
     def close(self) -> None: ...
 
@@ -64,6 +71,8 @@ class MemoryLog:
 
     def add_server(self, row: ServerRow) -> None:
         self.server.append(row)
+
+    def flush(self) -> None: ...
 
     def close(self) -> None: ...
 

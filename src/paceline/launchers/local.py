@@ -121,6 +121,8 @@ class LocalLauncher:
             case "exited":
                 who = str(message["who"])
                 log = os.path.join(run_dir, "logs", f"{who}.log")
+                if message["by_us"]:
+                    ended.ledger.end(who, log=log)
                 ended.ledger.exit(who, int(str(message["code"])), last_step=self._last_step(who), log=log)
 
     def _last_step(self, who: str) -> int | None:

@@ -17,6 +17,7 @@ class Failure:
     hint: str
     is_consequence: bool
     exit_code: ExitCode = ExitCode.TRAINING_FAILED
+    by_signal: bool = False
 
 
 @dataclass(slots=True)
@@ -29,6 +30,11 @@ class Ledger:
         """A participant said itself what went wrong."""
         self.failures.append(failure)
 
+    def end(self, who: str, *, log: str) -> None:
+        """We ended a participant ourselves, as it did not end after another one had failed."""
+        what = f"{who} did not answer any more and was ended"
+        self.failures.append(Failure(who, what, f"its log is {log}", is_consequence=True))
+
     def exit(self, who: str, code: int, *, last_step: int | None, log: str) -> None:
         """A process ended. A negative code is a signal; it cannot have reported that itself."""
         if code == 0 or any(f.who == who for f in self.failures):
@@ -40,11 +46,12 @@ class Ledger:
         else:
             what = f"{who} ended with exit code {code}{where}"
             hint = f"its log is {log}"
-        self.failures.append(Failure(who, what, hint, is_consequence=False))
+        self.failures.append(Failure(who, what, hint, is_consequence=False, by_signal=code < 0))
 
     def cause(self) -> Failure | None:
         """What the user should hear about; None when all went well."""
-        for failure in self.failures:
-            if not failure.is_consequence:
-                return failure
-        return self.failures[0] if self.failures else None
+        # A kill comes from outside, so whatever the others then ran into (torch's DDP calls it by many
+        # names) is its consequence, even if they reported it first.
+        killed = [f for f in self.failures if f.by_signal]
+        own = [f for f in self.failures if not f.is_consequence]
+        return next(iter([*killed, *own, *self.failures]), None)

@@ -69,7 +69,7 @@ class TcpStore:
             self._connection = self._connect(self._slots.gradients.nbytes)
         except OSError as error:
             raise PeerLostError(
-                f"the parameter server at {self._address.host}:{self._address.port} cannot be reached: {error}",
+                f"no parameter server answers at {self._address.host}:{self._address.port}: {error}",
                 "look at server-0.log",
             ) from error
         return self._slots

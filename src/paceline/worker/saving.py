@@ -40,6 +40,7 @@ class WorkerSaver:
             self.save(finished)
 
     def save(self, finished: Clock) -> None:
+        self._log.flush()  # first: a checkpoint must never be ahead of the log
         snapshot = self._replica.snapshot()
         skeleton, tensors = split(self._strategy.snapshot(), "strategy")
         facts = {**snapshot.facts, "strategy": skeleton, "clock": finished}
@@ -50,9 +51,24 @@ class WorkerSaver:
 
 
 class NoSaver:
-    """Behind a parameter server a worker has nothing of its own to save."""
+    """Saves nothing, as in virtual time."""
 
     def maybe_save(self, finished: Clock, outcome: Outcome) -> None: ...
+
+
+class RowSaver:
+    """Behind a parameter server a worker has nothing of its own to save but its rows.
+
+    The server's checkpoint counts a gradient as done; so that its row is not lost
+    when all are killed, it does not wait in memory if there are checkpoints.
+    """
+
+    def __init__(self, plan: Plan, log: Log) -> None:
+        self._has_checkpoints, self._log = plan.checkpoint_every > 0, log
+
+    def maybe_save(self, finished: Clock, outcome: Outcome) -> None:
+        if self._has_checkpoints:
+            self._log.flush()
 
 
 def restore_worker(replica: Replica, strategy: Strategy, saved: Snapshot) -> Clock:
@@ -73,6 +89,7 @@ class ServerSaver:
             self.save()
 
     def save(self) -> None:
+        self._log.flush()  # first: a checkpoint must never be ahead of the log
         folder = folder_at(self._root, self._server.version)
         write_snapshot(folder, "server-0", self._server.snapshot())
         self._log.write("checkpoint", path=folder.name, step=self._server.version)

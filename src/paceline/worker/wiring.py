@@ -33,7 +33,7 @@ from paceline.worker.control import ControlBlock, WorkerControl
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
 from paceline.worker.replica import Replica
-from paceline.worker.saving import NoSaver, ServerSaver, WorkerSaver, restore_worker
+from paceline.worker.saving import RowSaver, ServerSaver, WorkerSaver, restore_worker
 from paceline.worker.server import ParameterServer
 
 
@@ -111,7 +111,7 @@ def build_worker(seat: Seat, rank: Rank) -> BuiltWorker:
     channel = channel_of(plan.mode)
     strategy: Strategy = strategy_class(plan.mode)(plan, _links(seat, rank, channel, device, clock))
     log = open_log(plan, seat.run_dir, f"worker-{rank}", clock)
-    saver: WorkerSaver | NoSaver = NoSaver()
+    saver: WorkerSaver | RowSaver = RowSaver(plan, log)
     first = StepClock(0)
     if channel is not Channel.STORE:
         saver = WorkerSaver(plan, rank, replica, strategy, root=seat.checkpoints, log=log)

@@ -67,6 +67,7 @@ class Zygote:
         self._children: dict[int, str] = {}  # pid -> participant
         self._seat: Seat | None = None
         self._kill_at_s: float | None = None
+        self._killed: set[int] = set()  # pids of those who did not end by themselves
         self._reports: dict[int, _Reports] = {}  # by pid
         self._selector = selectors.DefaultSelector()
         self._selector.register(orders, selectors.EVENT_READ, self._read_orders)
@@ -122,7 +123,7 @@ class Zygote:
         channel = channel_of(plan.mode)
         task_class(plan.task)  # imported here, once; one that cannot be is refused here, and not N times
         self._seat = _make_seat(plan, run_dir, channel, order.get("resume_from"))
-        self._kill_at_s = None
+        self._kill_at_s, self._killed = None, set()
         if channel is Channel.STORE:
             self._fork("server-0", serve)
         for rank in range(plan.num_workers):
@@ -163,7 +164,7 @@ class Zygote:
             code = os.waitstatus_to_exitcode(status)
             self._hear_out(pid)
             self._report_progress()
-            self._tell("exited", who=who, code=code, pid=pid)
+            self._tell("exited", who=who, code=code, pid=pid, by_us=pid in self._killed)
             if code != 0:
                 self._abort()
             if not self._children:
@@ -197,6 +198,7 @@ class Zygote:
     def _kill_all(self) -> None:
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)
+        self._killed |= set(self._children)
 
     def _report_progress(self) -> None:
         if self._seat is not None:

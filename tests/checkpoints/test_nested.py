@@ -1,0 +1,72 @@
+"""Does an optimizer's state survive the way through JSON and safetensors, whatever its shape?"""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from paceline.checkpoints.nested import join, split
+
+_tensors = st.builds(
+    lambda shape, dtype: torch.arange(torch.Size(shape).numel()).to(dtype).reshape(shape),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bool]),
+)
+_leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | _tensors
+_keys = st.text() | st.integers() | st.sampled_from(["list", "dict", "__tensor__", "state.0"])
+_nested = st.recursive(
+    _leaves,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_keys, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def same(one: Any, other: Any) -> bool:  # Any: nested state
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict) and list(one) == list(other) and all(same(one[k], other[k]) for k in one)
+        )
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+@given(_nested)
+def test_any_nested_state_comes_back_as_it_was(state: Any) -> None:  # Any: nested state
+    skeleton, tensors = split(state)
+    assert same(join(json.loads(json.dumps(skeleton)), tensors), state)
+
+
+def test_tuples_come_back_as_lists_which_is_all_that_json_knows() -> None:
+    skeleton, tensors = split({"betas": (0.9, 0.999)})
+    assert join(skeleton, tensors) == {"betas": [0.9, 0.999]}
+
+
+def test_torchs_own_optimizer_goes_on_from_what_came_back() -> None:
+    own = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([own], lr=0.1)
+    own.grad = torch.ones(3)
+    optimizer.step()
+    skeleton, tensors = split(optimizer.state_dict())
+    again = torch.optim.Adam([own], lr=0.7)
+    again.load_state_dict(join(json.loads(json.dumps(skeleton)), tensors))
+    assert same(again.state_dict()["state"], optimizer.state_dict()["state"])
+    assert again.param_groups[0]["lr"] == 0.1
+
+
+def test_what_json_cannot_hold_is_refused_when_saving() -> None:
+    with pytest.raises(AssertionError, match=r"state\.schedule is a function"):
+        split({"schedule": lambda: 1})
+
+
+def test_a_saved_tensor_is_a_copy() -> None:
+    live = torch.ones(2)
+    _, tensors = split({"m": live})
+    live.zero_()
+    assert tensors["state.m"].tolist() == [1.0, 1.0]

@@ -1,0 +1,99 @@
+"""Does a run that was stopped in order end with the bits of one that was not?"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fixtures.plans import small_plan
+from tests.fixtures.runs import RealRun, Watching, real, resumed
+
+from paceline.app.train import resumable, train
+from paceline.errors import PacelineError
+from paceline.launchers.local import LocalLauncher
+from paceline.plan.codec import dumps
+from paceline.plan.plan import OptimizerChoice, Plan, StrategyOptions, Transport
+from paceline.worker.replay import replay
+
+STEPS = 60
+ADAM = OptimizerChoice(name="adam", lr=0.01)
+LOCKSTEP = StrategyOptions(staleness=0)
+
+
+def stopped_and_resumed(plan: Plan, run_dir: Path, launcher: LocalLauncher) -> RealRun:
+    first = real(plan, run_dir, launcher, stop_at=3)
+    assert first.result["stopped_early"] is True
+    assert len(first.positions()) < plan.total_gradients
+    again = resumed(run_dir, launcher)
+    assert again.result["stopped_early"] is False
+    assert again.positions() == list(range(plan.total_gradients))
+    return again
+
+
+def plan_of(mode: str, **changes: object) -> Plan:
+    return small_plan(mode, steps=STEPS, pace_s=0.005, optimizer=ADAM, **changes)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        plan_of("single"),
+        plan_of("ssgd"),
+        plan_of("ssgd", task_options={"batch_norm": True}),
+        plan_of("ssgd", transport=Transport.GLOO),
+        plan_of("ddp"),
+        plan_of("ps"),
+        plan_of("ps", transport=Transport.TCP, num_workers=3),
+        plan_of("localsgd"),
+        plan_of("ssp", strategy=LOCKSTEP),
+        plan_of("ssp", strategy=LOCKSTEP, num_workers=3),
+    ],
+    ids=lambda plan: f"{plan.mode}-{plan.transport.value}-{plan.num_workers}",
+)
+def test_a_stopped_and_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(
+    plan: Plan, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    again = stopped_and_resumed(plan, tmp_path / "stopped", launcher)
+    through = real(replace(plan, pace_s=0.0), tmp_path / "through", launcher)
+    assert again.sha256 == through.sha256
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        plan_of("asgd", num_workers=3),
+        plan_of("asgd", transport=Transport.TCP),
+        plan_of("ssp", strategy=StrategyOptions(staleness=2)),
+        plan_of("ssp", strategy=StrategyOptions(staleness=None)),
+        plan_of("ps"),
+        plan_of("ssgd"),
+        plan_of("localsgd"),
+    ],
+    ids=lambda plan: f"{plan.mode}-{plan.transport.value}-{plan.strategy.staleness}",
+)
+def test_a_stopped_and_resumed_run_replays_bit_by_bit(
+    plan: Plan, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    again = stopped_and_resumed(plan, tmp_path, launcher)
+    verdict = replay(plan, again.history, again.sha256)
+    assert verdict.is_equal, verdict.parted
+    assert verdict.gradients == plan.total_gradients
+
+
+def test_a_run_may_be_stopped_and_resumed_more_than_once(launcher: LocalLauncher, tmp_path: Path) -> None:
+    plan = plan_of("asgd")
+    real(plan, tmp_path, launcher, stop_at=3)
+    _, checkpoint = resumable(tmp_path)
+    second = train(plan, tmp_path, Watching(launcher, stop_at=30), warm=launcher, resume_from=checkpoint)
+    assert second["stopped_early"] is True
+    last = resumed(tmp_path, launcher)
+    assert last.positions() == list(range(plan.total_gradients))
+    assert len(last.history.sessions) == 2
+    assert replay(plan, last.history, last.sha256).is_equal
+
+
+def test_a_run_that_left_no_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(dumps(small_plan("ssgd")))
+    with pytest.raises(PacelineError) as caught:
+        resumable(tmp_path)
+    assert "no complete checkpoint" in caught.value.what
+    assert "--checkpoint-every" in caught.value.hint

@@ -1,0 +1,31 @@
+"""What do tests share? One warm helper process per test session, and a clean torch after each test."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from paceline.launchers.local import LocalLauncher
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[LocalLauncher]:
+    """Starts worker processes; torch is imported once for all tests that share it."""
+    with chdir(ROOT):  # the helper imports `tests.fixtures.tasks:…` from where it was started
+        warm = LocalLauncher()
+    with warm:
+        yield warm
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_it_was() -> Iterator[None]:
+    """Virtual runs set torch's default dtype, as a worker does for its whole process."""
+    yield
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_default_dtype(torch.float32)

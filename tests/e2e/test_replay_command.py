@@ -1,0 +1,75 @@
+"""Does `paceline replay` prove a run, and find a forged one?"""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.fixtures.command import paceline
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded") / "run"
+    args = ["--mode", "asgd", "--steps", "60", "--straggler", "worker=1,factor=2", "--pace", "1ms"]
+    assert paceline("train", *args, "--run-dir", str(folder)).code == 0
+    return folder
+
+
+def copied(run_dir: Path, folder: Path, **result: object) -> Path:
+    for name in ("plan.json", "events.jsonl", "result.json"):
+        (folder / name).write_text((run_dir / name).read_text())
+    forged = {**json.loads((run_dir / "result.json").read_text()), **result}
+    (folder / "result.json").write_text(json.dumps(forged))
+    return folder
+
+
+def test_a_true_record_is_proven(run_dir: Path) -> None:
+    done = paceline("replay", str(run_dir), "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["schema"] == "paceline.replay/1"
+    verdict = done.data()
+    assert verdict["is_equal"] is True
+    assert (verdict["updates"], verdict["gradients"], verdict["parted"]) == (120, 120, None)
+    said = json.loads((run_dir / "result.json").read_text())["state_sha256"]
+    assert verdict["state_sha256"] == said["server-0"]
+
+
+def test_a_forged_result_is_found_out(run_dir: Path, tmp_path: Path) -> None:
+    forged = copied(run_dir, tmp_path, state_sha256={"server-0": "f" * 64})
+    done = paceline("replay", str(forged))
+    assert done.code == 8
+    assert "the replay parts from the record: every loss agrees, but" in done.out
+
+
+def test_a_forged_loss_is_found_where_it_is(run_dir: Path, tmp_path: Path) -> None:
+    forged = copied(run_dir, tmp_path)
+    lines = (forged / "events.jsonl").read_text().splitlines()
+    for number, line in enumerate(lines):
+        event = json.loads(line)
+        if event.get("kind") == "steps" and event["who"] == "worker-1":
+            event["columns"]["loss"][3] += 1e-9
+            step = event["columns"]["step"][3]
+            lines[number] = json.dumps(event)
+            break
+    (forged / "events.jsonl").write_text("\n".join(lines) + "\n")
+    done = paceline("replay", str(forged), "--json")
+    assert done.code == 8
+    assert done.data()["parted"].startswith(f"worker-1, step {step},")
+
+
+def test_a_damaged_log_is_an_error_with_its_line(run_dir: Path, tmp_path: Path) -> None:
+    damaged = copied(run_dir, tmp_path)
+    lines = (damaged / "events.jsonl").read_text().splitlines()
+    lines[2] = lines[2][:-5]
+    (damaged / "events.jsonl").write_text("\n".join(lines) + "\n")
+    done = paceline("replay", str(damaged))
+    assert done.code not in (0, 8)
+    assert f"{damaged / 'events.jsonl'}:3: " in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_run_that_did_not_finish_says_how_to_finish_it(run_dir: Path, tmp_path: Path) -> None:
+    (copied(run_dir, tmp_path) / "result.json").unlink()
+    done = paceline("replay", str(tmp_path))
+    assert done.code not in (0, 8)
+    assert f"paceline train --resume {tmp_path}" in done.err

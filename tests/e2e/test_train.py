@@ -1,0 +1,145 @@
+"""Does `paceline train` do what a newcomer types first, in every mode and over every transport?"""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tests.fixtures.command import paceline, training
+
+from paceline.events.read import read_history
+from paceline.plan.catalog import MODES, TRANSPORTS
+from paceline.plan.codec import read
+from paceline.plan.plan import Transport
+
+EVERY = [
+    (mode.name, transport.value)
+    for mode in MODES.values()
+    for transport in TRANSPORTS[mode.channel]
+    if transport is not Transport.NCCL
+]
+RESULT_KEYS = {
+    "schema",
+    "paceline",
+    "run",
+    "run_dir",
+    "mode",
+    "task",
+    "num_workers",
+    "plan",
+    "wall_s",
+    "steps_s",
+    "stopped_early",
+    "metrics",
+    "state_sha256",
+    "steps",
+    "gradients",
+    "samples",
+    "loss",
+    "training_s",
+    "samples_per_s",
+    "phases_s",
+    "first_step_s",
+    "staleness",
+    "bytes",
+}
+
+
+@pytest.mark.parametrize(("mode", "transport"), EVERY, ids=["-".join(pair) for pair in EVERY])
+def test_ten_steps_of_xor_leave_a_complete_run_folder(mode: str, transport: str, tmp_path: Path) -> None:
+    workers = 1 if mode == "single" else 2
+    done = paceline(
+        *("train", "--task", "xor", "--mode", mode, "--num-workers", str(workers), "--steps", "10"),
+        *("--transport", transport, "--run-dir", "run", "--json"),
+        folder=tmp_path,
+    )
+    assert done.code == 0, done.err
+    assert done.err == ""
+    answer = json.loads(done.out)
+    assert (answer["schema"], answer["ok"]) == ("paceline.train/1", True)
+    assert set(answer["data"]) == {"run", "run_dir", "plan_hash", "result"}
+    result, run_dir = answer["data"]["result"], tmp_path / "run"
+    assert set(result) == RESULT_KEYS
+    assert result["schema"] == "paceline.result/1"
+    assert (result["mode"], result["gradients"], result["samples"]) == (mode, 10 * workers, 320 * workers)
+    assert 0 < result["metrics"]["test_loss"] < 1
+    assert (result["bytes"]["out"] > 0) == (mode != "single")
+    assert json.loads((run_dir / "result.json").read_text()) == result
+    assert read(run_dir / "plan.json").transport == transport
+    assert list(run_dir.glob("checkpoints/at-*/*.safetensors"))
+    history = read_history(run_dir / "events.jsonl")
+    positions = sorted(row.position for rows in history.steps.values() for row in rows)
+    assert positions == list(range(10 * workers))
+    assert not list(run_dir.glob(".rendezvous*"))
+
+
+def test_without_json_a_person_reads_a_summary(tmp_path: Path) -> None:
+    done = paceline("train", "--steps", "10", folder=tmp_path)
+    assert done.code == 0
+    assert "test_accuracy" in done.out
+    assert "training xor with 2 workers, mode ssgd" in done.err
+    assert (tmp_path / "runs" / "xor-ssgd" / "result.json").exists()
+
+
+def test_a_users_own_task_and_strategy_are_trained_from_their_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from paceline.laws.tasks import TinyTask\n"
+        "from paceline.strategies.ssgd import Ssgd\n\n\n"
+        "class MyTask(TinyTask):\n    lr = 0.05\n\n\n"
+        "class MyMode(Ssgd):\n    pass\n"
+    )
+    args = ["train", "--task", "mine:MyTask", "--steps", "5", "--json", "--transport", "shm"]
+    own = paceline(*args, "--mode", "mine:MyMode", folder=tmp_path)
+    assert own.code == 0, own.out
+    built_in = paceline(*args, "--mode", "ssgd", folder=tmp_path)
+    assert own.data()["result"]["state_sha256"] == built_in.data()["result"]["state_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["--task", "missing_module:Task"], 3, "missing_module"),
+        (["--task-option", "colour=red"], 3, "colour"),
+        (["--task", "tests.fixtures.tasks:ForgetfulTask"], 3, "has no loss, metrics"),
+        (["--task", "tests.fixtures.tasks:FailingTask"], 5, "ZeroDivisionError: this task cannot count"),
+    ],
+    ids=["no module", "no such option", "no methods", "raises"],
+)
+def test_a_mistake_in_a_task_is_told_in_words_and_never_as_a_traceback(
+    args: list[str], code: int, words: str, tmp_path: Path
+) -> None:
+    done = paceline("train", *args, "--steps", "3", "--run-dir", str(tmp_path / "run"))
+    assert done.code == code
+    assert words in done.err
+    assert "hint: " in done.err
+    assert "Traceback" not in done.err
+
+
+def test_events_off_leaves_a_result_without_a_record(tmp_path: Path) -> None:
+    done = paceline("train", "--steps", "5", "--events", "off", "--run-dir", "run", "--json", folder=tmp_path)
+    result = done.data()["result"]
+    assert "gradients" not in result
+    assert result["metrics"]
+    assert result["steps_s"] > 0
+    assert read_history(tmp_path / "run" / "events.jsonl").steps == {}
+
+
+def test_a_run_stopped_by_ctrl_c_is_resumed_to_its_end(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with training(run_dir, "--mode", "ssgd", "--steps", "300") as run:
+        run.send(signal.SIGINT)
+        assert run.end().code == 130
+    changed = paceline("train", "--resume", str(run_dir), "--steps", "7")
+    assert changed.code == 3
+    assert "steps cannot be changed when a run is resumed" in changed.err
+    done = paceline("train", "--resume", str(run_dir), "--json")
+    assert done.code == 0, done.err
+    result = done.data()["result"]
+    assert (result["gradients"], result["stopped_early"]) == (600, False)
+    assert paceline("replay", str(run_dir)).code == 0
+
+
+def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
+    done = paceline("train", "--resume", str(tmp_path))
+    assert done.code != 0
+    assert "plan.json" in done.err

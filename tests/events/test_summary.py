@@ -1,0 +1,95 @@
+"""Do the numbers of a result follow from the rows of its log?"""
+
+import pytest
+
+from paceline.events.read import History
+from paceline.events.schema import PHASES, ServerRow, StepRow
+from paceline.events.summary import LAST_LOSSES, end_ns, staleness, summarise
+
+S = 1_000_000_000
+
+
+def row(number: int, start_s: float = 0.0, loss: float = 1.0, **changes: object) -> StepRow:
+    """A step of one second: a tenth each of data and delay, two of forward, three of backward, wait, …"""
+    tenth = S // 10
+    made = StepRow(
+        step=number,
+        position=number,
+        start_ns=int(start_s * S),
+        data_ns=tenth,
+        forward_ns=2 * tenth,
+        backward_ns=3 * tenth,
+        delay_ns=tenth,
+        wait_ns=tenth,
+        comm_ns=tenth,
+        apply_ns=tenth,
+        loss=loss,
+        samples=4,
+        bytes_out=100,
+        bytes_in=50,
+        version=0,
+        synced=True,
+    )
+    return made._replace(**changes)  # type: ignore[arg-type]  # the names are StepRow's own
+
+
+def act(op: str, value: int, gap: int = 0, age_s: float = 0.0) -> ServerRow:
+    return ServerRow(op, 0, 0, 0, 0, 1, 0, value, gap, int(age_s * S))
+
+
+def test_counts_sums_and_rates() -> None:
+    history = History(t0_ns=-2 * S)
+    history.steps = {
+        0: [row(0, 0.0, 4.0), row(1, 1.0, 2.0)],
+        1: [row(0, 0.0, 3.0), row(1, 2.0, 1.0), row(2, 3.0, 5.0)],
+    }
+    found = summarise(history)
+    assert (found.steps, found.gradients, found.samples) == (2, 5, 20)
+    assert found.loss == pytest.approx(3.0)
+    assert found.training_s == pytest.approx(4.0)
+    assert found.samples_per_s == pytest.approx(5.0)
+    assert (found.bytes_out, found.bytes_in) == (500, 250)
+    assert found.first_step_s == pytest.approx(3.0)  # the helper began two seconds before
+    assert found.phases_s["backward"] == pytest.approx(1.5)
+    assert sum(found.phases_s.values()) == pytest.approx(5.0)
+    assert found.staleness is None
+
+
+def test_the_end_of_a_step_is_its_start_and_all_of_its_phases() -> None:
+    assert end_ns(row(0, 7.0)) == 8 * S
+    assert set(PHASES) == {name.removesuffix("_ns") for name in StepRow._fields[3:10]}
+
+
+def test_the_loss_is_that_of_the_last_steps_of_every_worker() -> None:
+    history = History()
+    early = [row(n, loss=1000.0) for n in range(5)]
+    history.steps = {r: early + [row(n, loss=2.0 + r) for n in range(LAST_LOSSES)] for r in (0, 1)}
+    assert summarise(history).loss == pytest.approx(2.5)
+
+
+def test_staleness_counts_only_what_was_applied() -> None:
+    rows = [act("read", 9), act("push", 9), *(act("apply", n, gap=n, age_s=1.0) for n in (0, 2, 2, 4))]
+    found = staleness(rows)
+    assert found is not None
+    assert (found.mean, found.max, found.max_gap, found.mean_age_s) == (2.0, 4, 4, 1.0)
+    assert found.histogram == {"0": 1, "2": 2, "4": 1}
+    assert staleness([act("read", 1)]) is None
+
+
+def test_a_pause_before_a_resume_is_no_training_time_and_what_was_undone_does_not_count() -> None:
+    history = History()
+    history.steps = {0: [row(n, float(n)) for n in range(5)]}
+    history.server = [act("apply", 0)._replace(step=n, version=n + 1) for n in range(5)]
+    history.resume(version=3, clocks=[3])
+    assert [r.step for r in history.steps[0]] == [0, 1, 2]
+    assert [r.version for r in history.server] == [1, 2, 3]
+    history.steps[0] += [row(n, 1000.0 + n) for n in range(3, 6)]
+    found = summarise(history)
+    assert found.gradients == 6
+    assert found.training_s == pytest.approx(3.0 + 3.0)
+
+
+def test_a_run_without_rows_adds_up_to_nothing() -> None:
+    found = summarise(History())
+    assert (found.gradients, found.loss, found.training_s, found.samples_per_s) == (0, None, 0.0, 0.0)
+    assert found.first_step_s is None

@@ -1,0 +1,93 @@
+"""Is every share of the work done exactly once, whoever takes it?"""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.sync.assignment import Assignment, FirstCome, Share, Static, as_ranges, from_ranges
+
+POSITIONS = st.sets(st.integers(0, 200))
+
+
+def all_taken(assignment: Assignment, num_workers: int, turns: list[int]) -> list[int]:
+    """What workers take when they ask in this order, and then all to the end."""
+    clocks, taken = [0] * num_workers, []
+    for turn in turns:
+        rank = turn % num_workers
+        if (position := assignment.next(rank, clocks[rank])) is not None:
+            taken.append(position)
+            clocks[rank] += 1
+    for rank in range(num_workers):
+        while (position := assignment.next(rank, clocks[rank])) is not None:
+            taken.append(position)
+            clocks[rank] += 1
+    return taken
+
+
+@given(workers=st.integers(1, 6), steps=st.integers(1, 10), turns=st.lists(st.integers(0, 5), max_size=80))
+def test_static_shares_are_each_taken_once_and_by_their_own_worker(
+    workers: int, steps: int, turns: list[int]
+) -> None:
+    assert sorted(all_taken(Static(workers, steps), workers, turns)) == list(range(workers * steps))
+    for rank in range(workers):
+        own = [Static(workers, steps).next(rank, clock) for clock in range(steps)]
+        assert own == [Share(rank, step).position(workers) for step in range(steps)]
+
+
+@given(
+    workers=st.integers(1, 6),
+    total=st.integers(0, 60),
+    done=st.sets(st.integers(0, 59)),
+    turns=st.lists(st.integers(0, 5), max_size=80),
+)
+def test_first_come_hands_out_what_is_not_done_once_and_in_order(
+    workers: int, total: int, done: set[int], turns: list[int]
+) -> None:
+    taken = all_taken(FirstCome(total, frozenset(done)), workers, turns)
+    assert taken == [position for position in range(total) if position not in done]
+
+
+def test_a_worker_that_asks_more_often_does_more_of_the_same_work() -> None:
+    shares = FirstCome(6)
+    assert [shares.next(0, clock) for clock in range(4)] == [0, 1, 2, 3]
+    assert [shares.next(1, 0), shares.next(1, 1), shares.next(1, 2)] == [4, 5, None]
+
+
+@given(position=st.integers(0, 10_000), workers=st.integers(1, 64))
+def test_a_share_and_its_position_name_each_other(position: int, workers: int) -> None:
+    share = Share.at(position, workers)
+    assert share.position(workers) == position
+    assert 0 <= share.rank < workers
+
+
+@given(POSITIONS)
+def test_positions_survive_the_way_through_ranges(positions: set[int]) -> None:
+    ranges = as_ranges(positions)
+    assert from_ranges(ranges) == positions
+    assert all(end < following for (_, end), (following, _) in itertools.pairwise(ranges))
+
+
+def test_a_contiguous_run_is_one_range_however_long() -> None:
+    assert as_ranges(range(100_000)) == [(0, 100_000)]
+    assert as_ranges([3, 1, 2, 7]) == [(1, 4), (7, 8)]
+
+
+@given(workers=st.integers(1, 5), steps=st.integers(1, 12), furthest=st.integers(0, 15))
+def test_static_work_that_is_stopped_ends_for_all_after_the_same_step(
+    workers: int, steps: int, furthest: int
+) -> None:
+    shares = Static(workers, steps)
+    shares.stop(furthest)
+    assert sorted(all_taken(shares, workers, [])) == list(range(workers * min(steps, furthest)))
+
+
+@given(total=st.integers(0, 30), taken=st.integers(0, 40), done=st.sets(st.integers(0, 29)))
+def test_first_come_work_that_is_stopped_hands_out_nothing_more(
+    total: int, taken: int, done: set[int]
+) -> None:
+    shares = FirstCome(total, frozenset(done))
+    for _ in range(taken):
+        shares.next(0, 0)
+    shares.stop(99)
+    assert shares.next(1, 0) is None

@@ -1,0 +1,51 @@
+"""Does every worker get its own samples, each once per epoch, whatever the batches?"""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.sync.samples import SampleStream, slice_of
+
+SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
+
+
+@given(samples=st.integers(1, 50), seed=st.integers(0, 2**63 - 1), epochs=st.integers(1, 4))
+def test_every_sample_is_seen_once_in_every_epoch(samples: int, seed: int, epochs: int) -> None:
+    stream = SampleStream(num_samples=samples, seed=seed)
+    for epoch in range(epochs):
+        assert sorted(stream.take(epoch * samples, samples)) == list(range(samples))
+
+
+@given(sizes=SIZES, steps=st.integers(1, 6))
+def test_the_slices_of_all_workers_tile_the_stream_without_gap_or_overlap(
+    sizes: list[int], steps: int
+) -> None:
+    end = 0
+    for step in range(steps):
+        for rank in range(len(sizes)):
+            start, count = slice_of(rank, step, sizes)
+            assert start == end
+            assert count == sizes[rank]
+            end += count
+
+
+@given(samples=st.integers(1, 20), start=st.integers(0, 60), count=st.integers(1, 70))
+def test_a_batch_may_straddle_epochs_and_reads_the_one_stream(samples: int, start: int, count: int) -> None:
+    whole = SampleStream(num_samples=samples, seed=3).take(0, start + count)
+    part = SampleStream(num_samples=samples, seed=3).take(start, count)
+    assert len(part) == count
+    assert np.array_equal(part, whole[start:])
+
+
+@given(starts=st.lists(st.integers(0, 400), min_size=1, max_size=12))
+def test_what_was_read_before_does_not_change_what_is_read(starts: list[int]) -> None:
+    reused = SampleStream(num_samples=30, seed=1)
+    for start in starts:
+        fresh = SampleStream(num_samples=30, seed=1)
+        assert np.array_equal(reused.take(start, 7), fresh.take(start, 7))
+
+
+def test_epochs_and_seeds_differ_from_each_other() -> None:
+    one, other = SampleStream(num_samples=100, seed=0), SampleStream(num_samples=100, seed=1)
+    assert not np.array_equal(one.take(0, 100), other.take(0, 100))
+    assert not np.array_equal(one.take(0, 100), one.take(100, 100))

@@ -1,0 +1,60 @@
+"""Is a user's own task found, and is every mistake in it said in words?"""
+
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import ConfigError, Problem
+from paceline.plan.plan import Option
+from paceline.tasks.load import load_class, load_task
+
+OWN = "tests.fixtures.tasks"
+
+
+def problem(name: str, **options: Option) -> Problem:
+    with pytest.raises(ConfigError) as caught:
+        load_task(name, seed=0, options=options)
+    (only,) = caught.value.problems
+    return only
+
+
+def test_a_task_is_found_in_the_folder_one_stands_in(tmp_path: Path) -> None:
+    (tmp_path / "task_of_a_user.py").write_text(
+        "from paceline.laws.tasks import TinyTask\n\nclass Mine(TinyTask):\n    lr = 0.7\n"
+    )
+    with chdir(tmp_path):
+        task = load_task("task_of_a_user:Mine", seed=4, options={"num_samples": 11})
+    assert len(task.samples()) == 11
+    assert vars(type(task))["lr"] == 0.7
+
+
+def test_a_missing_module_or_class_says_what_to_write() -> None:
+    for name in ("no_such_module:Task", f"{OWN}:NoSuchTask"):
+        found = problem(name)
+        assert found.what.startswith(f"task {name} cannot be loaded: ")
+        assert "--task module:Class" in found.hint
+
+
+def test_a_module_that_fails_to_import_something_says_so(tmp_path: Path) -> None:
+    (tmp_path / "needs_more.py").write_text("import a_package_nobody_has\n")
+    with chdir(tmp_path):
+        assert "a_package_nobody_has" in problem("needs_more:Task").what
+
+
+def test_missing_methods_are_all_named_at_once() -> None:
+    found = problem(f"{OWN}:ForgetfulTask")
+    assert found.what == f"task {OWN}:ForgetfulTask has no loss, metrics"
+    assert "five methods" in found.hint
+
+
+def test_an_option_the_task_does_not_know_is_named() -> None:
+    found = problem("xor", hiden=64)
+    assert "hiden" in found.what
+    assert "--task-option" in found.hint
+
+
+def test_what_is_no_class_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_class(f"{OWN}:NOT_A_CLASS", what="task")
+    assert caught.value.problems[0].what == f"{OWN}:NOT_A_CLASS is a int, not a class"

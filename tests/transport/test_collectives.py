@@ -1,0 +1,227 @@
+"""Do real processes that average a vector all end with the same bits, and survive the loss of one?"""
+
+import json
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from tests.fixtures.forks import fork, in_processes, values
+from torch import Tensor
+
+from paceline.clock import SystemClock
+from paceline.errors import PeerLostError
+from paceline.ids import Rank
+from paceline.transport.in_process import InProcessCollective, Meeting
+from paceline.transport.ports import Collective
+from paceline.transport.shm import SharedWorld
+from paceline.transport.shm_collective import BLOCK, SEMAPHORES, ShmCollective
+from paceline.transport.torch_dist import TorchCollective, join_group, ring_bytes
+from paceline.transport.turns import Turns
+
+ROUNDS = 3
+
+
+def own_vector(rank: int, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(numel, dtype=dtype, generator=torch.Generator().manual_seed(rank + 100))
+
+
+def mean_in_rank_order(world_size: int, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    total = own_vector(0, numel, dtype)
+    for rank in range(1, world_size):
+        total = total + own_vector(rank, numel, dtype)
+    return total / world_size
+
+
+def as_bytes(vector: Tensor) -> bytes:
+    return vector.numpy().tobytes()
+
+
+def new_world(parties: int) -> SharedWorld:
+    return SharedWorld(parties=parties, semaphores_each=SEMAPHORES, words_each=0)
+
+
+def shm(world: SharedWorld, rank: int, timeout_s: float = 20.0) -> ShmCollective:
+    torch.set_num_threads(1)
+    return ShmCollective(world, Rank(rank), clock=SystemClock(), timeout_s=timeout_s)
+
+
+def reduce_rounds(collective: Collective, numel: int, dtype: torch.dtype) -> bytes:
+    """Several averagings in a row; the last result, after checking that each began anew."""
+    vector = collective.allocate(numel, dtype)
+    assert bool((vector == 0).all()), "a fresh vector is zero"
+    for _ in range(ROUNDS):
+        vector.copy_(own_vector(collective.rank, numel, dtype))
+        collective.all_reduce_mean(vector)
+    return as_bytes(vector)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("numel", [1, 17, 960, 2 * BLOCK + 5])
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_over_shared_memory_every_process_gets_the_mean_in_rank_order(
+    world_size: int, numel: int, dtype: torch.dtype
+) -> None:
+    world = new_world(world_size)
+    said = in_processes(world_size, lambda rank: reduce_rounds(shm(world, rank), numel, dtype))
+    world.close()
+    assert set(values(said)) == {as_bytes(mean_in_rank_order(world_size, numel, dtype))}
+
+
+def test_over_shared_memory_everybody_gets_rank_zeros_vector() -> None:
+    world = new_world(3)
+
+    def body(rank: int) -> bytes:
+        collective = shm(world, rank)
+        vector = collective.allocate(40, torch.float64)
+        vector.copy_(own_vector(rank, 40, torch.float64))
+        traffic = collective.broadcast(vector)
+        assert (traffic.bytes_out, traffic.bytes_in) == ((640, 0) if rank == 0 else (0, 320))
+        return as_bytes(vector)
+
+    assert set(values(in_processes(3, body))) == {as_bytes(own_vector(0, 40, torch.float64))}
+    world.close()
+
+
+def test_several_vectors_of_one_world_do_not_touch_each_other() -> None:
+    world = new_world(2)
+
+    def body(rank: int) -> bytes:
+        collective = shm(world, rank)
+        first, second = collective.allocate(30, torch.float32), collective.allocate(7, torch.float64)
+        first.fill_(rank)
+        second.fill_(10 + rank)
+        collective.all_reduce_mean(second)
+        collective.all_reduce_mean(first)
+        return json.dumps([first.tolist(), second.tolist()]).encode()
+
+    expected = json.dumps([[0.5] * 30, [10.5] * 7]).encode()
+    assert values(in_processes(2, body)) == [expected, expected]
+    world.close()
+
+
+def test_a_peer_that_never_comes_is_an_error_after_the_timeout() -> None:
+    world = new_world(2)
+
+    def body(rank: int) -> bytes:
+        collective = shm(world, rank, timeout_s=0.2)
+        vector = collective.allocate(16, torch.float32)
+        if rank == 0:
+            collective.all_reduce_mean(vector)
+        return b"left"
+
+    waited, left = in_processes(2, body)
+    assert waited.error.startswith("PeerLostError: waited 0.2 s for the other workers")
+    assert left.value == b"left"
+    world.close()
+
+
+def test_an_abort_wakes_whoever_waits() -> None:
+    world = new_world(2)
+
+    def body(rank: int) -> bytes:
+        collective = shm(world, rank, timeout_s=600.0)
+        vector = collective.allocate(16, torch.float32)
+        if rank == 0:
+            collective.all_reduce_mean(vector)
+            return b"not reached"
+        world.wait(1, 0, 600.0, what="rank 0's arrival")
+        world.abort()
+        return b"aborted"
+
+    woken, aborted = in_processes(2, body, within_s=20)
+    assert woken.error.startswith("PeerLostError: the run was aborted while waiting")
+    assert aborted.value == b"aborted"
+    world.close()
+
+
+def test_who_arrives_after_an_abort_does_not_wait_either() -> None:
+    world = new_world(2)
+    world.abort()
+    late = fork(lambda: reduce_rounds(shm(world, 0, timeout_s=600.0), 16, torch.float32)).end(20)
+    assert late.error.startswith("PeerLostError: the run was aborted")
+    world.close()
+
+
+def over_gloo(rank: int, *, world_size: int, numel: int, folder: Path) -> bytes:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    join_group(
+        "gloo", store_path=str(folder / "meet"), rank=Rank(rank), world_size=world_size, timeout_s=20.0
+    )
+    collective = TorchCollective(device=torch.device("cpu"), clock=SystemClock(), timeout_s=20.0)
+    result = reduce_rounds(collective, numel, torch.float32)
+    vector = collective.allocate(numel, torch.float32)
+    vector.copy_(own_vector(rank, numel))
+    collective.broadcast(vector)
+    assert torch.equal(vector, own_vector(0, numel))
+    collective.close()
+    return result
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_over_gloo_every_process_gets_the_same_mean(world_size: int, tmp_path: Path) -> None:
+    body = partial(over_gloo, world_size=world_size, numel=1000, folder=tmp_path)
+    found = values(in_processes(world_size, body))
+    assert len(set(found)) == 1
+    mean = torch.frombuffer(bytearray(found[0]), dtype=torch.float32)
+    expected = mean_in_rank_order(world_size, 1000)
+    assert torch.allclose(mean, expected, rtol=0, atol=1e-6)
+    if world_size == 2:  # a + b commutes and a half is exact, so no order can differ
+        assert torch.equal(mean, expected)
+
+
+def test_over_gloo_a_peer_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    def body(rank: int) -> bytes:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        join_group("gloo", store_path=str(tmp_path / "meet"), rank=Rank(rank), world_size=2, timeout_s=2.0)
+        collective = TorchCollective(device=torch.device("cpu"), clock=SystemClock(), timeout_s=2.0)
+        vector = collective.allocate(16, torch.float32)
+        collective.all_reduce_mean(vector)
+        if rank == 1:
+            os._exit(0)  # without a word, as a crash would
+        collective.all_reduce_mean(vector)
+        return b"not reached"
+
+    survivor = in_processes(2, body)[0]
+    assert survivor.error.startswith("PeerLostError: a collective over torch.distributed failed")
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_in_process_and_shared_memory_give_the_same_bits_and_count_the_same_bytes(world_size: int) -> None:
+    numel = world_size * 16 * 5  # pieces of all ranks are then equal
+
+    def counted(collective: Collective) -> bytes:
+        vector = collective.allocate(numel, torch.float32)
+        vector.copy_(own_vector(collective.rank, numel))
+        traffic = collective.all_reduce_mean(vector)
+        return as_bytes(vector) + f" {traffic.bytes_out} {traffic.bytes_in}".encode()
+
+    world = new_world(world_size)
+    by_processes = values(in_processes(world_size, lambda rank: counted(shm(world, rank))))
+    world.close()
+    turns, meeting, by_turns = Turns(), Meeting(world_size), dict[int, bytes]()
+
+    def live(rank: int) -> None:
+        collective = InProcessCollective(meeting, Rank(rank), turns=turns, timeout_s=1.0)
+        by_turns[rank] = counted(collective)
+
+    assert turns.run([partial(live, rank) for rank in range(world_size)]) == [None] * world_size
+    assert [by_turns[rank] for rank in range(world_size)] == by_processes
+    assert by_processes[0].endswith(f" {ring_bytes(numel * 4, world_size)}".encode())
+
+
+def test_in_process_a_peer_that_never_comes_is_an_error_at_the_deadline() -> None:
+    turns, meeting = Turns(), Meeting(2)
+
+    def alone() -> None:
+        collective = InProcessCollective(meeting, Rank(0), turns=turns, timeout_s=5.0)
+        collective.all_reduce_mean(collective.allocate(16, torch.float32))
+
+    def absent() -> None:
+        turns.sleep(9.0)
+
+    errors = turns.run([alone, absent])
+    assert isinstance(errors[0], PeerLostError)
+    assert "waited 5 s for 1 other workers" in errors[0].what

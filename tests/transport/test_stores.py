@@ -1,0 +1,164 @@
+"""Does a parameter store carry every push once, whichever adapter it is, with a server of its own?"""
+
+import json
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from tests.fixtures.forks import Said, fork, in_processes, values
+from tests.fixtures.ledger_server import LedgerServer, work
+
+from paceline.clock import SystemClock
+from paceline.errors import PeerLostError
+from paceline.ids import Rank
+from paceline.transport.in_process import InProcessStore
+from paceline.transport.ports import Answer, ParameterStore
+from paceline.transport.shm_store import ShmStore, ShmStoreHost, store_world
+from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
+from paceline.transport.turns import Turns
+
+NUMEL, TOKEN = 48, b"a token"
+Live = Callable[[int, ParameterStore], bytes]
+
+
+def over_shm(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
+    """(workers' answers …, the server's answer)"""
+    world = store_world(num_workers)
+
+    def body(rank: int) -> bytes:
+        if rank < num_workers:
+            return live(rank, ShmStore(world, Rank(rank), clock=SystemClock(), timeout_s=20.0))
+        ShmStoreHost(world, numel=NUMEL, dtype=torch.float64).serve(server)
+        return told(server)
+
+    said = in_processes(num_workers + 1, body)
+    world.close()
+    return said
+
+
+def over_tcp(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address(*listener.getsockname())
+
+        def body(rank: int) -> bytes:
+            if rank < num_workers:
+                clock = SystemClock()
+                return live(rank, TcpStore(address, Rank(rank), token=TOKEN, clock=clock, timeout_s=20.0))
+            host = TcpStoreHost(
+                listener,
+                num_workers=num_workers,
+                numel=NUMEL,
+                dtype=torch.float64,
+                token=TOKEN,
+                timeout_s=20.0,
+            )
+            host.serve(server)
+            return told(server)
+
+        return in_processes(num_workers + 1, body)
+
+
+def in_one_process(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
+    turns, answers, said = Turns(), dict[Rank, Answer](), dict[int, Said]()
+
+    def body(rank: int) -> None:
+        store = InProcessStore(server, Rank(rank), answers, turns=turns, timeout_s=20.0)
+        said[rank] = Said(live(rank, store))
+
+    assert turns.run([partial(body, rank) for rank in range(num_workers)]) == [None] * num_workers
+    return [*(said[rank] for rank in range(num_workers)), Said(told(server))]
+
+
+def told(server: LedgerServer) -> bytes:
+    return json.dumps([server.version, server.total.tolist()]).encode()
+
+
+ADAPTERS = pytest.mark.parametrize("run", [over_shm, over_tcp, in_one_process])
+
+
+@ADAPTERS
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_every_push_arrives_once_and_bytes_are_counted_as_handed_over(
+    run: Callable[[int, Live, LedgerServer], list[Said]], num_workers: int
+) -> None:
+    said = run(num_workers, lambda _, store: work(store, NUMEL).encode(), LedgerServer(40, NUMEL))
+    *workers, server = values(said)
+    version, total = json.loads(server)
+    assert version == 40
+    assert total == [1.0] * 40 + [0.0] * 8
+    counted = [worker.decode().split() for worker in workers]
+    for pushes, _, bytes_out, _, _, bytes_in, *_ in counted:
+        assert int(bytes_out) == int(bytes_in) == int(pushes) * NUMEL * 8
+    assert sum(int(words[0]) for words in counted) == 40
+
+
+@ADAPTERS
+def test_a_worker_that_leaves_takes_nobody_with_it(
+    run: Callable[[int, Live, LedgerServer], list[Said]],
+) -> None:
+    def live(rank: int, store: ParameterStore) -> bytes:
+        return work(store, NUMEL, leaves_after=1 if rank == 0 else None).encode()
+
+    *workers, server = values(run(3, live, LedgerServer(30, NUMEL)))
+    assert workers[0].startswith(b"1 pushes")
+    version, total = json.loads(server)
+    assert version == sum(int(w.split()[0]) for w in workers) == 29  # the share it did not push is lost
+    assert sorted(total) == [0.0] * 19 + [1.0] * 29
+
+
+@ADAPTERS
+def test_a_wish_to_stop_reaches_the_server_and_nothing_pushed_is_lost(
+    run: Callable[[int, Live, LedgerServer], list[Said]],
+) -> None:
+    def live(rank: int, store: ParameterStore) -> bytes:
+        return work(store, NUMEL, stops_after=2 + rank).encode()
+
+    *workers, server = values(run(2, live, LedgerServer(40, NUMEL)))
+    version, total = json.loads(server)
+    assert 2 <= version <= 5
+    assert version == sum(int(w.split()[0]) for w in workers) == sum(total)
+    assert total == [1.0] * version + [0.0] * (NUMEL - version)
+
+
+def test_over_shared_memory_a_server_that_never_answers_is_an_error_after_the_timeout() -> None:
+    world = store_world(1)
+
+    def body() -> bytes:
+        store = ShmStore(world, Rank(0), clock=SystemClock(), timeout_s=0.2)
+        return work(store, NUMEL).encode()
+
+    said = fork(body).end()
+    assert said.error.startswith("PeerLostError: waited 0.2 s for the parameter server")
+    world.close()
+
+
+def test_over_shared_memory_an_abort_ends_worker_and_server() -> None:
+    world = store_world(1)
+
+    def body(rank: int) -> bytes:
+        if rank == 1:
+            ShmStoreHost(world, numel=NUMEL, dtype=torch.float64).serve(LedgerServer(4, NUMEL))
+            return b"not reached"
+        store = ShmStore(world, Rank(0), clock=SystemClock(), timeout_s=600.0)
+        store.open(NUMEL, torch.float64)
+        world.abort()
+        store.pull()
+        return b"not reached"
+
+    for said in in_processes(2, body):
+        assert said.error.startswith("PeerLostError: the run was aborted")
+    world.close()
+
+
+def test_in_process_a_worker_that_is_never_answered_gets_an_error_at_the_deadline() -> None:
+    class Silent(LedgerServer):
+        def push(self, rank: Rank, *, wants_stop: bool) -> list[Answer]:
+            return []
+
+    turns = Turns()
+    store = InProcessStore(Silent(9, NUMEL), Rank(0), {}, turns=turns, timeout_s=3.0)
+    (error,) = turns.run([lambda: print(work(store, NUMEL))])
+    assert isinstance(error, PeerLostError)
+    assert turns.now_ns() == 3 * 10**9

@@ -1,0 +1,278 @@
+"""Is a networked parameter store safe from strangers, and honest about lost ones?
+
+The server always is a process of its own, so that what it survives is real.
+"""
+
+import json
+import resource
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.fixtures.certificates import tls_contexts
+from tests.fixtures.forks import Forked, fork
+from tests.fixtures.ledger_server import LedgerServer, work
+
+from paceline.clock import SystemClock
+from paceline.errors import NotReadyError, PeerLostError
+from paceline.ids import Clock, Rank
+from paceline.transport import tcp_wire as wire
+from paceline.transport.requests import Request
+from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
+from paceline.transport.tcp_wire import Frame
+
+NUMEL, SHARES, TOKEN = 48, 10, b"the run's token"
+MEGABYTE = 1 << 10  # ru_maxrss counts kilobytes
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    address: Address
+    process: Forked
+
+    def worker(
+        self, token: bytes = TOKEN, tls: ssl.SSLContext | None = None, timeout_s: float = 20.0
+    ) -> TcpStore:
+        return TcpStore(self.address, Rank(0), token=token, clock=SystemClock(), timeout_s=timeout_s, tls=tls)
+
+    def stranger(self) -> socket.socket:
+        return socket.create_connection((self.address.host, self.address.port), 20.0)
+
+    def said(self) -> Any:  # Any: JSON
+        said = self.process.end()
+        assert said.error == ""
+        return json.loads(said.value)
+
+
+@contextmanager
+def serving(
+    *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, timeout_s: float = 20.0
+) -> Iterator[Server]:
+    """One server for one worker, in a process of its own."""
+    with socket.create_server((host, 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def body() -> bytes:
+            server = LedgerServer(SHARES, NUMEL)
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            store = TcpStoreHost(
+                listener,
+                num_workers=1,
+                numel=NUMEL,
+                dtype=torch.float64,
+                token=TOKEN,
+                timeout_s=timeout_s,
+                tls=tls,
+            )
+            try:
+                store.serve(server)
+                outcome = "served"
+            except PeerLostError as error:
+                outcome = error.what
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
+            return json.dumps({"outcome": outcome, "sum": server.total.sum().item(), "grown": grown}).encode()
+
+        process = fork(body)
+    try:
+        yield Server(Address("127.0.0.1", port), process)
+    finally:
+        process.discard()
+
+
+def serves_its_worker(server: Server, tls: ssl.SSLContext | None = None) -> None:
+    assert work(server.worker(tls=tls), NUMEL).startswith(f"{SHARES} pushes")
+    said = server.said()
+    assert said["outcome"] == "served"
+    assert said["sum"] == SHARES
+
+
+def greeted(server: Server) -> socket.socket:
+    """A connection that has proven the token and said hello as the worker would."""
+    connection = server.stranger()
+    wire.prove_token(connection, TOKEN, side=b"worker", other=b"server")
+    wire.send(connection, Frame(wire.HELLO, 0, NUMEL * 8, 0))
+    return connection
+
+
+def test_a_wrong_token_is_refused_and_the_server_serves_on() -> None:
+    with serving() as server:
+        with pytest.raises(PeerLostError):
+            server.worker(token=b"guessed").open(NUMEL, torch.float64)
+        serves_its_worker(server)
+
+
+def test_a_worker_refuses_a_server_that_does_not_hold_the_token() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address(*listener.getsockname())
+
+        def impostor() -> bytes:
+            connection, _ = listener.accept()
+            with connection, pytest.raises(PeerLostError):
+                wire.prove_token(connection, b"guessed", side=b"server", other=b"worker")
+            return b"turned away"
+
+        process = fork(impostor)
+        store = TcpStore(address, Rank(0), token=TOKEN, clock=SystemClock(), timeout_s=20.0)
+        with pytest.raises(PeerLostError, match="does not hold this run's token"):
+            store.open(NUMEL, torch.float64)
+    assert process.end().value == b"turned away"
+
+
+def test_a_proof_that_is_only_reflected_is_refused() -> None:
+    with serving() as server:
+        with server.stranger() as connection:
+            for size in (wire.NONCE_BYTES, 32):  # send back whatever the server says
+                heard = bytearray(size)
+                wire.receive_into(connection, memoryview(heard))
+                connection.sendall(heard)
+            assert connection.recv(1) == b""  # it hung up
+        serves_its_worker(server)
+
+
+@pytest.mark.parametrize("noise", [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 40])
+def test_garbage_is_refused_and_the_server_serves_on(noise: bytes) -> None:
+    with serving() as server:
+        with server.stranger() as connection:
+            connection.sendall(noise)
+        serves_its_worker(server)
+
+
+def test_a_stranger_who_says_nothing_keeps_nobody_waiting() -> None:
+    with serving() as server, server.stranger():
+        serves_its_worker(server)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        Frame(wire.HELLO, 0, 2**62, 0),  # another model
+        Frame(wire.HELLO, 7, NUMEL * 8, 0),  # no worker of this run
+        Frame(Request.PUSH, 0, NUMEL * 8, NUMEL * 8),  # no greeting
+    ],
+)
+def test_a_greeting_that_does_not_fit_is_refused_and_the_server_serves_on(hello: Frame) -> None:
+    with serving() as server:
+        with server.stranger() as connection:
+            wire.prove_token(connection, TOKEN, side=b"worker", other=b"server")
+            wire.send(connection, hello)
+            assert connection.recv(1) == b""
+        serves_its_worker(server)
+
+
+@pytest.mark.parametrize("announced", [2**60, 2**63 + 1, 0, NUMEL * 8 - 1, NUMEL * 8 + 1])
+def test_a_payload_of_another_length_is_refused_before_room_is_made_for_it(announced: int) -> None:
+    with serving() as server, greeted(server) as connection:
+        wire.send(connection, Frame(Request.JOIN, 0, 0, 0))
+        wire.receive(connection)
+        wire.send(connection, Frame(Request.PUSH, 0, 0, announced))
+        said = server.said()
+    assert f"announced {announced} bytes where {NUMEL * 8} belong" in said["outcome"]
+    assert said["grown"] < 100 * MEGABYTE
+
+
+def test_a_frame_of_another_protocol_is_refused() -> None:
+    with serving() as server, greeted(server) as connection:
+        connection.sendall(struct.pack("!IIQQqQ", 0xDEADBEEF, 2, 0, 0, 0, 0))
+        assert "is not this protocol" in server.said()["outcome"]
+
+
+def test_a_worker_refuses_parameters_of_another_length() -> None:
+    def answer(connection: socket.socket) -> None:
+        wire.send(connection, Frame(wire.PARAMETERS, 0, 1, 2**60, position=0))
+
+    with pytest.raises(PeerLostError, match=f"announced {2**60} bytes"):
+        pull_from(answer)
+
+
+def test_a_server_that_hangs_up_is_a_lost_peer() -> None:
+    with pytest.raises(PeerLostError, match="closed the connection"):
+        pull_from(lambda connection: connection.shutdown(socket.SHUT_RDWR))
+
+
+def test_a_server_that_falls_silent_is_a_lost_peer_after_the_timeout() -> None:
+    with pytest.raises(PeerLostError, match="timed out"):
+        pull_from(lambda _: None, timeout_s=0.2)
+
+
+def pull_from(answer: Callable[[socket.socket], None], timeout_s: float = 20.0) -> None:
+    """Join a server of one connection that then answers like this, and pull."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address(*listener.getsockname())
+
+        def serve() -> bytes:
+            connection, _ = listener.accept()
+            with connection:
+                wire.prove_token(connection, TOKEN, side=b"server", other=b"worker")
+                wire.receive(connection)
+                wire.receive(connection)
+                answer(connection)
+                connection.recv(1)  # until the worker hangs up
+            return b""
+
+        process = fork(serve)
+    store = TcpStore(address, Rank(0), token=TOKEN, clock=SystemClock(), timeout_s=timeout_s)
+    try:
+        store.open(NUMEL, torch.float64)
+        store.join(Clock(0))
+        store.pull()
+    finally:
+        store.close()
+        process.end()
+
+
+def test_a_worker_that_is_cut_off_is_a_lost_peer_for_the_server() -> None:
+    with serving() as server:
+        connection = greeted(server)
+        wire.send(connection, Frame(Request.JOIN, 0, 0, 0))
+        wire.receive(connection)
+        connection.close()
+        assert server.said()["outcome"].startswith("worker 0 was lost")
+
+
+def test_a_server_that_is_not_there_is_a_lost_peer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address(*listener.getsockname())
+    store = TcpStore(address, Rank(0), token=TOKEN, clock=SystemClock(), timeout_s=5.0)
+    with pytest.raises(PeerLostError, match=f":{address.port}"):
+        store.open(NUMEL, torch.float64)
+
+
+def test_over_tls_a_worker_is_served_also_beyond_loopback(tmp_path: Path) -> None:
+    for_server, for_worker = tls_contexts(tmp_path)
+    with serving(host="0.0.0.0", tls=for_server) as server:
+        serves_its_worker(server, tls=for_worker)
+
+
+def test_a_tls_server_turns_plain_text_away(tmp_path: Path) -> None:
+    for_server, for_worker = tls_contexts(tmp_path)
+    with serving(tls=for_server) as server:
+        with pytest.raises(PeerLostError):
+            server.worker().open(NUMEL, torch.float64)
+        serves_its_worker(server, tls=for_worker)
+
+
+def test_a_worker_refuses_a_certificate_it_does_not_trust(tmp_path: Path) -> None:
+    for_server, for_worker = tls_contexts(tmp_path)
+    with serving(tls=for_server) as server:
+        with pytest.raises(PeerLostError, match="certificate"):
+            server.worker(tls=ssl.create_default_context()).open(NUMEL, torch.float64)
+        serves_its_worker(server, tls=for_worker)
+
+
+@pytest.mark.parametrize("host", ["10.1.2.3", "0.0.0.0", "store.example.com"])
+def test_a_worker_sends_nothing_in_the_clear_beyond_loopback(host: str) -> None:
+    with pytest.raises(NotReadyError, match="needs TLS") as caught:
+        TcpStore(Address(host, 1), Rank(0), token=TOKEN, clock=SystemClock(), timeout_s=1.0)
+    assert "certificate" in caught.value.hint
+
+
+def test_a_server_does_not_listen_in_the_clear_beyond_loopback() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listener, pytest.raises(NotReadyError, match="needs TLS"):
+        TcpStoreHost(listener, num_workers=1, numel=NUMEL, dtype=torch.float64, token=TOKEN, timeout_s=1.0)
