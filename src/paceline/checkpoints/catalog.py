@@ -1,7 +1,7 @@
 """Which checkpoints of a run are complete, and what do they say? Without importing torch.
 
 `checkpoints/at-00000200/worker-0.safetensors` holds one participant's tensors,
-`worker-0.json` beside it the rest and the tensors' SHA-256. The JSON is
+`worker-0.json` beside it the rest and the SHA-256 of both. The JSON is
 written last and by renaming, so a snapshot either verifies or does not exist.
 A checkpoint is complete when every participant's snapshot is there.
 """
@@ -30,10 +30,17 @@ def facts_of(folder: Path, who: str) -> dict[str, Any]:  # Any: JSON
     """What the snapshot says besides its tensors; OSError or ValueError when it is not whole."""
     said = json.loads((folder / f"{who}.json").read_text())
     data = (folder / f"{who}.safetensors").read_bytes()
-    if hashlib.sha256(data).hexdigest() != said["sha256"]:
-        raise ValueError(f"{folder}/{who}.safetensors does not match its checksum")
     facts: dict[str, Any] = said["facts"]
+    if checksum(data, facts) != said["sha256"]:
+        raise ValueError(f"{folder}/{who} does not match its checksum")
     return facts
+
+
+def checksum(tensors: bytes, facts: dict[str, Any]) -> str:  # Any: JSON
+    """Over both parts of a snapshot: a clock that changed is as bad as a weight that did."""
+    digest = hashlib.sha256(tensors)
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def newest_complete(root: Path, num_workers: int) -> Checkpoint | None:

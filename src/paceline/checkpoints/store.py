@@ -4,7 +4,6 @@ The layout is described in catalog.py. Tensors are stored as safetensors:
 nothing is ever unpickled.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
-from paceline.checkpoints.catalog import facts_of
+from paceline.checkpoints.catalog import checksum, facts_of
 from paceline.errors import PacelineError
 
 KEPT = 3  # complete checkpoints that remain; older ones are removed
@@ -33,8 +32,10 @@ def write_snapshot(folder: Path, who: str, snapshot: Snapshot) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     data = save(snapshot.tensors)
     _write(folder / f"{who}.safetensors", data)
-    facts = {"sha256": hashlib.sha256(data).hexdigest(), "facts": snapshot.facts}
-    _write(folder / f"{who}.json", json.dumps(facts).encode())
+    # Through JSON and back first: tuples become lists there, and the checksum is over what is read.
+    facts = json.loads(json.dumps(snapshot.facts))
+    said = {"sha256": checksum(data, facts), "facts": facts}
+    _write(folder / f"{who}.json", json.dumps(said).encode())
 
 
 def read_snapshot(folder: Path, who: str) -> Snapshot:

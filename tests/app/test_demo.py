@@ -1,0 +1,44 @@
+"""Is the demonstration a fair comparison?"""
+
+from paceline.app.demo import FACTOR, STRAGGLER, DemoRow, demo_plans, meaning
+from paceline.plan.catalog import MODES
+from paceline.worker.virtual import run_virtual
+
+
+def test_every_mode_does_equal_work_on_equal_samples() -> None:
+    plans = demo_plans()
+    assert [plan.mode for plan in plans] == list(MODES)
+    assert len({plan.total_samples for plan in plans}) == 1
+    assert len({plan.seed for plan in plans}) == 1
+    together = [plan for plan in plans if plan.mode != "single"]
+    assert len({(plan.stragglers, plan.pace_s, plan.num_workers) for plan in together}) == 1
+
+
+def test_the_numbers_of_the_demonstration_follow_from_its_plans() -> None:
+    """In virtual time the table is exact: who waits for a straggler runs at its pace."""
+    seconds = {p.mode: run_virtual(p).elapsed_s for p in demo_plans() if p.mode != "ddp"}
+    assert seconds["ssgd"] == seconds["ps"] == seconds["ssp"] == seconds["localsgd"]
+    four_workers_rate = 3 + 1 / FACTOR
+    assert abs(seconds["ssgd"] / seconds["asgd"] - four_workers_rate / (4 / FACTOR)) < 0.02
+    assert seconds["single"] / seconds["ssgd"] == 4 / FACTOR
+
+
+def test_what_the_table_means_is_said_with_the_tables_numbers() -> None:
+    def row(mode: str, seconds: float, waiting: float = 0.0, staleness: float | None = None) -> DemoRow:
+        return DemoRow(
+            mode=mode,
+            seconds=seconds,
+            samples_per_s=1.0,
+            accuracy=0.9,
+            waiting=waiting,
+            megabytes=1.0,
+            staleness=staleness,
+            versus_ssgd=4.0 / seconds,
+        )
+
+    said = meaning([row("single", 8.0), row("ssgd", 4.0, 0.5), row("asgd", 2.0, 0.0, 3.2), row("ssp", 4.0)])
+    assert "50% of its workers' time waiting" in said
+    assert "2.0x as fast as a single worker" in said
+    assert "2.00x as fast as ssgd" in said
+    assert "3.2 updates old" in said
+    assert STRAGGLER == 1

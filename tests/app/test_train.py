@@ -1,0 +1,84 @@
+"""Does carrying out a plan tell its watcher how it goes, wherever it is called from?"""
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.fixtures.plans import small_plan
+from tests.fixtures.runs import Watching, real, resumed, virtual_hash
+
+from paceline.app.progress import Progress
+from paceline.app.train import resumable, train
+from paceline.launchers.local import LocalLauncher
+from paceline.plan.codec import Json, plan_hash, read
+
+
+@dataclass
+class Listening:
+    heard: list[Progress] = field(default_factory=list)
+
+    def progress(self, progress: Progress) -> None:
+        self.heard.append(progress)
+
+    def note(self, text: str) -> None: ...
+
+
+def test_a_watcher_hears_of_progress_that_only_grows_and_ends_with_the_last_step(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    watcher = Listening()
+    train(small_plan("ssgd", steps=60, pace_s=0.005), tmp_path, watcher, warm=launcher)
+    steps = [progress.step for progress in watcher.heard]
+    assert steps == sorted(steps)
+    assert steps[-1] == 60
+    assert len(set(steps)) > 2
+    last = watcher.heard[-1]
+    assert (last.total_steps, last.num_workers, last.workers_alive) == (60, 2, 0)
+    assert last.loss is not None
+    assert 0 < last.samples_per_s < 60 * 8 / (60 * 0.005)
+    assert all(0 <= progress.workers_alive <= 2 for progress in watcher.heard)
+
+
+def test_a_resumed_runs_progress_begins_where_it_stopped(launcher: LocalLauncher, tmp_path: Path) -> None:
+    plan = small_plan("ps", steps=80, pace_s=0.005)
+    stopped = real(plan, tmp_path, launcher, stop_at=10)
+    (done,) = {len(rows) for rows in stopped.history.steps.values()}
+    watcher = Listening()
+    _, checkpoint = resumable(tmp_path)
+    train(plan, tmp_path, watcher, warm=launcher, resume_from=checkpoint)
+    steps = [progress.step for progress in watcher.heard]
+    assert steps[0] >= done
+    assert steps == sorted(steps)
+    assert steps[-1] == 80
+
+
+def test_a_run_started_from_a_thread_is_an_ordinary_run(launcher: LocalLauncher, tmp_path: Path) -> None:
+    plan, results = small_plan("ssgd"), list[dict[str, Json]]()
+
+    def body() -> None:
+        results.append(train(plan, tmp_path, Watching(launcher), warm=launcher))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join(60)
+    assert results[0]["state_sha256"] == dict.fromkeys(["worker-0", "worker-1"], virtual_hash(plan))
+
+
+def test_the_folder_names_the_plan_that_was_run(launcher: LocalLauncher, tmp_path: Path) -> None:
+    plan = small_plan("asgd")
+    done = real(plan, tmp_path, launcher)
+    assert read(tmp_path / "plan.json") == plan
+    assert done.history.plan == done.result["plan"] == plan_hash(plan)
+    kinds = [event.kind for event in done.history.plain]
+    assert (kinds[0], kinds[-1]) == ("run_started", "run_finished")
+    assert kinds.count("worker_started") == kinds.count("worker_finished") == 3
+
+
+def test_a_run_that_is_already_complete_can_be_resumed_and_does_nothing_more(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    for mode in ("ssgd", "asgd"):
+        done = real(small_plan(mode), tmp_path / mode, launcher)
+        again = resumed(tmp_path / mode, launcher)
+        assert again.sha256 == done.sha256
+        assert again.positions() == done.positions()
