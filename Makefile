@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -21,10 +21,13 @@ check: setup  ## format, lint, types, import rules
 soak: setup  ## long runs that do not belong into every test
 	$(BIN)/pytest -m soak -n 0
 
-bench: bench-core  ## all benchmarks
+bench: bench-core bench-simulator  ## all benchmarks
 
 bench-core: setup  ## ratios to peers measured in the same run; JSON in benchmarks/results
 	$(BIN)/python -m benchmarks.core
+
+bench-simulator: setup  ## the simulator's speed and its prediction error
+	$(BIN)/python -m benchmarks.simulator
 
 docs: setup  ## write the generated reference pages anew
 	$(BIN)/python -m docs.generate

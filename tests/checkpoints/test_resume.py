@@ -44,6 +44,7 @@ def plan_of(mode: str, **changes: object) -> Plan:
         plan_of("ps"),
         plan_of("ps", transport=Transport.TCP, num_workers=3),
         plan_of("localsgd"),
+        plan_of("diloco", strategy=StrategyOptions(sync_every=4)),
         plan_of("ssp", strategy=LOCKSTEP),
         plan_of("ssp", strategy=LOCKSTEP, num_workers=3),
     ],

@@ -54,10 +54,16 @@ def torchs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     script.write_text(SCRIPT)
     environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     ranks = [
-        subprocess.Popen([sys.executable, str(script), str(rank), str(folder)], env=environment)
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(folder)],
+            env=environment,
+            stderr=(folder / f"{rank}.err").open("w"),
+        )
         for rank in (0, 1)
     ]
-    assert [rank.wait(60) for rank in ranks] == [0, 0]
+    ended = [rank.wait(120) for rank in ranks]
+    said = [(folder / f"{rank}.err").read_text()[-2000:] for rank in (0, 1)]
+    assert ended == [0, 0], said
     first, second = (load_file(folder / f"{rank}.safetensors") for rank in (0, 1))
     assert all(torch.equal(first[name], second[name]) for name in first)
     return first

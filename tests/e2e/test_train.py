@@ -40,6 +40,7 @@ RESULT_KEYS = {
     "samples_per_s",
     "phases_s",
     "first_step_s",
+    "discarded",
     "staleness",
     "bytes",
 }

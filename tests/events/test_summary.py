@@ -34,7 +34,7 @@ def row(number: int, start_s: float = 0.0, loss: float = 1.0, **changes: object)
 
 
 def act(op: str, value: int, gap: int = 0, age_s: float = 0.0) -> ServerRow:
-    return ServerRow(op, 0, 0, 0, 0, 1, 0, value, gap, int(age_s * S))
+    return ServerRow(op, 0, 0, 0, 0, 1, 0, value, gap, int(age_s * S), 1.0)
 
 
 def test_counts_sums_and_rates() -> None:

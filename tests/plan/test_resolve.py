@@ -147,9 +147,11 @@ def test_the_options_of_the_modes_have_defaults() -> None:
     ("said", "readers"),
     [
         ({"staleness": 2}, "ssp"),
-        ({"sync_every": 2}, "localsgd"),
+        ({"sync_every": 2}, "localsgd, diloco"),
         ({"post_local_after": 2}, "localsgd"),
         ({"average_optimizer_state": False}, "localsgd"),
+        ({"outer_lr": 0.5}, "diloco"),
+        ({"asgd": "dc"}, "asgd"),
     ],
 )
 def test_an_option_that_the_mode_does_not_read_is_refused(said: dict[str, Any], readers: str) -> None:

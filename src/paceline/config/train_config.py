@@ -31,7 +31,15 @@ class TrainConfig:
     weight_decay: float | None = None
     clip_norm: float | None = None
     staleness: int | Literal["inf"] | None = None
+    asgd: str | None = None
+    dc_lambda: float | None = None
+    max_staleness: int | None = None
     sync_every: int | None = None
+    outer_lr: float | None = None
+    outer_momentum: float | None = None
+    fragments: int | None = None
+    sync_delay: int | None = None
+    mixing: float | None = None
     post_local_after: int | None = None
     average_optimizer_state: bool | None = None
     straggler: tuple[StragglerRule, ...] | None = None

@@ -41,7 +41,7 @@ class ServerRow(NamedTuple):
     """One act of a parameter server (kind `server`), in the order in which it happened."""
 
     # "read": this worker was given `version`; "push": its gradient arrived while `version` was current;
-    # "apply": its gradient, perhaps held until then, made `version`
+    # "apply": its gradient, perhaps held until then, made `version`; "discard": it was too stale
     op: str
     at_ns: int
     rank: int
@@ -52,6 +52,7 @@ class ServerRow(NamedTuple):
     staleness: int  # updates applied between reading and this one
     gap: int  # steps ahead of the slowest active worker
     age_ns: int  # wall-clock time since the parameters were read
+    rate_factor: float  # what the learning rate was multiplied by for this update
 
 
 COLUMN_KINDS: dict[str, tuple[str, ...]] = {"steps": StepRow._fields, "server": ServerRow._fields}

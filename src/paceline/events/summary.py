@@ -35,6 +35,7 @@ class Summary:
     bytes_in: int
     first_step_s: float | None  # from the launcher's start to the end of the first step
     staleness: Staleness | None
+    discarded: int  # gradients that were too stale to be applied
 
 
 def summarise(history: History) -> Summary:
@@ -55,6 +56,7 @@ def summarise(history: History) -> Summary:
         bytes_in=sum(r.bytes_in for r in rows),
         first_step_s=None if first is None else (first - history.t0_ns) / 1e9,
         staleness=staleness(history.server),
+        discarded=sum(r.op == "discard" for r in history.server),
     )
 
 

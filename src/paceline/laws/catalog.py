@@ -3,7 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.laws import asynchronous, bounded, local, processes, synchronous, universal
+from paceline.laws import (
+    asynchronous,
+    bounded,
+    local,
+    outer,
+    performance,
+    processes,
+    stale,
+    synchronous,
+    universal,
+)
 from paceline.laws.law import Law
 
 LAWS: tuple[Law, ...] = (
@@ -11,7 +21,10 @@ LAWS: tuple[Law, ...] = (
     *synchronous.LAWS,
     *asynchronous.LAWS,
     *bounded.LAWS,
+    *stale.LAWS,
     *local.LAWS,
+    *outer.LAWS,
+    *performance.LAWS,
     *processes.LAWS,
 )
 

@@ -29,6 +29,12 @@ TINY = "paceline.laws.tasks:TinyTask"
 LEDGER = "paceline.laws.tasks:LedgerTask"
 QUADRATIC = "paceline.laws.tasks:QuadraticTask"
 PACE_S = 0.01
+_OPTIONS = {
+    "ssp": StrategyOptions(staleness=1),
+    "localsgd": StrategyOptions(sync_every=4),
+    # An outer step that gives the plain mean, so that every gradient counts 1/N here as elsewhere.
+    "diloco": StrategyOptions(sync_every=4, outer_lr=1.0, outer_momentum=0.0),
+}
 RANDOM_SPEEDS = (StragglerRule(probability=0.4, factor=4.0), StragglerRule(worker=1, factor=1.7))
 
 
@@ -78,9 +84,7 @@ def _plan(family: str, mode: str, **changes: object) -> Plan:
         batch_sizes=(),
         seed=7,
         dtype=Dtype.FLOAT64,
-        strategy=StrategyOptions(staleness=1, sync_every=4)
-        if family in ("ssp", "localsgd")
-        else StrategyOptions(),
+        strategy=_OPTIONS.get(family, StrategyOptions()),
         pace_s=PACE_S,
         timeout_s=3600.0,
     )

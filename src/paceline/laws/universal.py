@@ -17,8 +17,8 @@ from paceline.worker.replay import replay
 from paceline.worker.virtual import WorkerGoneError, run_virtual
 from paceline.worker.wiring import channel_of
 
-ALL = ("single", "ssgd", "ps", "asgd", "ssp", "localsgd")
-TOGETHER = ("ssgd", "ps", "ssp", "localsgd")  # modes whose result does not depend on speeds
+ALL = ("single", "ssgd", "ps", "asgd", "ssp", "localsgd", "diloco")
+TOGETHER = ("ssgd", "ps", "ssp", "localsgd", "diloco")  # modes whose result does not depend on speeds
 TIMEOUT_S = 5.0
 
 
@@ -144,14 +144,14 @@ LAWS = (
     Law(
         "U4",
         "after each sync all replicas hold the same bits, buffers included",
-        ("ssgd", "ps", "localsgd"),
+        ("ssgd", "ps", "localsgd", "diloco"),
         u4_after_a_sync_all_replicas_are_equal,
         per_mode=True,
     ),
     Law(
         "U5",
         "when a worker falls silent, nobody waits longer than the timeout",
-        ("ssgd", "ps", "asgd", "ssp", "localsgd"),
+        ("ssgd", "ps", "asgd", "ssp", "localsgd", "diloco"),
         u5_nobody_waits_longer_than_the_timeout,
         per_mode=True,
     ),
@@ -165,7 +165,7 @@ LAWS = (
     Law(
         "U7",
         "a wish to stop ends all workers at a common point, with no share left out",
-        ("single", "ssgd", "ps", "asgd", "ssp", "localsgd"),
+        ALL,
         u7_a_wish_to_stop_ends_all_at_one_point,
         per_mode=True,
     ),

@@ -55,6 +55,7 @@ MODES: dict[str, Mode] = {
             name="asgd",
             channel=Channel.STORE,
             summary="a parameter server applies every gradient at once, nobody waits",
+            options=frozenset({"asgd", "dc_lambda", "max_staleness"}),
             sums_updates=True,
         ),
         Mode(
@@ -69,6 +70,14 @@ MODES: dict[str, Mode] = {
             channel=Channel.COLLECTIVE,
             summary="`sync_every` steps alone, then the parameters are averaged",
             options=frozenset({"sync_every", "post_local_after", "average_optimizer_state"}),
+        ),
+        Mode(
+            name="diloco",
+            channel=Channel.COLLECTIVE,
+            summary="`sync_every` steps alone, then an outer optimizer moves the common parameters",
+            options=frozenset(
+                {"sync_every", "outer_lr", "outer_momentum", "fragments", "sync_delay", "mixing"}
+            ),
         ),
     )
 }

@@ -54,6 +54,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     if checked.are_sound("mode"):
         _check_mode_options(checked)
         _check_single(checked)
+        _check_delay(checked)
     _check_batch_count(checked)
     _check_optimizer(checked)
     _check_transport(checked)
@@ -119,6 +120,19 @@ def _check_mode_options(checked: _Check) -> None:
         readers = ", ".join(m.name for m in MODES.values() if field.name in m.options)
         hint = f"leave {field.name} out, or use a mode that reads it: {readers}"
         checked.add(field.name, f"mode {mode.name} does not read {field.name}", hint)
+
+
+def _check_delay(checked: _Check) -> None:
+    """What is on its way must be applied before its next sync begins."""
+    delay = checked.config.sync_delay
+    if delay is None or not checked.are_sound("mode", "sync_delay", "sync_every"):
+        return
+    every = decide.strategy_options_of(checked.config).sync_every
+    if delay >= every:
+        hint = f"set sync_delay to {every - 1} or less, or sync_every to {delay + 1} or more"
+        checked.add(
+            "sync_delay", f"sync_delay is {delay}, but it must be less than sync_every, {every}", hint
+        )
 
 
 def _check_single(checked: _Check) -> None:

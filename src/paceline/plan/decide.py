@@ -5,17 +5,25 @@ that every problem can be reported at once.
 """
 
 import re
+from typing import TypedDict
 
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.plan.catalog import MODE_ALIASES, MODES, TRANSPORTS, Channel, Mode
-from paceline.plan.plan import Device, OptimizerChoice, StrategyOptions, Transport
+from paceline.plan.plan import AsgdVariant, Device, OptimizerChoice, StrategyOptions, Transport
 
 DEFAULT_TASK = "xor"
 DEFAULT_MODE = "ssgd"
 _DEFAULT_STALENESS = 3
 _DEFAULT_SYNC_EVERY = 8
+_DEFAULT_DC_LAMBDA = 0.04
 _ADAM_LIKE = frozenset({"adam", "adamw"})
+
+
+class _AsgdOptions(TypedDict):
+    asgd: AsgdVariant
+    dc_lambda: float
+    max_staleness: int | None
 
 
 def task_of(config: TrainConfig) -> str:
@@ -103,10 +111,27 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
     bound = unsaid_bound if config.staleness is None else config.staleness
     return StrategyOptions(
         staleness=None if bound == "inf" else bound,
+        **_asgd_options_of(config),
         sync_every=unsaid_period if config.sync_every is None else config.sync_every,
         post_local_after=config.post_local_after or 0,
         average_optimizer_state=bool(config.average_optimizer_state),
+        outer_lr=0.7 if config.outer_lr is None else config.outer_lr,
+        outer_momentum=0.9 if config.outer_momentum is None else config.outer_momentum,
+        fragments=config.fragments or 1,
+        sync_delay=config.sync_delay or 0,
+        mixing=config.mixing or 0.0,
     )
+
+
+def _asgd_options_of(config: TrainConfig) -> _AsgdOptions:
+    variant = AsgdVariant(config.asgd or AsgdVariant.PLAIN)
+    options: _AsgdOptions = {"asgd": variant, "dc_lambda": 0.0, "max_staleness": None}
+    if variant is AsgdVariant.DC:
+        options["dc_lambda"] = _DEFAULT_DC_LAMBDA if config.dc_lambda is None else config.dc_lambda
+    if variant is AsgdVariant.RINGMASTER:
+        # Above the mean, N-1, so that at equal speeds nothing is thrown away.
+        options["max_staleness"] = config.max_staleness or 2 * num_workers_of(config)
+    return options
 
 
 def run_name_of(config: TrainConfig) -> str:

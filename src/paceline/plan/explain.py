@@ -62,6 +62,8 @@ def _travels(plan: Plan) -> str:
         return f"what your strategy sends, by {by}"
     if plan.mode == "localsgd":
         return _averaging(plan, by)
+    if plan.mode == "diloco":
+        return _outer_steps(plan, by)
     if MODES[plan.mode].channel is Channel.STORE:
         return f"gradients to a parameter server and parameters back at every step, by {by}"
     return f"gradients at every step, averaged over all workers by all-reduce over {by}"
@@ -73,6 +75,19 @@ def _averaging(plan: Plan, by: str) -> str:
     start = f"; the first {options.post_local_after} steps are plain ssgd" if options.post_local_after else ""
     every = "step" if options.sync_every == 1 else f"{options.sync_every} steps"
     return f"parameters{also}, averaged after every {every} by all-reduce over {by}{start}"
+
+
+def _outer_steps(plan: Plan, by: str) -> str:
+    options = plan.strategy
+    outer = f"an outer step (rate {options.outer_lr:g}, Nesterov momentum {options.outer_momentum:g})"
+    text = f"parameters, averaged every {options.sync_every} steps by all-reduce over {by}; then {outer}"
+    if options.fragments > 1:
+        text += f"; {options.fragments} fragments take turns"
+    if options.sync_delay:
+        text += f"; applied {options.sync_delay} steps after averaging"
+    if options.mixing:
+        text += f"; {options.mixing:.0%} of a worker's own parameters stays"
+    return text
 
 
 def _work(plan: Plan) -> str:

@@ -51,13 +51,30 @@ class OptimizerChoice:
     weight_decay: float = 0.0
 
 
+class AsgdVariant(StrEnum):
+    """What an asynchronous server does about staleness."""
+
+    PLAIN = "plain"
+    STALENESS_AWARE = "staleness-aware"
+    DC = "dc"
+    RINGMASTER = "ringmaster"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyOptions:
     """The knobs of all modes; a mode reads only its own (plan.catalog says which)."""
 
     staleness: int | None = None  # ssp: the bound; None means no bound
+    asgd: AsgdVariant = AsgdVariant.PLAIN
+    dc_lambda: float = 0.0  # asgd dc: how strongly the delay is compensated
+    max_staleness: int | None = None  # asgd ringmaster: this stale or staler is discarded; None: nothing is
     sync_every: int = 1  # localsgd: local steps between two averagings (H)
     post_local_after: int = 0  # localsgd: steps of plain ssgd before local steps begin
+    outer_lr: float = 0.7  # diloco: the outer optimizer's rate
+    outer_momentum: float = 0.9  # diloco: its Nesterov momentum
+    fragments: int = 1  # diloco: parts of the parameters that are synced in turn
+    sync_delay: int = 0  # diloco: steps between averaging a fragment and applying it
+    mixing: float = 0.0  # diloco: how much of a worker's own parameters stays
     average_optimizer_state: bool = False  # localsgd: average moments as well as parameters
 
 

@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator
 
-from paceline.plan.plan import Device, Plan
+from paceline.plan.plan import AsgdVariant, Device, Plan
 from paceline.plan.stragglers_in_words import persistent_stragglers
 
 _WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps"})
@@ -42,7 +42,7 @@ def _about_stragglers(plan: Plan) -> Iterator[str]:
     who = f"worker {slow[0]} is" if len(slow) == 1 else f"workers {', '.join(map(str, slow))} are"
     if plan.mode in _WAITS_EVERY_STEP:
         yield f"{who} always slow: every step waits for the slowest worker; asgd would not"
-    elif plan.mode == "localsgd" or (plan.mode == "ssp" and plan.strategy.staleness is not None):
+    elif plan.mode in ("localsgd", "diloco") or (plan.mode == "ssp" and plan.strategy.staleness is not None):
         knob = "staleness" if plan.mode == "ssp" else "sync_every"
         yield (
             f"{who} always slow: {plan.mode} then has the same long-run rate as ssgd, N / t_max, whatever"
@@ -66,6 +66,7 @@ def _about_staleness(plan: Plan) -> Iterator[str]:
                 f"no worker starts a step more than {bound} ahead of the slowest; in versions of the"
                 f" parameters, staleness is at most (2*{bound}+1)*(N-1) = {(2 * bound + 1) * others}"
             )
+    yield from _about_variants(plan)
     if is_unbounded(plan):
         yield f"mean staleness tends to N-1 = {others}, whatever the workers' speeds"
     name = plan.optimizer.name if plan.optimizer is not None else None
@@ -73,6 +74,25 @@ def _about_staleness(plan: Plan) -> Iterator[str]:
         yield "asynchrony adds momentum of its own, about 1-1/N; a smaller one may train better"
     if plan.mode in ("asgd", "ssp") and name in _ADAM_LIKE:
         yield "adam at the server mixes gradients of several versions in its second moment"
+
+
+def _about_variants(plan: Plan) -> Iterator[str]:
+    options = plan.strategy
+    match options.asgd:
+        case AsgdVariant.STALENESS_AWARE:
+            yield (
+                "the rate of each update is divided by its staleness, so training moves less far on the same"
+                " samples, least on those of slow workers"
+            )
+        case AsgdVariant.DC:
+            yield f"each gradient is corrected for its delay with strength {options.dc_lambda:g} (DC-ASGD)"
+        case AsgdVariant.RINGMASTER:
+            yield (
+                f"gradients {options.max_staleness} or more versions old are discarded, and their samples are"
+                " used again: more is computed than is applied"
+            )
+        case AsgdVariant.PLAIN:
+            pass
 
 
 def _about_local_steps(plan: Plan) -> Iterator[str]:

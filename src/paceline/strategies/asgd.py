@@ -2,10 +2,12 @@
 
 Work is handed out first come, first served: a fast worker does more of it, so
 a slow one delays nobody. Each gradient is applied alone, so the plan divides the learning rate by the
-number of workers: equal samples then move the parameters equally far.
+number of workers: equal samples then move the parameters equally far. What the
+server does about staleness (`--asgd`) is in corrections.py.
 """
 
 from paceline.plan.plan import Plan
+from paceline.strategies.corrections import Correction, correction_of
 from paceline.strategies.push_pull import PushPull
 from paceline.sync.admission import Bounded, Rule
 from paceline.sync.assignment import Assignment, FirstCome
@@ -19,3 +21,7 @@ class Asgd(PushPull):
     @classmethod
     def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
         return FirstCome(plan.total_gradients, done)
+
+    @classmethod
+    def correction(cls, plan: Plan) -> Correction:
+        return correction_of(plan)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from paceline.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
+from paceline.strategies.corrections import Correction
 from paceline.sync.admission import Rule
 from paceline.sync.assignment import Assignment, Share
 from paceline.transport.arena import Arena
@@ -109,4 +110,9 @@ class ServerSide(Protocol):
     @classmethod
     def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
         """How its server hands out the work that is not yet `done`."""
+        ...
+
+    @classmethod
+    def correction(cls, plan: Plan) -> Correction:
+        """What its server does about stale gradients."""
         ...

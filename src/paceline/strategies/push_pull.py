@@ -11,6 +11,7 @@ from torch import Tensor
 from paceline.ids import Clock, Step, Version
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
+from paceline.strategies.corrections import Correction, Plain
 from paceline.strategies.port import Begun, Links, Outcome, Replica
 from paceline.sync.assignment import Assignment, Share, Static
 
@@ -66,3 +67,7 @@ class PushPull:
     @classmethod
     def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
         return Static(plan.num_workers, plan.steps)
+
+    @classmethod
+    def correction(cls, plan: Plan) -> Correction:
+        return Plain()

@@ -32,6 +32,10 @@ class Assignment(Protocol):
         """The position that this worker, with `clock` gradients behind it, takes now; None: nothing left."""
         ...
 
+    def give_back(self, position: int) -> None:
+        """This share was handed out, but what came of it was thrown away."""
+        ...
+
     def stop(self, furthest: int) -> None:
         """Someone wants to stop: hand out no more than it takes to end in good order.
 
@@ -48,6 +52,9 @@ class Static:
     def next(self, rank: int, clock: int) -> int | None:
         return Share(rank, clock).position(self.num_workers) if clock < self.steps else None
 
+    def give_back(self, position: int) -> None:
+        raise AssertionError("shares that are fixed by rank and step cannot be done again")
+
     def stop(self, furthest: int) -> None:
         """All end after the same step, so that the steps done are whole."""
         self.steps = min(self.steps, furthest)
@@ -58,8 +65,11 @@ class FirstCome:
     total: int
     done: frozenset[int] = frozenset()  # applied before a resume
     _next: int = field(default=0, init=False)
+    _returned: list[int] = field(default_factory=list, init=False)
 
     def next(self, rank: int, clock: int) -> int | None:
+        if self._returned:
+            return self._returned.pop(0)
         while self._next in self.done:
             self._next += 1
         if self._next >= self.total:
@@ -67,7 +77,11 @@ class FirstCome:
         self._next += 1
         return self._next - 1
 
+    def give_back(self, position: int) -> None:
+        self._returned.append(position)
+
     def stop(self, furthest: int) -> None:
+        """What was given back is still done: nothing before the last share stays open."""
         self.total = self._next
 
 

@@ -80,7 +80,8 @@ class _Replay:
     def __init__(self, plan: Plan, history: History, recorded: str, on_update: Callable[[int], None]) -> None:
         set_up_torch(plan)
         self._plan, self._recorded, self._on_update = plan, recorded, on_update
-        self._rows = [row for row in history.server if row.op != "push"]  # arriving changes nothing yet
+        # A gradient that arrives, or is discarded, changes nothing.
+        self._rows = [row for row in history.server if row.op in ("read", "apply")]
         self._applied = {(row.rank, row.step) for row in history.server if row.op == "apply"}
         # Of a worker that was killed, the last rows may be missing; what it pushed is known all the same.
         self._losses = {(rank, r.step): r.loss for rank, rows in history.steps.items() for r in rows}

@@ -35,13 +35,24 @@ class Replica:
             self._optimizer = self._build_optimizer()
         return self._optimizer
 
-    def update(self) -> int:
-        """One optimizer step; how long it took in nanoseconds."""
+    def update(self, rate_factor: float = 1.0) -> int:
+        """One optimizer step, at this multiple of its rate; how long it took in nanoseconds."""
         started_ns = self._clock.now_ns()
         if self._plan.clip_norm is not None:
             self._clip(self._plan.clip_norm)
-        self.optimizer.step()
+        if rate_factor == 1.0:
+            self.optimizer.step()
+        else:
+            self._step_at(rate_factor)
         return self._clock.now_ns() - started_ns
+
+    def _step_at(self, rate_factor: float) -> None:
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * rate_factor
+        self.optimizer.step()
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """The optimizer's live tensors, not copies; single numbers (step counts) are left out."""

@@ -39,6 +39,7 @@ class ParameterServer:
         self._side = side
         self._admission = Admission(side.rule(plan), dict(self.clocks))
         self._assignment = side.assignment(plan, frozenset())
+        self._correction = side.correction(plan)
         self._doing: dict[Rank, int] = {}  # the share each worker was last given
         self._slots: dict[Rank, Slots] = {}
         self._read: dict[Rank, tuple[Version, int]] = {}  # what each worker last read, and when
@@ -52,10 +53,7 @@ class ParameterServer:
         return self._carry_out(self._admission.join(rank, clock))
 
     def push(self, rank: Rank, *, wants_stop: bool) -> Sequence[Answer]:
-        step = Step(self._admission.clocks[rank])
-        read_version, read_ns = self._read[rank]
-        age_ns = self._clock.now_ns() - read_ns
-        self._note("push", rank, step, read_version, self.version - read_version, age_ns)
+        self._note("push", rank, Step(self._admission.clocks[rank]), self.version)
         release = self._admission.push(rank)
         if wants_stop:
             self._assignment.stop(self._admission.furthest())
@@ -83,7 +81,10 @@ class ParameterServer:
 
     def _carry_out(self, release: Release) -> list[Answer]:
         for group in release.groups:
-            self.apply(group)
+            if self._is_kept(group):
+                self.apply(group)
+            else:
+                self._discard(group[0])
         if release.groups:
             self.on_applied()
         answers: list[Answer] = []
@@ -101,16 +102,34 @@ class ParameterServer:
         """One update from the mean of these pushed gradients."""
         arena = self.replica.arena
         arena.place_gradients(self._combined(group))
+        factor = self._correct(group)
         arena.buffers_from_gradients()
         arena.bind_gradients()
-        self.replica.update()
+        self.replica.update(factor)
         before, self.version = self.version, Version(self.version + 1)
-        now_ns = self._clock.now_ns()
         for held in group:
             self.clocks[held.rank] = StepClock(held.index + 1)
             self.applied.add(self._doing[held.rank])
-            read_version, read_ns = self._read[held.rank]
-            self._note("apply", held.rank, held.index, read_version, before - read_version, now_ns - read_ns)
+            self._note("apply", held.rank, held.index, before, factor)
+
+    def _is_kept(self, group: tuple[Held, ...]) -> bool:
+        # Only what is applied alone can be stale; a mean of many is of one version.
+        return len(group) > 1 or self._correction.keeps(self.version - self._read[group[0].rank][0])
+
+    def _discard(self, held: Held) -> None:
+        self._note("discard", held.rank, held.index, self.version)
+        self._assignment.give_back(self._doing[held.rank])
+
+    def _correct(self, group: tuple[Held, ...]) -> float:
+        """Let the strategy's correction see the gradient; what to multiply the rate by."""
+        if len(group) > 1:
+            return 1.0
+        arena, end = self.replica.arena, self.replica.arena.layout.buffers_start
+        rank = group[0].rank
+        self._correction.compensate(
+            arena.gradient_part, arena.state[:end], self._slots[rank].parameters[:end]
+        )
+        return self._correction.rate_factor(self.version - self._read[rank][0])
 
     def _combined(self, group: tuple[Held, ...]) -> torch.Tensor:
         """The gradient to apply: the batch-weighted mean over the group."""
@@ -134,17 +153,25 @@ class ParameterServer:
         self._slots[rank].parameters.copy_(self.replica.arena.state)
         self._read[rank] = (self.version, self._clock.now_ns())
         self._doing[rank] = position
-        self._note("read", rank, step, self.version, 0, 0)
+        self._note("read", rank, step, self.version)
         return Answer(rank, self.version, position)
 
-    def _note(
-        self, op: str, rank: Rank, step: Step, read_version: Version, staleness: int, age_ns: int
-    ) -> None:
+    def _note(self, op: str, rank: Rank, step: Step, current: Version, factor: float = 1.0) -> None:
+        """`current` is the version that the gradient meets, or that is read."""
         if self._log.is_on:
-            gap, position = self._admission.gap(step), self._doing[rank]
-            now_ns = self._clock.now_ns()
+            now_ns, (read_version, read_ns) = self._clock.now_ns(), self._read[rank]
             self._log.add_server(
                 ServerRow(
-                    op, now_ns, rank, step, position, self.version, read_version, staleness, gap, age_ns
+                    op,
+                    now_ns,
+                    rank,
+                    step,
+                    self._doing[rank],
+                    self.version,
+                    read_version,
+                    current - read_version,
+                    self._admission.gap(step),
+                    now_ns - read_ns,
+                    factor,
                 )
             )

@@ -1,0 +1,98 @@
+"""What would each mode do? From a plan, or from a recorded run; nothing is started."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.events.read import read_history
+from paceline.plan.codec import read
+from paceline.plan.plan import Plan
+from paceline.simulate.costs import Link, network_costs
+from paceline.simulate.predict import predict
+from paceline.simulate.prediction import Prediction
+from paceline.simulate.profile import Profile, profile_from_plan, with_step_times, with_workers
+from paceline.simulate.recording import profile_of
+from paceline.simulate.step_times import spread_around
+from paceline.simulate.ways import candidates, usual_options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What a plan does not say, and a prediction needs."""
+
+    spread: str = "constant"  # one of simulate.step_times.SPREADS, with the pace as its mean
+    latency_s: float | None = None  # of one message; None: as on one host
+    bytes_per_s: float | None = None
+    parameter_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Everything that a prediction starts from."""
+
+    profile: Profile
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRow:
+    mode: str
+    label: str  # the mode with its settings
+    is_available: bool  # False: paceline cannot run it yet
+    num_workers: int
+    versus_ssgd: float  # times as fast, with as many workers
+    prediction: Prediction
+
+
+def scene_of_plan(plan: Plan, conditions: Conditions) -> Scene:
+    if plan.pace_s <= 0 and all(rule.delay_s <= 0 for rule in plan.stragglers):
+        what = "pace is 0, so a step would take no time, and there is nothing to predict"
+        raise ConfigError([Problem(what, "say how long a step takes, such as --pace 10ms", "--pace")])
+    costs = None
+    if conditions.latency_s is not None or conditions.bytes_per_s is not None:
+        costs = network_costs(Link(latency_s=conditions.latency_s or 0.0, bytes_per_s=conditions.bytes_per_s))
+    profile = profile_from_plan(plan, costs=costs, parameter_bytes=conditions.parameter_bytes)
+    if conditions.spread != "constant":
+        model = spread_around(conditions.spread, plan.pace_s)
+        profile = with_step_times(profile, (model,) * plan.num_workers)
+    return Scene(profile=profile, plan=plan)
+
+
+def scene_of_run(run_dir: Path) -> Scene:
+    plan = read(run_dir / "plan.json")
+    if not (run_dir / "events.jsonl").exists():
+        raise PacelineError(
+            f"{run_dir} has no events.jsonl, so nothing is known about its workers",
+            "name the folder of a run that has started, such as runs/xor-ssgd",
+        )
+    return Scene(profile=profile_of(read_history(run_dir / "events.jsonl"), plan), plan=plan)
+
+
+def simulate(scene: Scene, worker_counts: Sequence[int] = ()) -> list[SimulatedRow]:
+    """Every mode, for each number of workers, on the same number of gradients in all."""
+    rows: list[SimulatedRow] = []
+    for num_workers in worker_counts or (scene.plan.num_workers,):
+        rows += _rows(scene, num_workers)
+    return rows
+
+
+def _rows(scene: Scene, num_workers: int) -> list[SimulatedRow]:
+    plan, profile = scene.plan, scene.profile
+    if num_workers != profile.num_workers:
+        profile = with_workers(profile, num_workers)
+    steps = -(-plan.total_gradients // num_workers)
+    found = candidates(usual_options(plan), num_workers)
+    predictions = [predict(profile, c.way, steps=steps, seed=plan.seed) for c in found]
+    ssgd_s = next(p.total_s for c, p in zip(found, predictions, strict=True) if c.mode == "ssgd")
+    return [
+        SimulatedRow(
+            mode=candidate.mode,
+            label=candidate.label,
+            is_available=candidate.is_available,
+            num_workers=num_workers,
+            versus_ssgd=ssgd_s / prediction.total_s if prediction.total_s else 1.0,
+            prediction=prediction,
+        )
+        for candidate, prediction in zip(found, predictions, strict=True)
+    ]

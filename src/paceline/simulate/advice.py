@@ -1,0 +1,113 @@
+"""Which mode should this user take, and why? A ranking, reasons in words, and what it does not know.
+
+Only modes that can be run are advised. Among those that differ by no more than
+noise, the one with the least staleness and the fewest parts is taken.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from paceline.simulate.compare import Compared, compare
+from paceline.simulate.durations import matrix
+from paceline.simulate.profile import Profile, resampled
+from paceline.simulate.speeds import Speeds, in_words, speeds_of
+from paceline.simulate.ways import (
+    Alone,
+    Apart,
+    Backup,
+    Balanced,
+    Candidate,
+    Dynamic,
+    Local,
+    Together,
+)
+
+_SIMPLEST_FIRST = ("single", "ssgd", "ddp", "ps", "localsgd", "ssp", "asgd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    compared: Compared
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    advised: Compared
+    is_clear: bool  # False: something else does as well, by all that can be told
+    workers: list[str]  # what was found about their speeds
+    ranking: list[Ranked]  # what can be run, best first
+    what_if: list[Ranked]  # what cannot be run yet
+    caveats: list[str]
+
+
+def advise(profile: Profile, candidates: Sequence[Candidate], *, steps: int, seeds: Sequence[int]) -> Advice:
+    speeds = speeds_of(matrix(profile, seeds[0], steps + 1)[:, 1:])  # the first step warms up
+    found = compare(resampled(profile), candidates, steps=steps, seeds=seeds)
+    ranked = [Ranked(compared=c, reason=_reason(c, profile.num_workers, speeds)) for c in found]
+    available = [r for r in ranked if r.compared.candidate.is_available]
+    level = [r.compared for r in available if not r.compared.is_significant]
+    advised = min(level, key=lambda c: _simplicity(c.candidate))
+    return Advice(
+        advised=advised,
+        is_clear=len(level) == 1,
+        workers=in_words(speeds),
+        ranking=available,
+        what_if=[r for r in ranked if not r.compared.candidate.is_available],
+        caveats=_caveats(profile, advised),
+    )
+
+
+def _simplicity(candidate: Candidate) -> int:
+    known = candidate.mode in _SIMPLEST_FIRST
+    return _SIMPLEST_FIRST.index(candidate.mode) if known else len(_SIMPLEST_FIRST)
+
+
+def _reason(compared: Compared, num_workers: int, speeds: Speeds) -> str:
+    waiting = compared.prediction.waiting
+    lasting = bool(speeds.slow) and num_workers > 1
+    match compared.candidate.way:
+        case Alone():
+            return "one worker makes all gradients, and nobody waits" if num_workers > 1 else "nobody waits"
+        case Together():
+            return f"every step waits for the slowest: {waiting:.0%} of the workers' time"
+        case Apart(None):
+            stale = compared.prediction.mean_staleness or 0.0
+            return f"nobody waits for others; gradients are {stale:.1f} updates old on average"
+        case Apart(bound):
+            if lasting:
+                return _no_help("bound", waiting)
+            return f"waits only when {bound} steps ahead of the slowest: {waiting:.0%} of the workers' time"
+        case Local(every, _):
+            if lasting:
+                return _no_help("fixed H", waiting)
+            return f"meets every {every} steps, so passing delays even out: {waiting:.0%} waiting"
+        case Backup(needed):
+            return f"takes the first {needed} gradients of a step, abandons the rest"
+        case Dynamic():
+            return f"a bound that follows the workers' speeds: {waiting:.0%} waiting"
+        case Balanced():
+            return f"batches in proportion to speed, so that all arrive together: {waiting:.0%} waiting"
+        case _:
+            assert_never(compared.candidate.way)
+
+
+def _no_help(knob: str, waiting: float) -> str:
+    return f"any {knob} keeps ssgd's long-run rate against a lasting straggler: {waiting:.0%} waiting"
+
+
+def _caveats(profile: Profile, advised: Compared) -> list[str]:
+    caveats = ["throughput is not accuracy: this predicts time for equal samples, not what the model learns"]
+    if (stale := advised.prediction.mean_staleness) and stale > 0:
+        others = profile.num_workers - 1
+        caveats.append(
+            f"{advised.candidate.mode} computes gradients on parameters that are {stale:.1f} updates old on"
+            f" average (asgd tends to N-1 = {others}); compare accuracy before you rely on it"
+        )
+    if profile.is_measured:
+        caveats.append(
+            f"step times are those of {profile.source}; links that it did not use are taken to cost the same,"
+            " and workers that shared processors may share them differently in another mode"
+        )
+    return caveats

@@ -1,0 +1,67 @@
+"""Which way is faster, and is the difference real? The same work, over many seeds, in pairs.
+
+Every candidate sees the same draws, so what is compared is the difference, not
+two noisy means. A difference is only called one if its 90 % interval leaves out
+0 and it is at least 2 % of the best time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.simulate.predict import predict
+from paceline.simulate.prediction import Prediction
+from paceline.simulate.profile import Profile
+from paceline.simulate.ways import Candidate
+
+REPEATS = 20
+SMALLEST = 0.02  # of the best time; less than this is not worth a change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    candidate: Candidate
+    prediction: Prediction  # with the first seed
+    mean_s: float
+    low_s: float  # 90 % of the seeds lie between low and high
+    high_s: float
+    regret: float  # mean time beyond the best candidate's, as a share of that
+    worse_by_s: tuple[float, float]  # 90 % interval of the difference to the best
+    is_significant: bool  # False: no significant difference from the best
+
+
+def compare(
+    profile: Profile, candidates: Sequence[Candidate], *, steps: int, seeds: Sequence[int]
+) -> list[Compared]:
+    """Best first. "The best" is the best of those that can be run."""
+    assert any(c.is_available for c in candidates), "something must be available to compare with"
+    predictions = [[predict(profile, c.way, steps=steps, seed=seed) for seed in seeds] for c in candidates]
+    times = np.array([[p.total_s for p in mine] for mine in predictions])
+    means = times.mean(axis=1)
+    best = min((i for i, c in enumerate(candidates) if c.is_available), key=lambda i: means[i])
+    found = [
+        _compared(candidate, predictions[i][0], times[i], times[best])
+        for i, candidate in enumerate(candidates)
+    ]
+    return sorted(found, key=lambda c: c.mean_s)
+
+
+def _compared(
+    candidate: Candidate, first: Prediction, mine: NDArray[np.float64], best: NDArray[np.float64]
+) -> Compared:
+    low_s, high_s = np.quantile(mine, (0.05, 0.95))
+    worse_low, worse_high = np.quantile(mine - best, (0.05, 0.95))
+    regret = float((mine - best).mean() / best.mean()) if best.mean() else 0.0
+    is_clear = worse_low > 0 or worse_high < 0
+    return Compared(
+        candidate=candidate,
+        prediction=first,
+        mean_s=float(mine.mean()),
+        low_s=float(low_s),
+        high_s=float(high_s),
+        regret=regret,
+        worse_by_s=(float(worse_low), float(worse_high)),
+        is_significant=bool(is_clear and abs(regret) >= SMALLEST),
+    )

@@ -1,0 +1,40 @@
+"""What would this way of agreeing do with these workers? The simulator's one entry."""
+
+from typing import assert_never
+
+from paceline.simulate.apart import bounded, unbounded
+from paceline.simulate.dynamic import Controller
+from paceline.simulate.prediction import Outline, Prediction, predicted
+from paceline.simulate.profile import Profile
+from paceline.simulate.together import alone, backup, balanced, local, together
+from paceline.simulate.ways import Alone, Apart, Backup, Balanced, Dynamic, Local, Together, Way
+
+
+def predict(profile: Profile, way: Way, *, steps: int, seed: int) -> Prediction:
+    return predicted(outline(profile, way, steps=steps, seed=seed))
+
+
+def outline(profile: Profile, way: Way, *, steps: int, seed: int) -> Outline:
+    """`steps` gradients per worker, or as many shared; with the full order of updates."""
+    match way:
+        case Alone():
+            return alone(profile, steps=steps, seed=seed)
+        case Together():
+            return together(profile, way, steps=steps, seed=seed)
+        case Apart(None):
+            return unbounded(profile, steps=steps, seed=seed)
+        case Apart(int(bound)):
+            return bounded(profile, bound=bound, steps=steps, seed=seed)
+        case Local():
+            return local(profile, way, steps=steps, seed=seed)
+        case Backup():
+            return backup(profile, way, steps=steps, seed=seed)
+        case Dynamic(low, extra):
+            controller = Controller(extra, profile.num_workers)
+            return bounded(profile, bound=low, steps=steps, seed=seed, controller=controller)
+        case Balanced():
+            return balanced(profile, steps=steps, seed=seed)
+        case Apart():
+            raise AssertionError("a bound is a number or None")
+        case _:
+            assert_never(way)

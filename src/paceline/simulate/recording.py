@@ -1,0 +1,175 @@
+"""How fast were the workers and links of a recorded run? Its history, as a profile.
+
+A step's time is data, forward, backward and delay, as recorded (stragglers and
+pace are in it). The cost of an exchange is what usually passed between the last
+worker's arrival, or a gradient's, and the next step's compute. Only the channel
+that the run used was measured; the others are taken to cost the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import PacelineError
+from paceline.plan.catalog import MODES, Channel
+from paceline.plan.plan import Plan
+from paceline.simulate.costs import Costs, Link
+from paceline.simulate.profile import Profile
+from paceline.simulate.step_times import Recorded
+
+_COMPUTE = ("data_ns", "forward_ns", "backward_ns", "delay_ns")
+_AGREE = ("wait_ns", "comm_ns", "apply_ns")
+
+
+class Acts(Protocol):
+    """One act of a server: events.schema.ServerRow."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def at_ns(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+
+
+class Log(Protocol):
+    """What is read of a history: events.read.History. A step's row is read by the names of its fields."""
+
+    @property
+    def steps(self) -> Mapping[int, Sequence[object]]: ...
+    @property
+    def server(self) -> Sequence[Acts]: ...
+    @property
+    def sessions(self) -> Sequence[Mapping[int, int]]: ...
+
+
+def profile_of(history: Log, plan: Plan) -> Profile:
+    """Predicts the recorded run again, and others like it."""
+    _refuse_what_cannot_be_read(history, plan)
+    workers = [_Worker(history.steps[rank]) for rank in range(plan.num_workers)]
+    channel = MODES[plan.mode].channel
+    if channel is Channel.STORE:
+        costs = _store_costs(workers, history.server)
+        steps_ns = [worker.compute for worker in workers]
+        begins = [int(worker.start[0] + worker.wait[0]) for worker in workers]
+    else:
+        costs = _collective_costs(workers, plan)
+        steps_ns = [
+            worker.compute + worker.between([session.get(rank, 0) for session in history.sessions])
+            for rank, worker in enumerate(workers)
+        ]
+        begins = [int(worker.start[0]) for worker in workers]
+    return Profile(
+        num_workers=plan.num_workers,
+        step_times=tuple(Recorded(tuple((own / 1e9).tolist())) for own in steps_ns),
+        batch_sizes=plan.batch_sizes,
+        parameter_bytes=_parameter_bytes(workers[0], channel, plan.num_workers),
+        starts_at_s=tuple((begin - min(begins)) / 1e9 for begin in begins),
+        costs=costs,
+        source=f"run {plan.run} ({plan.mode})",
+    )
+
+
+class _Worker:
+    """The rows of one worker as columns."""
+
+    def __init__(self, rows: Sequence[object]) -> None:
+        self.start, self.wait, self.comm, self.apply = (
+            _column(rows, name) for name in ("start_ns", "wait_ns", "comm_ns", "apply_ns")
+        )
+        self.compute = sum((_column(rows, name) for name in _COMPUTE), np.zeros(len(rows)))
+        self.end = self.start + self.compute + sum(_column(rows, name) for name in _AGREE)
+        self.synced, self.bytes_out = _column(rows, "synced") > 0, _column(rows, "bytes_out")
+
+    def between(self, resumed_at: Sequence[int]) -> NDArray[np.float64]:
+        """What the loop itself took after each step; the pause before a resume is not a step's fault."""
+        gaps = np.append(self.start[1:] - self.end[:-1], 0.0)
+        for place in resumed_at:
+            if 0 < place <= len(gaps):
+                gaps[place - 1] = 0.0
+        return gaps.clip(min=0.0)
+
+
+def _column(rows: Sequence[object], name: str) -> NDArray[np.float64]:
+    return np.array([getattr(row, name) for row in rows], dtype=np.float64)
+
+
+def _collective_costs(workers: Sequence[_Worker], plan: Plan) -> Costs:
+    steps = min(len(worker.start) for worker in workers)
+    applies_first = plan.mode == "localsgd"
+    come = np.stack([(w.start + w.compute + applies_first * w.apply)[:steps] for w in workers]).max(axis=0)
+    gone = np.stack([(w.end - (not applies_first) * w.apply)[:steps] for w in workers]).mean(axis=0)
+    met = workers[0].synced[:steps]
+    apply_s = _mean_s(np.concatenate([w.apply for w in workers]))
+    if plan.num_workers == 1 or not met.any():
+        return Costs(apply_s=apply_s)
+    exchange_s = _mean_s((gone - come)[met])
+    whole, half = Link(latency_s=exchange_s), Link(latency_s=exchange_s / 2)
+    return Costs(collective=whole, torch=whole, push=half, pull=half, apply_s=apply_s)
+
+
+def _store_costs(workers: Sequence[_Worker], acts: Sequence[Acts]) -> Costs:
+    sent = {
+        (rank, step): ns
+        for rank, worker in enumerate(workers)
+        for step, ns in enumerate(worker.start + worker.wait + worker.compute)
+    }
+    began = {
+        (rank, step): ns
+        for rank, worker in enumerate(workers)
+        for step, ns in enumerate(worker.start + worker.wait)
+    }
+    push = [a.at_ns - sent[a.rank, a.step] for a in acts if a.op == "push" and (a.rank, a.step) in sent]
+    pull = [began[a.rank, a.step] - a.at_ns for a in acts if a.op == "read" and (a.rank, a.step) in began]
+    pairs = list(pairwise(acts))
+    apply = [b.at_ns - a.at_ns for a, b in pairs if (a.op, b.op) == ("push", "apply")]
+    answer = [b.at_ns - a.at_ns for a, b in pairs if b.op == "read" and a.op != "push"]
+    # Medians: who was released with all others woke late, but seldom held anybody up.
+    there, back = Link(latency_s=_median_s(push)), Link(latency_s=_median_s(pull))
+    both = Link(latency_s=there.latency_s + back.latency_s)
+    return Costs(
+        collective=both,
+        torch=both,
+        push=there,
+        pull=back,
+        apply_s=_median_s(apply),
+        answer_s=_median_s(answer),
+    )
+
+
+def _mean_s(durations_ns: Sequence[float] | NDArray[np.float64]) -> float:
+    return max(0.0, float(np.mean(durations_ns)) / 1e9) if len(durations_ns) else 0.0
+
+
+def _median_s(durations_ns: Sequence[float]) -> float:
+    return max(0.0, float(np.median(durations_ns)) / 1e9) if len(durations_ns) else 0.0
+
+
+def _parameter_bytes(worker: _Worker, channel: Channel, num_workers: int) -> int:
+    sent = float(worker.bytes_out.max(initial=0.0))
+    if channel is Channel.STORE or num_workers == 1:
+        return round(sent)
+    return round(sent * num_workers / (2 * (num_workers - 1)))
+
+
+def _refuse_what_cannot_be_read(history: Log, plan: Plan) -> None:
+    if any(not history.steps.get(rank) for rank in range(plan.num_workers)):
+        raise PacelineError(
+            f"run {plan.run} has recorded no steps of some workers, so their speed is not known",
+            "record a run of at least a few steps, with --events full",
+        )
+    if plan.mode not in MODES:
+        raise PacelineError(
+            f"mode {plan.mode} of run {plan.run} is a class of your own, so its waiting cannot be told apart",
+            "record the same work under a built-in mode:  paceline train --mode ssgd",
+        )
+    if MODES[plan.mode].channel is Channel.TORCH:
+        raise PacelineError(
+            f"run {plan.run} used ddp, which hides waiting for others in backward",
+            "record the same work under another mode:  paceline train --mode ssgd",
+        )

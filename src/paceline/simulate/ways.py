@@ -1,0 +1,147 @@
+"""Which ways of agreeing can be predicted? Those of plan/catalog.py, and a few that paceline cannot run yet.
+
+A way is a mode with its settings. `is_available` says whether `paceline train`
+can run it; the others are only ever shown as "what if".
+"""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from paceline.plan.catalog import MODES, Channel
+from paceline.plan.plan import Plan, StrategyOptions
+
+USUAL_BOUND, USUAL_PERIOD, USUAL_EXTRA = 3, 8, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One worker does everybody's work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Everybody meets at every step: ssgd and ddp by an all-reduce, ps at a server."""
+
+    channel: Channel
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Behind a server, at most `bound` steps ahead of the slowest; None: asgd, and work is shared out."""
+
+    bound: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    every: int
+    post_local_after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """At every step the first `needed` gradients count, the others are abandoned (Chen 2016)."""
+
+    needed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """SSP whose bound moves between `low` and `low + extra` (DSSP, Zhao 2019)."""
+
+    low: int
+    extra: int
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """ssgd whose batches are made proportional to the speed seen so far."""
+
+
+Way = Alone | Together | Apart | Local | Backup | Dynamic | Balanced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    mode: str  # as plan/catalog.py names it; or a name that is not there yet
+    way: Way
+    settings: str = ""  # in words
+
+    @property
+    def is_available(self) -> bool:
+        return self.mode in MODES
+
+    @property
+    def label(self) -> str:
+        return f"{self.mode} ({self.settings})" if self.settings else self.mode
+
+
+# Of the catalog. Not of diloco: its fragments and its delay are not simulated yet.
+KNOWN = frozenset({"single", "ssgd", "ddp", "ps", "asgd", "ssp", "localsgd"})
+
+
+def way_of(mode: str, options: StrategyOptions) -> Way:
+    """How a mode of the catalog, with these settings, makes its workers agree."""
+    assert mode in KNOWN, f"the simulator does not know how {mode} agrees"
+    if mode == "single":
+        return Alone()
+    if mode == "localsgd":
+        return Local(options.sync_every, options.post_local_after)
+    if mode in ("asgd", "ssp"):
+        return Apart(options.staleness if mode == "ssp" else None)
+    return Together(MODES[mode].channel)
+
+
+def candidate_of(mode: str, options: StrategyOptions) -> Candidate:
+    return Candidate(mode=mode, way=(way := way_of(mode, options)), settings=_settings(way))
+
+
+def candidates(options: StrategyOptions, num_workers: int) -> list[Candidate]:
+    """Every mode of the catalog that is known, with these settings; then what paceline cannot run yet."""
+    what_if: list[tuple[str, Way]] = [
+        ("backup", Backup(max(1, num_workers - max(1, num_workers // 8)))),
+        ("dssp", Dynamic(USUAL_BOUND if options.staleness is None else options.staleness, USUAL_EXTRA)),
+        ("balanced", Balanced()),
+    ]
+    modes = [candidate_of(mode, options) for mode in MODES if mode in KNOWN]
+    if num_workers == 1:
+        return modes
+    return modes + [Candidate(mode=name, way=way, settings=_settings(way)) for name, way in what_if]
+
+
+def usual_options(plan: Plan) -> StrategyOptions:
+    """The plan's settings where its mode reads them, otherwise what `train` would take."""
+    reads = MODES[plan.mode].options if plan.mode in MODES else frozenset()
+    return StrategyOptions(
+        staleness=plan.strategy.staleness if "staleness" in reads else USUAL_BOUND,
+        sync_every=plan.strategy.sync_every if "sync_every" in reads else USUAL_PERIOD,
+        post_local_after=plan.strategy.post_local_after,
+    )
+
+
+def flags_of(candidate: Candidate) -> str:
+    """What to give `paceline train`, so that it agrees in this way."""
+    match candidate.way:
+        case Apart(bound) if candidate.mode == "ssp":
+            return f"--mode ssp --staleness {'inf' if bound is None else bound}"
+        case Local(every, after):
+            late = f" --post-local-after {after}" if after else ""
+            return f"--mode localsgd --sync-every {every}{late}"
+        case _:
+            return f"--mode {candidate.mode}"
+
+
+def _settings(way: Way) -> str:
+    match way:
+        case Alone() | Together() | Balanced():
+            return ""
+        case Apart(bound):
+            return "" if bound is None else f"bound {bound}"
+        case Local(every, after):
+            return f"H {every}, after {after} steps" if after else f"H {every}"
+        case Backup(needed):
+            return f"first {needed}"
+        case Dynamic(low, extra):
+            return f"bound {low} to {low + extra}"
+        case _:
+            assert_never(way)

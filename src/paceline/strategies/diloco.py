@@ -1,0 +1,167 @@
+"""DiLoCo: many local steps, then an outer optimizer moves the common parameters.
+
+All workers hold the same θ. After H local steps each, Δ = θ - mean of their
+parameters is the outer gradient, and θ makes one step of SGD with Nesterov
+momentum; everybody goes on from θ (Douillard 2023, arXiv 2311.08105). The
+inner optimizers keep their state.
+
+Streaming (arXiv 2501.18512): the parameters are cut into fragments that take
+turns within the H steps; what a fragment's workers agreed on is applied
+`sync_delay` steps later, and mixed: mixing·local + (1 - mixing)·θ. One
+fragment, no delay and no mixing is plain DiLoCo. After the last step all
+fragments are synced and all workers hold θ.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from paceline.ids import Clock, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
+from paceline.sync.averaging import mean_weight
+from paceline.sync.fragments import cut, starts_after
+from paceline.transport.arena import STOP_FLAG, TAIL
+from paceline.transport.ports import NO_TRAFFIC, Traffic
+
+
+@dataclass(slots=True)
+class _Fragment:
+    """A stretch of the parameters: its common value, its outer momentum, and what is on its way."""
+
+    number: int
+    start: int
+    end: int
+    theta: Tensor
+    velocity: Tensor
+    shared: Tensor  # where the workers' values are averaged
+    due: int | None = None  # the finished step after which the average is applied
+
+    @property
+    def mean(self) -> Tensor:
+        return self.shared[: self.end - self.start]
+
+
+class Diloco:
+    channel: ClassVar[Channel] = Channel.COLLECTIVE
+
+    def __init__(self, plan: Plan, links: Links) -> None:
+        assert links.collective is not None, "diloco meets by a collective"
+        self._plan, self._links, self._collective = plan, links, links.collective
+        self._options = plan.strategy
+        self._weight = mean_weight(links.rank, plan.batch_sizes)
+        self._saved: dict[str, Tensor] = {}
+        self._fragments: list[_Fragment] = []
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        layout = replica.arena.layout
+        self._replica, self._arena = replica, replica.arena
+        common = self._collective.allocate(layout.numel, layout.dtype)
+        common.copy_(self._arena.state)
+        self._collective.broadcast(common)
+        self._arena.state.copy_(common)
+        for number, (start, end) in enumerate(cut(layout.buffers_start, self._options.fragments)):
+            # The first also carries the buffers, and in the tail the wish to stop.
+            rest = layout.numel - layout.buffers_start if number == 0 else 0
+            shared = self._collective.allocate(end - start + rest, layout.dtype)
+            theta = common[start:end].clone()
+            fragment = _Fragment(number, start, end, theta, theta.new_zeros(theta.shape), shared)
+            if self._saved:
+                fragment.theta.copy_(self._saved[f"theta.{number}"])
+                fragment.velocity.copy_(self._saved[f"velocity.{number}"])
+            self._fragments.append(fragment)
+
+    def begin_step(self, step: Step) -> Begun | None:
+        return own_share(self._plan, self._links, step)
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        apply_ns = self._replica.update()
+        finished = step + 1
+        for fragment in self._fragments:
+            if fragment.due == finished:
+                self._apply(fragment, mixing=self._options.mixing)
+        starting = [f for f in self._fragments if self._starts(f, finished)]
+        traffic = sum((self._average(f, wants_stop=wants_stop) for f in starting), start=NO_TRAFFIC)
+        for fragment in starting:
+            fragment.due = finished + self._options.sync_delay
+            if fragment.due == finished:
+                self._apply(fragment, mixing=self._options.mixing)
+        stop = any(f.number == 0 for f in starting) and bool(self._tail()[STOP_FLAG] > 0)
+        ends = stop or finished == self._plan.steps
+        if ends:
+            traffic += self._bring_together(starting)
+        synced = ends or (len(self._fragments) == 1 and bool(starting) and self._holds_theta())
+        return Outcome(traffic=traffic, apply_ns=apply_ns, synced=synced, stop=stop)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """The outer state; it is saved only when nothing is on its way."""
+        thetas = {f"theta.{f.number}": f.theta for f in self._fragments}
+        return thetas | {f"velocity.{f.number}": f.velocity for f in self._fragments}
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        self._saved = saved
+
+    def close(self) -> None:
+        self._collective.close()
+
+    def _starts(self, fragment: _Fragment, finished: int) -> bool:
+        every, fragments = self._options.sync_every, len(self._fragments)
+        return starts_after(finished, fragment.number, every=every, fragments=fragments)
+
+    def _holds_theta(self) -> bool:
+        return self._options.sync_delay == 0 and self._options.mixing == 0.0
+
+    def _average(self, fragment: _Fragment, *, wants_stop: bool) -> Traffic:
+        fragment.mean.copy_(self._arena.state[fragment.start : fragment.end])
+        if fragment.number == 0:
+            self._rest(fragment).copy_(self._arena.state[self._arena.layout.buffers_start :])
+        if self._weight != 1.0:
+            fragment.shared.mul_(self._weight)
+        if fragment.number == 0:
+            self._tail()[STOP_FLAG] = float(wants_stop)
+        traffic = self._collective.all_reduce_mean(fragment.shared)
+        if fragment.number == 0:
+            buffers = slice(self._arena.layout.buffers_start, self._arena.layout.tail_start)
+            self._arena.state[buffers] = self._rest(fragment)[:-TAIL]
+        return traffic
+
+    def _apply(self, fragment: _Fragment, *, mixing: float) -> None:
+        """One outer step, θ ← θ - lr·(Δ + μ·v) with v ← μ·v + Δ; then the local copy follows θ.
+
+        Written from the mean, so that lr = 1 without momentum gives the mean to the bit.
+        """
+        lr, momentum = self._options.outer_lr, self._options.outer_momentum
+        delta = fragment.theta - fragment.mean
+        fragment.velocity.mul_(momentum).add_(delta)
+        fragment.theta.copy_(fragment.mean).add_(delta, alpha=1.0 - lr)
+        if momentum:
+            fragment.theta.add_(fragment.velocity, alpha=-lr * momentum)
+        fragment.due = None
+        self._follow(fragment, mixing)
+
+    def _follow(self, fragment: _Fragment, mixing: float) -> None:
+        local = self._arena.state[fragment.start : fragment.end]
+        if mixing == 0.0:
+            local.copy_(fragment.theta)
+        else:
+            local.mul_(mixing).add_(fragment.theta, alpha=1.0 - mixing)
+
+    def _bring_together(self, just_averaged: list[_Fragment]) -> Traffic:
+        """The run ends here: apply what is on its way, sync the rest, and let everybody hold θ."""
+        traffic = NO_TRAFFIC
+        for fragment in self._fragments:
+            if fragment.due is not None:
+                self._apply(fragment, mixing=self._options.mixing)
+            if fragment not in just_averaged:
+                traffic += self._average(fragment, wants_stop=False)
+                self._apply(fragment, mixing=0.0)
+            self._follow(fragment, mixing=0.0)
+        return traffic
+
+    def _rest(self, fragment: _Fragment) -> Tensor:
+        return fragment.shared[fragment.end - fragment.start :]
+
+    def _tail(self) -> Tensor:
+        return self._fragments[0].shared[-TAIL:]

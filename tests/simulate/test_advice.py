@@ -1,0 +1,79 @@
+"""Is the advice right where theory knows the answer, and silent where nothing differs?"""
+
+from paceline.plan.plan import StrategyOptions
+from paceline.simulate.advice import Advice, advise
+from paceline.simulate.compare import REPEATS, compare
+from paceline.simulate.costs import FREE, Costs, Link
+from paceline.simulate.profile import Profile
+from paceline.simulate.step_times import Constant, Lognormal, Recorded, StepTimes
+from paceline.simulate.ways import candidates
+from paceline.sync.stragglers import StragglerRule
+
+OPTIONS = StrategyOptions(staleness=3, sync_every=8)
+
+
+def advice_for(*models: StepTimes, costs: Costs = FREE, rules: tuple[StragglerRule, ...] = ()) -> Advice:
+    profile = Profile(
+        num_workers=len(models),
+        step_times=models,
+        batch_sizes=(8,) * len(models),
+        costs=costs,
+        stragglers=rules,
+    )
+    return advise(profile, candidates(OPTIONS, len(models)), steps=150, seeds=range(REPEATS))
+
+
+def reasons(advice: Advice) -> dict[str, str]:
+    return {ranked.compared.candidate.mode: ranked.reason for ranked in advice.ranking}
+
+
+def test_against_a_lasting_straggler_asgd_is_advised_and_the_reason_names_the_worker() -> None:
+    advice = advice_for(Constant(0.01), Constant(0.03), Constant(0.01), Constant(0.01))
+    assert advice.advised.candidate.mode == "asgd"
+    assert advice.is_clear
+    assert advice.workers == ["worker 1 is persistently 3.0x slower than the fastest worker"]
+    assert "any bound keeps ssgd's long-run rate" in reasons(advice)["ssp"]
+    assert "any fixed H keeps ssgd's long-run rate" in reasons(advice)["localsgd"]
+    assert any("N-1 = 3" in text for text in advice.caveats)
+    assert any("throughput is not accuracy" in text for text in advice.caveats)
+
+
+def test_equal_workers_differ_in_nothing_so_the_simplest_way_is_advised() -> None:
+    advice = advice_for(*[Constant(0.01)] * 4)
+    assert advice.advised.candidate.mode == "ssgd"
+    assert not advice.is_clear
+    level = {r.compared.candidate.mode for r in advice.ranking if not r.compared.is_significant}
+    assert level == {"ssgd", "ddp", "ps", "asgd", "ssp", "localsgd"}
+
+
+def test_when_an_exchange_costs_as_much_as_a_step_local_steps_are_advised() -> None:
+    slow = Link(latency_s=0.01)
+    advice = advice_for(*[Constant(0.01)] * 4, costs=Costs(collective=slow, torch=slow, push=slow, pull=slow))
+    assert advice.advised.candidate.mode == "localsgd"
+
+
+def test_what_paceline_cannot_run_is_never_advised_and_never_ranked_among_what_it_can() -> None:
+    rules = (StragglerRule(probability=0.02, factor=60.0),)
+    advice = advice_for(*[Constant(0.01)] * 8, rules=rules)
+    assert {r.compared.candidate.mode for r in advice.what_if} == {"backup", "dssp", "balanced"}
+    assert all(r.compared.candidate.is_available for r in advice.ranking)
+    assert advice.advised.candidate.is_available
+    assert any("more than twice" in text for text in advice.workers)
+
+
+def test_a_small_or_uncertain_difference_is_not_called_one() -> None:
+    profile = Profile(num_workers=2, step_times=(Lognormal(0.01, 0.05),) * 2, batch_sizes=(1, 1), costs=FREE)
+    found = compare(profile, candidates(OPTIONS, 2), steps=4, seeds=range(40))
+    by_mode = {c.candidate.mode: c for c in found}
+    best = min(c.mean_s for c in found if c.candidate.is_available)
+    for compared in found:
+        low, high = compared.worse_by_s
+        if low <= 0 <= high or abs(compared.mean_s - best) < 0.02 * best:
+            assert not compared.is_significant
+    assert by_mode["single"].is_significant
+
+
+def test_one_worker_has_nobody_to_wait_for() -> None:
+    advice = advice_for(Recorded((0.01, 0.02, 0.01, 0.03)))
+    assert advice.advised.candidate.mode == "single"
+    assert advice.what_if == []

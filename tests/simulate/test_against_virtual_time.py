@@ -1,0 +1,94 @@
+"""Does the simulator do what the real loop, strategies and server do in virtual time?"""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fixtures.plans import RANDOM_SPEEDS, VIRTUAL_MODES, small_plan
+from tests.fixtures.runs import virtual
+
+from paceline.plan.plan import Plan, StrategyOptions
+from paceline.simulate.costs import FREE
+from paceline.simulate.predict import outline
+from paceline.simulate.prediction import Outline
+from paceline.simulate.profile import profile_from_plan
+from paceline.simulate.ways import way_of
+from paceline.sync.stragglers import StragglerRule
+
+
+def predicted(plan: Plan) -> Outline:
+    profile = profile_from_plan(plan, costs=FREE)
+    return outline(profile, way_of(plan.mode, plan.strategy), steps=plan.steps, seed=plan.seed)
+
+
+def assert_equal_to_virtual(plan: Plan) -> None:
+    done, found = virtual(plan), predicted(plan)
+    assert found.total_ns == round(done.elapsed_s * 1e9)
+    applied = [row for row in done.history.server if row.op == "apply"]
+    if applied:
+        assert found.trace.ranks.tolist() == [row.rank for row in applied]
+        assert found.trace.at_ns.tolist() == [row.at_ns for row in applied]
+        assert found.staleness == Counter(row.staleness for row in applied)
+    elif plan.mode != "single":
+        synced = sorted(
+            row.start_ns + row.delay_ns + row.wait_ns
+            for rows in done.history.steps.values()
+            for row in rows
+            if row.synced
+        )
+        assert found.trace.at_ns.tolist() == synced
+        assert found.wait_ns == sum(row.wait_ns for rows in done.history.steps.values() for row in rows)
+    steps = {rank: len(rows) for rank, rows in done.history.steps.items()}
+    assert found.steps == tuple(steps[rank] for rank in range(plan.num_workers))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("mode", VIRTUAL_MODES)
+def test_every_time_and_every_update_agree(mode: str, seed: int) -> None:
+    workers = 1 if mode == "single" else 5
+    assert_equal_to_virtual(
+        small_plan(mode, num_workers=workers, steps=30, pace_s=0.01, stragglers=RANDOM_SPEEDS, seed=seed)
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("ssp", StrategyOptions(staleness=0)),
+        ("ssp", StrategyOptions(staleness=4)),
+        ("ssp", StrategyOptions(staleness=None)),
+        ("localsgd", StrategyOptions(sync_every=5, post_local_after=7)),
+    ],
+    ids=["bound 0", "bound 4", "no bound", "post-local"],
+)
+def test_settings_of_a_mode_agree_too(mode: str, options: StrategyOptions) -> None:
+    rules = (StragglerRule(probability=0.3, delay_s=0.013), StragglerRule(worker=2, factor=2.5, first_step=9))
+    assert_equal_to_virtual(
+        small_plan(mode, num_workers=4, steps=23, pace_s=0.01, stragglers=rules, strategy=options)
+    )
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    mode=st.sampled_from(["asgd", "ssp"]),
+    factors=st.lists(st.sampled_from([1.0, 1.5, 2.0, 3.0]), min_size=2, max_size=5),
+    bound=st.integers(0, 3),
+    seed=st.integers(0, 100),
+)
+def test_ties_are_broken_as_in_virtual_time(mode: str, factors: list[float], bound: int, seed: int) -> None:
+    """Round factors make many workers push in the same nanosecond."""
+    rules = tuple(StragglerRule(worker=r, factor=f) for r, f in enumerate(factors))
+    chance = StragglerRule(probability=0.3, factor=2.0)
+    strategy = StrategyOptions(staleness=bound if mode == "ssp" else None)
+    assert_equal_to_virtual(
+        small_plan(
+            mode,
+            num_workers=len(factors),
+            steps=8,
+            pace_s=0.01,
+            stragglers=(*rules, chance),
+            strategy=strategy,
+            seed=seed,
+        )
+    )

@@ -1,0 +1,92 @@
+"""Is a real run predicted, from its plan and from its recording?"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fixtures.plans import small_plan
+from tests.fixtures.runs import real, virtual
+
+from paceline.errors import PacelineError
+from paceline.events.read import History
+from paceline.events.summary import summarise
+from paceline.launchers.local import LocalLauncher
+from paceline.laws.performance import sleeping_plan
+from paceline.plan.plan import EventDetail, Plan
+from paceline.simulate.predict import outline
+from paceline.simulate.profile import Profile, dumps, loads, profile_from_plan, resampled, with_workers
+from paceline.simulate.recording import profile_of
+from paceline.simulate.step_times import Recorded, Resampled
+from paceline.simulate.ways import way_of
+
+
+def predicted_s(profile: Profile, plan: Plan) -> float:
+    return outline(profile, way_of(plan.mode, plan.strategy), steps=plan.steps, seed=plan.seed).total_ns / 1e9
+
+
+@pytest.mark.soak  # it is timed; law M3.local shows the same with a few attempts
+def test_eight_sleepy_processes_take_as_long_as_plan_and_recording_predict(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """Every step takes at least 40 ms, so compute and start-up hardly matter."""
+    plan = replace(sleeping_plan(small_plan("ssp", num_workers=8)), pace_s=0.04)
+    plan = replace(plan, stragglers=plan.stragglers[:-1])  # the pace replaces the delay of all
+    done = real(plan, tmp_path, launcher)
+    from_plan = profile_from_plan(plan)
+    foretold = outline(from_plan, way_of(plan.mode, plan.strategy), steps=plan.steps, seed=plan.seed)
+    applied = [row.rank for row in done.history.server if row.op == "apply"]
+    assert foretold.trace.ranks.tolist() == applied
+    took_s = summarise(done.history).training_s
+    assert predicted_s(from_plan, plan) == pytest.approx(took_s, rel=0.05)
+    assert predicted_s(profile_of(done.history, plan), plan) == pytest.approx(took_s, rel=0.05)
+
+
+@pytest.mark.parametrize("mode", ["single", "ssgd", "ps", "asgd", "ssp", "localsgd"])
+def test_a_recording_predicts_itself(mode: str) -> None:
+    plan = small_plan(mode, steps=20, pace_s=0.01)
+    done = virtual(plan)
+    profile = profile_of(done.history, plan)
+    assert predicted_s(profile, plan) == pytest.approx(done.elapsed_s, rel=1e-6)
+    assert profile.parameter_bytes > 0 or mode == "single"
+    assert profile.is_measured
+
+
+def test_a_profile_survives_json() -> None:
+    plan = small_plan("asgd", steps=5, pace_s=0.01)
+    profile = profile_of(virtual(plan).history, plan)
+    assert loads(dumps(profile)) == profile
+    assert loads(dumps(resampled(profile))) == resampled(profile)
+    with pytest.raises(PacelineError, match="not a profile"):
+        loads(dumps(profile).replace("paceline.profile/1", "paceline.profile/9"))
+
+
+def test_more_workers_are_like_those_that_were_recorded() -> None:
+    plan = small_plan("ssgd", steps=5, pace_s=0.01)
+    wide = with_workers(profile_of(virtual(plan).history, plan), 5)
+    assert wide.num_workers == len(wide.step_times) == len(wide.batch_sizes) == 5
+    assert wide.step_times[4] == wide.step_times[0]
+    assert isinstance(wide.step_times[0], Recorded)
+    assert isinstance(resampled(wide).step_times[0], Resampled)
+
+
+def test_the_pause_before_a_resume_is_nobodys_step_time() -> None:
+    plan = small_plan("ssgd", steps=6, pace_s=0.01)
+    history = virtual(plan).history
+    pause_ns = 10**12
+    for rank, rows in history.steps.items():
+        late = [row._replace(start_ns=row.start_ns + pause_ns) for row in rows[3:]]
+        history.steps[rank] = rows[:3] + late
+    history.sessions = [dict.fromkeys(history.steps, 3)]
+    assert predicted_s(profile_of(history, plan), plan) == pytest.approx(0.06)
+
+
+def test_what_cannot_tell_waiting_from_work_is_refused_with_a_way_out() -> None:
+    plan = small_plan("ssgd", steps=3, pace_s=0.01)
+    history = virtual(plan).history
+    with pytest.raises(PacelineError, match="hides waiting") as hidden:
+        profile_of(history, replace(plan, mode="ddp"))
+    assert "--mode ssgd" in hidden.value.hint
+    with pytest.raises(PacelineError, match="class of your own"):
+        profile_of(history, replace(plan, mode="my_code:Mine"))
+    with pytest.raises(PacelineError, match="no steps"):
+        profile_of(History(), replace(plan, events=EventDetail.OFF))
