@@ -23,7 +23,8 @@ _steps = st.builds(
     *[_numbers] * 4,
     st.booleans(),
 )
-_server = st.builds(ServerRow, st.sampled_from(["read", "push", "apply"]), *[_numbers] * 9)
+_acts = st.sampled_from(["read", "push", "apply", "discard"])
+_server = st.builds(ServerRow, _acts, *[_numbers] * 9, st.floats(allow_nan=False))
 
 
 class StoppedClock:
