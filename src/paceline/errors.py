@@ -49,6 +49,10 @@ class PacelineError(Exception):
     def problems(self) -> tuple[Problem, ...]:
         return (Problem(self.what, self.hint),)
 
+    def told(self) -> list[dict[str, str]]:
+        """The problems as a process of ours tells them to the command that started it, in JSON."""
+        return [{"what": problem.what, "hint": problem.hint} for problem in self.problems]
+
 
 class ConfigError(PacelineError):
     """Everything that is wrong with a configuration, reported at once."""

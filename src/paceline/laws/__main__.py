@@ -27,8 +27,7 @@ def main() -> None:
             if options.subject is not None:
                 channel_of(options.subject)
         except PacelineError as error:
-            problems = [{"what": p.what, "hint": p.hint} for p in error.problems]
-            print(json.dumps({"error": problems}), flush=True)
+            print(json.dumps({"error": error.told()}), flush=True)
             return
         for result in check_laws(options.mode, subject=options.subject, launcher=launcher):
             print(json.dumps(asdict(result)), flush=True)

@@ -82,17 +82,22 @@ def dumps(plan: Plan) -> str:
 
 def loads(text: str, *, where: str = "plan.json") -> Plan:
     try:
-        raw = json.loads(text)
-        if isinstance(raw, dict) and raw.get("schema") != PLAN_SCHEMA:
-            raise ValueError(f"its schema is {raw.get('schema')!r}, this version reads {PLAN_SCHEMA!r}")
-        plan = from_json(Plan, raw)
+        plan = decode(Plan, text, schema=PLAN_SCHEMA)
     except ValueError as error:
         raise PacelineError(
             f"{where} is not a plan this version can read: {error}",
             "make the run again with this version of paceline, or install the one that wrote it",
         ) from error
-    assert isinstance(plan, Plan), "from_json(Plan, …) builds a Plan"
+    assert isinstance(plan, Plan), "decode(Plan, …) builds a Plan"
     return plan
+
+
+def decode(kind: type, text: str, *, schema: str) -> object:
+    """The object that this JSON is; ValueError if it was not written under this schema."""
+    raw = json.loads(text)
+    if isinstance(raw, dict) and raw.get("schema") != schema:
+        raise ValueError(f"its schema is {raw.get('schema')!r}, this version reads {schema!r}")
+    return from_json(kind, raw)
 
 
 def read(path: Path) -> Plan:

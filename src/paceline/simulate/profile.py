@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.errors import PacelineError
-from paceline.plan.codec import from_json, to_json
+from paceline.plan.codec import decode, to_json
 from paceline.plan.plan import Plan
 from paceline.simulate.costs import Costs, usual_costs
 from paceline.simulate.step_times import Constant, Recorded, Resampled, StepTimes
@@ -82,14 +82,11 @@ def dumps(profile: Profile) -> str:
 
 def loads(text: str, *, where: str = "profile.json") -> Profile:
     try:
-        raw = json.loads(text)
-        if isinstance(raw, dict) and raw.get("schema") != PROFILE_SCHEMA:
-            raise ValueError(f"its schema is {raw.get('schema')!r}, this version reads {PROFILE_SCHEMA!r}")
-        profile = from_json(Profile, raw)
+        profile = decode(Profile, text, schema=PROFILE_SCHEMA)
     except ValueError as error:
         raise PacelineError(
             f"{where} is not a profile this version can read: {error}",
             "make it again from the run, with this version of paceline",
         ) from error
-    assert isinstance(profile, Profile), "from_json(Profile, …) builds a Profile"
+    assert isinstance(profile, Profile), "decode(Profile, …) builds a Profile"
     return profile

@@ -15,10 +15,6 @@ class Speeds:
     slow: dict[int, float]  # lasting stragglers: times as slow as the fastest worker
     spikes: float  # share of steps that take more than twice the worker's usual time
 
-    @property
-    def are_even(self) -> bool:
-        return not self.slow and self.spikes < 0.01
-
 
 def speeds_of(compute: Nanoseconds) -> Speeds:
     """`compute` holds workers in rows and steps in columns."""

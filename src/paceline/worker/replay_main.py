@@ -23,8 +23,7 @@ def main() -> None:
     try:
         verdict = _replay(Path(sys.argv[1]))
     except PacelineError as error:
-        problems = [{"what": p.what, "hint": p.hint} for p in error.problems]
-        print(json.dumps({"error": problems}), flush=True)
+        print(json.dumps({"error": error.told()}), flush=True)
         return
     print(json.dumps(asdict(verdict)), flush=True)
 

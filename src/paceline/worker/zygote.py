@@ -110,7 +110,7 @@ class Zygote:
                 try:
                     self._start(order)
                 except PacelineError as error:
-                    problems: list[Json] = [{"what": p.what, "hint": p.hint} for p in error.problems]
+                    problems: list[Json] = [dict(problem) for problem in error.told()]
                     self._tell("refused", problems=problems, exit_code=int(error.exit_code))
             case "stop" if self._seat is not None:
                 self._seat.control.ask_to_stop()
