@@ -39,7 +39,7 @@ class StoppedClock:
 
 
 def step(number: int, **changes: object) -> StepRow:
-    row = StepRow(number, number, 10 * number, 1, 2, 3, 0, 0, 0, 0, 0.5, 4, 64, 64, 0, True)
+    row = StepRow(number, number, 10 * number, 1, 2, 3, 0, 0, 0, 0, 0, 0.5, 4, 64, 64, 0, True)
     return row._replace(**changes)  # type: ignore[arg-type]  # the names are StepRow's own
 
 

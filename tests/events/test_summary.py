@@ -21,6 +21,7 @@ def row(number: int, start_s: float = 0.0, loss: float = 1.0, **changes: object)
         backward_ns=3 * tenth,
         delay_ns=tenth,
         wait_ns=tenth,
+        codec_ns=0,
         comm_ns=tenth,
         apply_ns=tenth,
         loss=loss,
@@ -57,7 +58,7 @@ def test_counts_sums_and_rates() -> None:
 
 def test_the_end_of_a_step_is_its_start_and_all_of_its_phases() -> None:
     assert end_ns(row(0, 7.0)) == 8 * S
-    assert set(PHASES) == {name.removesuffix("_ns") for name in StepRow._fields[3:10]}
+    assert set(PHASES) == {name.removesuffix("_ns") for name in StepRow._fields[3:11]}
 
 
 def test_the_loss_is_that_of_the_last_steps_of_every_worker() -> None:

@@ -57,6 +57,44 @@ def reduce_rounds(collective: Collective, numel: int, dtype: torch.dtype) -> byt
     return as_bytes(vector)
 
 
+def sees_the_others(collective: Collective) -> bytes:
+    """Gathers from all, gathers from neighbours and swaps, twice over; what it saw."""
+    rank, world = collective.rank, collective.world_size
+    vector = collective.allocate(world * 6, torch.uint8)
+    neighbours = sorted({Rank((rank - 1) % world), rank, Rank((rank + 1) % world)})
+    seen = []
+    for number in range(2):
+        own = torch.arange(world * 6, dtype=torch.uint8) + 50 * rank + number
+        vector.copy_(own)
+        everybody, all_bytes = collective.gather(vector)
+        assert [int(v[0]) for v in everybody] == [50 * r + number for r in range(world)]
+        near, near_bytes = collective.gather(vector, neighbours)
+        assert all(torch.equal(v, everybody[r]) for r, v in zip(neighbours, near, strict=True))
+        received, swap_bytes = collective.swap(vector)
+        expected = torch.cat([everybody[r][6 * rank : 6 * rank + 6] for r in range(world)])
+        assert torch.equal(received, expected)
+        vector.zero_()  # what was received is a copy
+        assert torch.equal(received, expected)
+        seen += [all_bytes.bytes_in, near_bytes.bytes_in, swap_bytes.bytes_in]
+        assert seen[-3:] == [(world - 1) * world * 6, (len(neighbours) - 1) * world * 6, (world - 1) * 6]
+    return json.dumps(seen).encode()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_over_shared_memory_and_in_process_everybody_sees_the_others(world_size: int) -> None:
+    world, meeting, turns = new_world(world_size), Meeting(world_size), Turns()
+    over_shm = values(in_processes(world_size, lambda rank: sees_the_others(shm(world, rank))))
+    world.close()
+    seen: list[bytes] = []
+
+    def body(rank: int) -> None:
+        turns.sleep(0.1 * rank)
+        seen.append(sees_the_others(InProcessCollective(meeting, Rank(rank), turns=turns, timeout_s=20)))
+
+    assert turns.run([partial(body, rank) for rank in range(world_size)]) == [None] * world_size
+    assert seen == over_shm
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("numel", [1, 17, 960, 2 * BLOCK + 5])
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -156,6 +194,7 @@ def over_gloo(rank: int, *, world_size: int, numel: int, folder: Path) -> bytes:
     vector.copy_(own_vector(rank, numel))
     collective.broadcast(vector)
     assert torch.equal(vector, own_vector(0, numel))
+    sees_the_others(collective)
     collective.close()
     return result
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 SCHEMA = "paceline.events/1"
 Scalar: TypeAlias = bool | int | float | str | None
 
-PHASES = ("data", "forward", "backward", "delay", "wait", "comm", "apply")
+PHASES = ("data", "forward", "backward", "delay", "wait", "codec", "comm", "apply")
 
 
 class StepRow(NamedTuple):
@@ -27,6 +27,7 @@ class StepRow(NamedTuple):
     backward_ns: int
     delay_ns: int  # injected slowness
     wait_ns: int  # for other workers or for the server's permission
+    codec_ns: int  # compressing and decompressing
     comm_ns: int  # moving and reducing
     apply_ns: int
     loss: float

@@ -20,6 +20,7 @@ from torch import Tensor
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
+from paceline.strategies.means import Mean, mean_of
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import mean_weight
 from paceline.sync.fragments import cut, starts_after
@@ -37,6 +38,7 @@ class _Fragment:
     theta: Tensor
     velocity: Tensor
     shared: Tensor  # where the workers' values are averaged
+    averaging: Mean
     due: int | None = None  # the finished step after which the average is applied
 
     @property
@@ -67,7 +69,9 @@ class Diloco:
             rest = layout.numel - layout.buffers_start if number == 0 else 0
             shared = self._collective.allocate(end - start + rest, layout.dtype)
             theta = common[start:end].clone()
-            fragment = _Fragment(number, start, end, theta, theta.new_zeros(theta.shape), shared)
+            averaging = mean_of(self._plan, self._links, shared, lossy_end=end - start)
+            fragment = _Fragment(number, start, end, theta, theta.new_zeros(theta.shape), shared, averaging)
+            averaging.restore(_named(self._saved, f"mean.{number}."))
             if self._saved:
                 fragment.theta.copy_(self._saved[f"theta.{number}"])
                 fragment.velocity.copy_(self._saved[f"velocity.{number}"])
@@ -98,7 +102,13 @@ class Diloco:
     def snapshot(self) -> dict[str, Tensor]:
         """The outer state; it is saved only when nothing is on its way."""
         thetas = {f"theta.{f.number}": f.theta for f in self._fragments}
-        return thetas | {f"velocity.{f.number}": f.velocity for f in self._fragments}
+        velocities = {f"velocity.{f.number}": f.velocity for f in self._fragments}
+        memories = {
+            f"mean.{f.number}.{name}": tensor
+            for f in self._fragments
+            for name, tensor in f.averaging.snapshot().items()
+        }
+        return thetas | velocities | memories
 
     def restore(self, saved: dict[str, Tensor]) -> None:
         self._saved = saved
@@ -115,13 +125,17 @@ class Diloco:
 
     def _average(self, fragment: _Fragment, *, wants_stop: bool) -> Traffic:
         fragment.mean.copy_(self._arena.state[fragment.start : fragment.end])
+        if fragment.averaging.is_lossy:
+            fragment.mean.sub_(fragment.theta)
         if fragment.number == 0:
             self._rest(fragment).copy_(self._arena.state[self._arena.layout.buffers_start :])
         if self._weight != 1.0:
             fragment.shared.mul_(self._weight)
         if fragment.number == 0:
             self._tail()[STOP_FLAG] = float(wants_stop)
-        traffic = self._collective.all_reduce_mean(fragment.shared)
+        traffic = fragment.averaging.reduce()
+        if fragment.averaging.is_lossy:
+            fragment.mean.add_(fragment.theta)
         if fragment.number == 0:
             buffers = slice(self._arena.layout.buffers_start, self._arena.layout.tail_start)
             self._arena.state[buffers] = self._rest(fragment)[:-TAIL]
@@ -165,3 +179,7 @@ class Diloco:
 
     def _tail(self) -> Tensor:
         return self._fragments[0].shared[-TAIL:]
+
+
+def _named(saved: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in saved.items() if name.startswith(prefix)}

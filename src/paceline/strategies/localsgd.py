@@ -15,6 +15,7 @@ from torch import Tensor
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
+from paceline.strategies.means import mean_of
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import averages_after, mean_weight
 from paceline.transport.arena import STOP_FLAG
@@ -30,12 +31,20 @@ class Localsgd:
         self._plan, self._links = plan, links
         self._weight = mean_weight(links.rank, plan.batch_sizes)
         self._shared_optimizer_state: Tensor | None = None
+        self._saved: dict[str, Tensor] = {}
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         arena = replica.arena
         self._replica, self._arena = replica, arena
         arena.place_state(self._collective.allocate(arena.layout.numel, arena.layout.dtype))
         self._collective.broadcast(arena.state)
+        layout = arena.layout
+        self._mean = mean_of(
+            self._plan, self._links, arena.state, lossy_end=layout.buffers_start, pieces=layout.parameters
+        )
+        self._mean.restore(self._saved)
+        # What all agreed on last: a lossy mean is taken of the distances from it.
+        self._common = arena.state[: layout.buffers_start].clone() if self._mean.is_lossy else None
 
     def begin_step(self, step: Step) -> Begun | None:
         return own_share(self._plan, self._links, step)
@@ -50,16 +59,24 @@ class Localsgd:
             post_local_after=options.post_local_after,
         ):
             return Outcome(apply_ns=apply_ns)
-        state = self._arena.state
-        tail = state[self._arena.layout.tail_start :]
-        if self._weight != 1.0:
-            state.mul_(self._weight)
-        tail[STOP_FLAG] = float(wants_stop)
-        traffic = self._collective.all_reduce_mean(state)
-        stop = bool(tail[STOP_FLAG] > 0)
+        traffic, stop = self._average(wants_stop=wants_stop)
         if options.average_optimizer_state:
             traffic += self._average_optimizer_state()
         return Outcome(traffic=traffic, apply_ns=apply_ns, synced=True, stop=stop)
+
+    def _average(self, *, wants_stop: bool) -> tuple[Traffic, bool]:
+        """Everybody's state becomes the mean; also whether anyone wants to stop."""
+        state, layout = self._arena.state, self._arena.layout
+        parameters, tail = state[: layout.buffers_start], state[layout.tail_start :]
+        if self._common is not None:
+            parameters.sub_(self._common)
+        if self._weight != 1.0:
+            state.mul_(self._weight)
+        tail[STOP_FLAG] = float(wants_stop)
+        traffic = self._mean.reduce()
+        if self._common is not None:
+            self._common.copy_(parameters.add_(self._common))
+        return traffic, bool(tail[STOP_FLAG] > 0)
 
     def _average_optimizer_state(self) -> Traffic:
         tensors = list(self._replica.optimizer_state().values())
@@ -78,9 +95,10 @@ class Localsgd:
         return traffic
 
     def snapshot(self) -> dict[str, Tensor]:
-        return {}
+        return self._mean.snapshot()
 
-    def restore(self, saved: dict[str, Tensor]) -> None: ...
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        self._saved = saved
 
     def close(self) -> None:
         self._collective.close()

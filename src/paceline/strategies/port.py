@@ -8,11 +8,13 @@ class with these methods can be named as `--mode module:Class` and proved with
 `paceline laws --mode module:Class`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
+from paceline.clock import Clock as WallClock
+from paceline.clock import SystemClock
 from paceline.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
@@ -47,6 +49,7 @@ class Links:
 
     rank: Rank
     world_size: int
+    clock: WallClock = field(default_factory=SystemClock)
     collective: Collective | None = None
     store: ParameterStore | None = None
 

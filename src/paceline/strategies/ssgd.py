@@ -13,6 +13,7 @@ from torch import Tensor
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
+from paceline.strategies.means import mean_of
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import mean_weight
 from paceline.transport.arena import STOP_FLAG
@@ -26,6 +27,7 @@ class Ssgd:
         self._plan, self._links = plan, links
         self._collective = links.collective
         self._weight = mean_weight(links.rank, plan.batch_sizes)
+        self._saved: dict[str, Tensor] = {}
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         arena = replica.arena
@@ -36,6 +38,11 @@ class Ssgd:
         self._collective.broadcast(shared)
         arena.state.copy_(shared)
         arena.place_gradients(shared.zero_())
+        layout = arena.layout
+        self._mean = mean_of(
+            self._plan, self._links, shared, lossy_end=layout.buffers_start, pieces=layout.parameters
+        )
+        self._mean.restore(self._saved)
 
     def begin_step(self, step: Step) -> Begun | None:
         return own_share(self._plan, self._links, step)
@@ -47,16 +54,17 @@ class Ssgd:
         arena.buffers_to_gradients()
         tail = arena.gradients[arena.layout.tail_start :]
         tail[STOP_FLAG] = float(wants_stop)
-        traffic = self._collective.all_reduce_mean(arena.gradients)
+        traffic = self._mean.reduce()
         stop = bool(tail[STOP_FLAG] > 0)
         arena.buffers_from_gradients()
         apply_ns = self._replica.update()
         return Outcome(traffic=traffic, apply_ns=apply_ns, synced=True, stop=stop)
 
     def snapshot(self) -> dict[str, Tensor]:
-        return {}
+        return self._mean.snapshot()
 
-    def restore(self, saved: dict[str, Tensor]) -> None: ...
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        self._saved = saved
 
     def close(self) -> None:
         self._collective.close()

@@ -14,7 +14,7 @@ from torch import Tensor
 from paceline.errors import PeerLostError
 from paceline.ids import Clock, Rank
 from paceline.transport.ports import Answer, Pulled, Slots, StoreHandler, Traffic
-from paceline.transport.shm_collective import mean_in_place
+from paceline.transport.shm_collective import mean_in_place, pieces
 from paceline.transport.torch_dist import ring_bytes
 
 
@@ -33,6 +33,7 @@ class Meeting:
         self.world_size = world_size
         self.allocations: list[list[Tensor | None]] = []
         self.arrived: list[set[int]] = []  # by the number of the meeting
+        self.copies: dict[int, list[Tensor]] = {}  # of everybody's vector, by the number of the meeting
 
 
 class InProcessCollective:
@@ -69,6 +70,29 @@ class InProcessCollective:
         if self.rank != 0:
             return Traffic(0, vector.nbytes, wait_ns)
         return Traffic(vector.nbytes * (self.world_size - 1), 0, wait_ns)
+
+    def gather(self, vector: Tensor, sources: Sequence[Rank] | None = None) -> tuple[list[Tensor], Traffic]:
+        chosen = range(self.world_size) if sources is None else sources
+        everybody, wait_ns = self._see_everybody(vector)
+        moved = vector.nbytes * sum(rank != self.rank for rank in chosen)
+        return [everybody[rank].clone() for rank in chosen], Traffic(moved, moved, wait_ns)
+
+    def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
+        everybody, wait_ns = self._see_everybody(vector)
+        received = torch.cat([pieces(other, self.world_size)[self.rank] for other in everybody])
+        moved = vector.nbytes - vector.nbytes // self.world_size
+        return received, Traffic(moved, moved, wait_ns)
+
+    def _see_everybody(self, vector: Tensor) -> tuple[list[Tensor], int]:
+        copies, number = self._meeting.copies, self._meetings
+        # Whoever is slow to look still needs this meeting's vectors; of the one before nobody does.
+        copies.pop(number - 2, None)
+
+        def copy_all(vectors: Sequence[Tensor]) -> None:
+            copies[number] = [other.clone() for other in vectors]
+
+        wait_ns = self._meet(copy_all, vector)
+        return copies[number], wait_ns
 
     def close(self) -> None: ...
 

@@ -18,17 +18,19 @@ from paceline.ids import Clock, Rank, Version
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What an exchange cost: bytes sent and received, and the part of its time spent waiting."""
+    """What an exchange cost: bytes sent and received, and how much of its time was waiting and coding."""
 
     bytes_out: int = 0
     bytes_in: int = 0
     wait_ns: int = 0
+    codec_ns: int = 0  # compressing and decompressing
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(
             self.bytes_out + other.bytes_out,
             self.bytes_in + other.bytes_in,
             self.wait_ns + other.wait_ns,
+            self.codec_ns + other.codec_ns,
         )
 
 
@@ -51,6 +53,20 @@ class Collective(Protocol):
 
     def broadcast(self, vector: Tensor) -> Traffic:
         """Replace `vector` (from `allocate`) by rank 0's."""
+        ...
+
+    def gather(self, vector: Tensor, sources: Sequence[Rank] | None = None) -> tuple[list[Tensor], Traffic]:
+        """Copies of the `vector` (from `allocate`) of all ranks, or of `sources`, in that order.
+
+        All ranks call it, and who reads whom is mutual: a rank is read by those it reads.
+        """
+        ...
+
+    def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
+        """Piece r of our `vector` (from `allocate`) goes to rank r; the pieces meant for us, by sender.
+
+        The pieces are equal: the vector's length is a multiple of the number of ranks.
+        """
         ...
 
     def close(self) -> None: ...

@@ -72,6 +72,23 @@ class ShmCollective:
             return Traffic(0, vector.nbytes, wait_ns)
         return Traffic(vector.nbytes * (self.world_size - 1), 0, wait_ns)
 
+    def gather(self, vector: Tensor, sources: Sequence[Rank] | None = None) -> tuple[list[Tensor], Traffic]:
+        everybody = self._shared[vector.data_ptr()].everybody
+        chosen = range(self.world_size) if sources is None else sources
+        wait_ns = self._meet()
+        copies = [everybody[rank].clone() for rank in chosen]
+        wait_ns += self._meet()  # only then may anyone write again
+        moved = vector.nbytes * sum(rank != self.rank for rank in chosen)
+        return copies, Traffic(moved, moved, wait_ns)
+
+    def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
+        everybody = self._shared[vector.data_ptr()].everybody
+        wait_ns = self._meet()
+        received = torch.cat([pieces(other, self.world_size)[self.rank] for other in everybody])
+        wait_ns += self._meet()
+        moved = vector.nbytes - vector.nbytes // self.world_size
+        return received, Traffic(moved, moved, wait_ns)
+
     def close(self) -> None:
         self._shared.clear()
 
@@ -92,6 +109,12 @@ def piece_of(rank: int, numel: int, world_size: int) -> tuple[int, int]:
     """Which part of a vector this rank averages: equal shares, cut at cache lines."""
     share = -(-numel // (world_size * ALIGN)) * ALIGN
     return min(rank * share, numel), min((rank + 1) * share, numel)
+
+
+def pieces(vector: Tensor, world_size: int) -> tuple[Tensor, ...]:
+    """The vector in as many equal parts as there are ranks."""
+    assert vector.numel() % world_size == 0, "a vector that is swapped divides by the number of ranks"
+    return torch.split(vector, vector.numel() // world_size)
 
 
 def mean_in_place(pieces: Sequence[Tensor]) -> None:

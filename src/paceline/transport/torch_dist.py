@@ -4,6 +4,7 @@ Works on any number of hosts. The ring moves 2(N-1)/N of the vector each way
 per rank, which is what the byte counters say.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
@@ -60,6 +61,34 @@ class TorchCollective:
         if self.rank != 0:
             return Traffic(0, vector.nbytes, 0)
         return Traffic(vector.nbytes * (self.world_size - 1), 0, 0)
+
+    def gather(self, vector: Tensor, sources: Sequence[Rank] | None = None) -> tuple[list[Tensor], Traffic]:
+        chosen = range(self.world_size) if sources is None else sources
+        copies = [vector.clone() if rank == self.rank else torch.empty_like(vector) for rank in chosen]
+        started_ns = self._clock.now_ns()
+        with _lost_peer_is_an_error(self._timeout_s):
+            if sources is None:
+                dist.all_gather(copies, vector)
+            else:
+                self._exchange(vector, dict(zip(sources, copies, strict=True)))
+        moved = vector.nbytes * sum(rank != self.rank for rank in chosen)
+        return copies, Traffic(moved, moved, self._clock.now_ns() - started_ns)
+
+    def _exchange(self, vector: Tensor, places: dict[Rank, Tensor]) -> None:
+        others = {rank: place for rank, place in places.items() if rank != self.rank}
+        sends = [dist.P2POp(dist.isend, vector, rank) for rank in others]
+        receives = [dist.P2POp(dist.irecv, place, rank) for rank, place in others.items()]
+        for work in dist.batch_isend_irecv(sends + receives) if others else []:
+            work.wait()
+
+    def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
+        assert vector.numel() % self.world_size == 0, "a swapped vector divides by the number of ranks"
+        received = torch.empty_like(vector)
+        started_ns = self._clock.now_ns()
+        with _lost_peer_is_an_error(self._timeout_s):
+            dist.all_to_all_single(received, vector)
+        moved = vector.nbytes - vector.nbytes // self.world_size
+        return received, Traffic(moved, moved, self._clock.now_ns() - started_ns)
 
     def close(self) -> None:
         leave_group()

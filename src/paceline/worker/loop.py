@@ -79,7 +79,7 @@ class Worker:
         if self.log.is_on:
             traffic = begun.traffic + outcome.traffic
             agreeing_ns = times.start - started_ns + now() - delayed_ns
-            comm_ns = max(0, agreeing_ns - traffic.wait_ns - outcome.apply_ns)
+            comm_ns = max(0, agreeing_ns - traffic.wait_ns - traffic.codec_ns - outcome.apply_ns)
             # In the order of StepRow's fields: by name it would take twice as long, at every step.
             self.log.add_step(
                 StepRow(
@@ -91,6 +91,7 @@ class Worker:
                     times.backward_end - times.forward_end,
                     delayed_ns - times.backward_end,
                     traffic.wait_ns,
+                    traffic.codec_ns,
                     comm_ns,
                     outcome.apply_ns,
                     loss,

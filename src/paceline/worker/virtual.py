@@ -167,7 +167,9 @@ class _Cluster:
         else:
             plain = InProcessStore(self._server, rank, self._answers, turns=turns, timeout_s=timeout_s)
             store = self._incidents.wrap_store(rank, plain)
-        return Links(rank=rank, world_size=self._plan.num_workers, collective=collective, store=store)
+        return Links(
+            rank=rank, world_size=self._plan.num_workers, clock=turns, collective=collective, store=store
+        )
 
     def _new_replica(self) -> Replica:
         return Replica(self._plan, self._task, torch.device("cpu"), self._turns)

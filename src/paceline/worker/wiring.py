@@ -190,7 +190,7 @@ def _links(seat: Seat, rank: Rank, channel: Channel, device: torch.device, clock
             store = ShmStore(seat.world, rank, clock=clock, timeout_s=plan.timeout_s)
         else:
             collective = ShmCollective(seat.world, rank, clock=clock, timeout_s=plan.timeout_s)
-    return Links(rank=rank, world_size=plan.num_workers, collective=collective, store=store)
+    return Links(rank=rank, world_size=plan.num_workers, clock=clock, collective=collective, store=store)
 
 
 def _host(seat: Seat, replica: Replica) -> ShmStoreHost | TcpStoreHost:
