@@ -177,6 +177,7 @@ def _result(
         "mode": plan.mode,
         "task": plan.task,
         "num_workers": plan.num_workers,
+        "launcher": plan.launcher.value,
         "plan": plan_hash(plan),
         "wall_s": wall_s,
         # The slowest worker's loop alone, from first to last step; known also with events off.

@@ -37,7 +37,7 @@ def next_command(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> str:
 
 def _can_replay(plan: Plan) -> bool:
     """What worker/replay.py refuses is not suggested."""
-    is_recorded = plan.events is EventDetail.FULL and plan.device is Device.CPU
+    is_recorded = plan.events is EventDetail.FULL and plan.device is Device.CPU and not plan.vmap
     has_known_order = plan.num_workers <= 2 or plan.transport not in (Transport.GLOO, Transport.NCCL)
     return is_recorded and has_known_order
 
@@ -56,6 +56,8 @@ def _speed(result: "dict[str, Json]") -> list[tuple[str, str]]:
         rows.append(("throughput", f"{short_number(speed)} samples/s"))
     if (wall_s := _number(result.get("wall_s"))) is not None:
         rows.append(("time", short_duration(wall_s)))
+    if result.get("launcher") == "virtual" and (steps_s := _number(result.get("steps_s"))) is not None:
+        rows.append(("virtual time", short_duration(steps_s)))
     phases = {name: _number(v) or 0.0 for name, v in _object(result.get("phases_s")).items()}
     total = sum(phases.values())
     shares = [f"{name} {100 * s / total:.0f}%" for name, s in phases.items() if total and s / total >= 0.005]

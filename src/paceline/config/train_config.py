@@ -46,6 +46,7 @@ class TrainConfig:
     pace: float | None = None  # seconds
     transport: str | None = None
     launcher: str | None = None
+    vmap: bool | None = None
     threads_per_worker: int | None = None
     timeout: float | None = None  # seconds
     checkpoint_every: int | None = None

@@ -138,7 +138,10 @@ class LocalLauncher:
     def _receive(self) -> Message:
         while b"\n" not in self._buffer:
             self._selector.select()  # returns after a signal, so that a handler can raise
-            data = self._socket.recv(1 << 16)
+            try:
+                data = self._socket.recv(1 << 16)
+            except ConnectionResetError:  # it ended before it read all we sent
+                data = b""
             if not data:
                 raise self._helper_lost()
             self._buffer += data

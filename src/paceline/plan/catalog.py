@@ -87,7 +87,7 @@ TRANSPORTS: dict[Channel, tuple[Transport, ...]] = {
     Channel.ALONE: (Transport.NONE,),
     Channel.COLLECTIVE: (Transport.SHM, Transport.GLOO, Transport.NCCL),
     Channel.TORCH: (Transport.GLOO, Transport.NCCL),
-    Channel.STORE: (Transport.SHM, Transport.TCP),
+    Channel.STORE: (Transport.SHM, Transport.TCP, Transport.CUDA_IPC),
 }
 
 TASKS: dict[str, str] = {

@@ -55,6 +55,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
         _check_mode_options(checked)
         _check_single(checked)
         _check_delay(checked)
+        _check_virtual(checked)
     _check_batch_count(checked)
     _check_optimizer(checked)
     _check_transport(checked)
@@ -133,6 +134,16 @@ def _check_delay(checked: _Check) -> None:
         checked.add(
             "sync_delay", f"sync_delay is {delay}, but it must be less than sync_every, {every}", hint
         )
+
+
+def _check_virtual(checked: _Check) -> None:
+    config = checked.config
+    if config.vmap is not None and not decide.is_virtual(config):
+        hint = "add --launcher virtual, or leave vmap out: workers that are processes compute apart"
+        checked.add("vmap", "vmap is set, but the launcher is not virtual", hint)
+    if decide.is_virtual(config) and decide.averages_unweighted(decide.mode_of(config)):
+        hint = "use --mode ssgd, which computes the same, or --launcher local"
+        checked.add("launcher", "mode ddp needs torch's process group, so it cannot run in one process", hint)
 
 
 def _check_single(checked: _Check) -> None:

@@ -10,13 +10,15 @@ from typing import TypedDict
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.plan.catalog import MODE_ALIASES, MODES, TRANSPORTS, Channel, Mode
-from paceline.plan.plan import AsgdVariant, Device, OptimizerChoice, StrategyOptions, Transport
+from paceline.plan.plan import AsgdVariant, Device, Launcher, OptimizerChoice, StrategyOptions, Transport
 
 DEFAULT_TASK = "xor"
 DEFAULT_MODE = "ssgd"
 _DEFAULT_STALENESS = 3
 _DEFAULT_SYNC_EVERY = 8
 _DEFAULT_DC_LAMBDA = 0.04
+_VIRTUAL_PACE_S = 0.01
+_ON_THE_GPU = frozenset({Transport.NCCL, Transport.CUDA_IPC})
 _ADAM_LIKE = frozenset({"adam", "adamw"})
 
 
@@ -66,19 +68,39 @@ def device_of(config: TrainConfig, facts: Facts) -> Device:
 
 def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...]:
     """Those that work for this mode, device and number of workers, best first."""
+    if is_virtual(config):
+        return (Transport.NONE,)  # everybody lives in one process
     mode, device, num_workers = mode_of(config), device_of(config, facts), num_workers_of(config)
     usable = [t for t in Transport if t is not Transport.NONE] if mode is None else TRANSPORTS[mode.channel]
     if device is Device.CPU:
-        return tuple(t for t in usable if t is not Transport.NCCL)
+        return tuple(t for t in usable if t not in _ON_THE_GPU)
     # NCCL refuses two ranks on one GPU; gloo shares it.
     refused = {Transport.SHM} if num_workers <= facts.cuda_devices else {Transport.SHM, Transport.NCCL}
-    return tuple(sorted((t for t in usable if t not in refused), key=lambda t: t is not Transport.NCCL))
+    return tuple(sorted((t for t in usable if t not in refused), key=lambda t: t not in _ON_THE_GPU))
 
 
 def transport_of(config: TrainConfig, facts: Facts) -> Transport:
     if config.transport in (None, "auto"):
         return usable_transports(config, facts)[0]
     return Transport(config.transport)
+
+
+def is_virtual(config: TrainConfig) -> bool:
+    return config.launcher == Launcher.VIRTUAL
+
+
+def vmap_of(config: TrainConfig, facts: Facts) -> bool:
+    """On a CPU one after another gives the same bits as processes, and that is worth more than speed."""
+    if not is_virtual(config):
+        return False
+    return device_of(config, facts) is Device.CUDA if config.vmap is None else config.vmap
+
+
+def pace_of(config: TrainConfig) -> float:
+    """In virtual time a step that takes no time would say nothing about who waits for whom."""
+    if config.pace is None:
+        return _VIRTUAL_PACE_S if is_virtual(config) else 0.0
+    return config.pace
 
 
 def batch_sizes_of(config: TrainConfig) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from paceline.plan.catalog import MODES, TASKS, Channel
-from paceline.plan.plan import Device, EventDetail, Plan, Transport
+from paceline.plan.plan import Device, EventDetail, Launcher, Plan, Transport
 from paceline.plan.remarks import is_unbounded, remarks
 from paceline.plan.stragglers_in_words import in_words
 
@@ -15,11 +15,12 @@ class Line:
 
 
 _BY_WHAT = {
-    Transport.NONE: "",
+    Transport.NONE: "memory",
     Transport.SHM: "shared memory",
     Transport.GLOO: "gloo",
     Transport.NCCL: "NCCL",
     Transport.TCP: "TCP",
+    Transport.CUDA_IPC: "the GPU's own memory",
 }
 
 
@@ -50,13 +51,19 @@ def _options(plan: Plan) -> str:
 def _workers(plan: Plan) -> str:
     place = "CPU" if plan.device is Device.CPU else "GPU"
     threads = "1 thread" if plan.threads_per_worker == 1 else f"{plan.threads_per_worker} threads"
+    if plan.launcher is Launcher.VIRTUAL:
+        how = "all gradients of a moment by one vmapped pass" if plan.vmap else "one after another"
+        return (
+            f"{plan.num_workers} in one process, taking turns in virtual time on the {place}, {how},"
+            f" in {plan.dtype.value}"
+        )
     who = "1 process" if plan.num_workers == 1 else f"{plan.num_workers} processes, each"
     return f"{who} computing on the {place} with {threads}, in {plan.dtype.value}"
 
 
 def _travels(plan: Plan) -> str:
     by = _BY_WHAT[plan.transport]
-    if plan.transport is Transport.NONE:
+    if plan.transport is Transport.NONE and plan.launcher is not Launcher.VIRTUAL:
         return "nothing: one worker asks nobody"
     if plan.mode not in MODES:
         return f"what your strategy sends, by {by}"

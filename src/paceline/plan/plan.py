@@ -24,7 +24,8 @@ class Device(StrEnum):
 
 
 class Launcher(StrEnum):
-    LOCAL = "local"
+    LOCAL = "local"  # processes on this machine
+    VIRTUAL = "virtual"  # all workers take turns in one process, in virtual time
 
 
 class Transport(StrEnum):
@@ -35,6 +36,7 @@ class Transport(StrEnum):
     GLOO = "gloo"
     NCCL = "nccl"
     TCP = "tcp"
+    CUDA_IPC = "cuda-ipc"
 
 
 class EventDetail(StrEnum):
@@ -98,6 +100,7 @@ class Plan:
     clip_norm: float | None = None
     strategy: StrategyOptions = field(default_factory=StrategyOptions)
     stragglers: tuple[StragglerRule, ...] = ()
+    vmap: bool = False  # launcher virtual: gradients of all workers by one vmapped pass
     pace_s: float = 0.0  # a step's forward and backward take at least this long
     threads_per_worker: int = 1
     timeout_s: float = 60.0  # how long anyone waits for a peer

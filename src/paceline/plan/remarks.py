@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator
 
-from paceline.plan.plan import AsgdVariant, Device, Plan
+from paceline.plan.plan import AsgdVariant, Device, Launcher, Plan
 from paceline.plan.stragglers_in_words import persistent_stragglers
 
 _WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps"})
@@ -18,7 +18,7 @@ def is_unbounded(plan: Plan) -> bool:
 
 
 def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
-    found = [*_about_sharing(plan, cpu_count)]
+    found = [*_about_sharing(plan, cpu_count), *_about_virtual_time(plan)]
     if plan.num_workers > 1:
         found += [*_about_stragglers(plan), *_about_staleness(plan), *_about_local_steps(plan)]
     elif plan.mode != "single":
@@ -26,8 +26,18 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
     return found
 
 
+def _about_virtual_time(plan: Plan) -> Iterator[str]:
+    if plan.launcher is Launcher.VIRTUAL:
+        yield (
+            f"times are virtual: a step takes {plan.pace_s * 1000:g} ms times its slowness, everything else"
+            " takes none; what is learnt and who waits are real, how fast this machine computes is not shown"
+        )
+
+
 def _about_sharing(plan: Plan, cpu_count: int | None) -> Iterator[str]:
     threads = plan.num_workers * plan.threads_per_worker
+    if plan.launcher is Launcher.VIRTUAL:
+        return
     if cpu_count is not None and plan.device is Device.CPU and threads > cpu_count:
         yield (
             f"{threads} threads share {cpu_count} processors and take turns, so this machine's throughput"

@@ -30,6 +30,10 @@ class Piece:
     def view(self, flat: Tensor) -> Tensor:
         return flat[self.start : self.start + self.shape.numel()].view(self.shape)
 
+    def view_of_many(self, rows: Tensor) -> Tensor:
+        """The same piece of several vectors at once, one to a row."""
+        return rows[:, self.start : self.start + self.shape.numel()].view(len(rows), *self.shape)
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

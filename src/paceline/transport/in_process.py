@@ -37,8 +37,17 @@ class Meeting:
 
 
 class InProcessCollective:
-    def __init__(self, meeting: Meeting, rank: Rank, *, turns: Waiting, timeout_s: float) -> None:
+    def __init__(
+        self,
+        meeting: Meeting,
+        rank: Rank,
+        *,
+        turns: Waiting,
+        timeout_s: float,
+        device: torch.device | None = None,
+    ) -> None:
         self.rank = rank
+        self._device = device
         self.world_size = meeting.world_size
         self._meeting = meeting
         self._turns = turns
@@ -51,7 +60,7 @@ class InProcessCollective:
         number, self._allocated = self._allocated, self._allocated + 1
         if number == len(self._meeting.allocations):
             self._meeting.allocations.append([None] * self.world_size)
-        own = torch.zeros(numel, dtype=dtype)
+        own = torch.zeros(numel, dtype=dtype, device=self._device)
         self._meeting.allocations[number][self.rank] = own
         self._number[own.data_ptr()] = number
         return own
@@ -125,7 +134,9 @@ class InProcessStore:
         *,
         turns: Waiting,
         timeout_s: float,
+        device: torch.device | None = None,
     ) -> None:
+        self._device = device
         self._handler = handler
         self._rank = rank
         self._answers = answers  # shared by all workers of this server: who may read what
@@ -134,7 +145,8 @@ class InProcessStore:
         self._payload_bytes = 0
 
     def open(self, numel: int, dtype: torch.dtype) -> Slots:
-        slots = Slots(torch.zeros(numel, dtype=dtype), torch.zeros(numel, dtype=dtype))
+        parameters, gradients = torch.zeros((2, numel), dtype=dtype, device=self._device)
+        slots = Slots(parameters, gradients)
         self._payload_bytes = slots.gradients.nbytes
         self._handler.attach(self._rank, slots)
         return slots

@@ -85,7 +85,8 @@ class ShmStoreHost:
     def __init__(self, world: SharedWorld, *, numel: int, dtype: torch.dtype) -> None:
         self._world = world
         self._num_workers = world.parties - 1
-        self._slots = _slots(world, numel, dtype)
+        self._numel, self._dtype = numel, dtype
+        self._slots = self._new_slots()
         self._next = 0
 
     def serve(self, handler: StoreHandler) -> None:
@@ -102,6 +103,9 @@ class ShmStoreHost:
             answers = dispatch(handler, rank, request, StepClock(int(words[_CLOCK])))
             self._answer(answers)
             left += (request is Request.LEAVE) + sum(a.position is None for a in answers)
+
+    def _new_slots(self) -> list[Slots]:
+        return _slots(self._world, self._numel, self._dtype)
 
     def _find_request(self) -> Rank:
         """The next worker with an open request, taken in turn so that nobody starves."""

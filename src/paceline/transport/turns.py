@@ -22,8 +22,8 @@ class _Worker:
 class Turns:
     """Runs functions as workers that take turns. It is also their Clock."""
 
-    def __init__(self) -> None:
-        self._now_ns = 0
+    def __init__(self, now_ns: int = 0) -> None:
+        self._now_ns = now_ns
         self._sequence = 0
         self._sleeping: list[tuple[int, int, _Worker]] = []
         self._waiting: list[_Worker] = []

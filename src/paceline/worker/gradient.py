@@ -5,7 +5,7 @@ parameters: the samples, the generator's seed, the order of operations. So a
 replay in one process computes the same bits as the workers did in theirs.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -14,7 +14,7 @@ from paceline.plan.plan import Plan
 from paceline.sync.assignment import Share
 from paceline.sync.dice import draw_u64
 from paceline.sync.samples import SampleStream, slice_of
-from paceline.tasks.port import Task, to_device
+from paceline.tasks.port import Batch, Task, to_device
 from paceline.worker.replica import Replica
 
 
@@ -23,6 +23,14 @@ class Times(NamedTuple):
     data_end: int
     forward_end: int
     backward_end: int
+
+
+class Source(Protocol):
+    """What the loop asks for gradients."""
+
+    times_ns: Times
+
+    def compute(self, replica: Replica, share: Share) -> float: ...
 
 
 class GradientSource:
@@ -39,10 +47,7 @@ class GradientSource:
         """Forward and backward; leaves the gradient in the arena and returns the loss."""
         now = self._clock.now_ns
         started = now()
-        indices = self._stream.take(*slice_of(share.rank, share.step, self._plan.batch_sizes))
-        batch = self._samples.batch(indices)
-        if self._device.type != "cpu":
-            batch = to_device(batch, self._device)
+        batch = self.batch_of(share)
         # Dropout and the like draw the same numbers in a replay, whoever computes it.
         torch.default_generator.manual_seed(draw_u64(self._plan.seed, share.rank, share.step) >> 1)
         got_data = now()
@@ -54,3 +59,9 @@ class GradientSource:
         value = float(loss.detach())
         self.times_ns = Times(started, got_data, got_loss, now())
         return value
+
+    def batch_of(self, share: Share) -> Batch:
+        """The samples of this share, on the device."""
+        indices = self._stream.take(*slice_of(share.rank, share.step, self._plan.batch_sizes))
+        batch = self._samples.batch(indices)
+        return batch if self._device.type == "cpu" else to_device(batch, self._device)

@@ -17,7 +17,7 @@ from paceline.ids import Rank, Step
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Begun, Outcome, Strategy
 from paceline.sync.stragglers import Slowness, Stragglers
-from paceline.worker.gradient import GradientSource
+from paceline.worker.gradient import Source
 from paceline.worker.replica import Replica
 
 
@@ -46,7 +46,7 @@ class Worker:
     rank: Rank
     replica: Replica
     strategy: Strategy
-    source: GradientSource
+    source: Source
     clock: Clock
     log: Log
     control: Control

@@ -56,6 +56,11 @@ def replay(
             "this run computed on a GPU, whose kernels need not give the same bits twice",
             "to prove a schedule, make the run with --device cpu",
         )
+    if plan.vmap:
+        raise PacelineError(
+            "this run computed all workers' gradients in one vmapped pass, whose rounding is its own",
+            "to prove a schedule, make the run with --no-vmap",
+        )
     if not history.steps:
         raise PacelineError(
             "this run recorded no steps, so there is nothing to replay",

@@ -15,18 +15,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from paceline.events.log import MemoryLog
+from paceline.events.log import Log, MemoryLog
 from paceline.events.read import History
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Links
+from paceline.strategies.port import Links, Strategy
 from paceline.transport.in_process import InProcessCollective, InProcessStore, Meeting
 from paceline.transport.ports import Answer, Collective, ParameterStore
 from paceline.transport.turns import Turns
-from paceline.worker.gradient import GradientSource
-from paceline.worker.loop import Worker
+from paceline.worker.gradient import GradientSource, Source
+from paceline.worker.loop import Control, Ran, Saver, Worker
 from paceline.worker.replica import Replica
 from paceline.worker.saving import NoSaver
 from paceline.worker.server import ParameterServer
@@ -61,21 +61,21 @@ class WorkerGoneError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Incidents:
+class Incidents:
     """What happens to whom (by rank) beyond the plan."""
 
-    silent_after: Mapping[int, int]
-    leaves_after: Mapping[int, int]
-    stops_after: Mapping[int, int]
-    starts_at_s: Mapping[int, float]
-    wrap_store: Wrap
-    after_step: AfterStep
+    silent_after: Mapping[int, int] = field(default_factory=dict)
+    leaves_after: Mapping[int, int] = field(default_factory=dict)
+    stops_after: Mapping[int, int] = field(default_factory=dict)
+    starts_at_s: Mapping[int, float] = field(default_factory=dict)
+    wrap_store: Wrap = lambda _, store: store
+    after_step: AfterStep = lambda *_: None
 
 
 class _Control:
     """The supervisor of one virtual worker: lets the incidents happen."""
 
-    def __init__(self, rank: Rank, replica: Replica, incidents: _Incidents) -> None:
+    def __init__(self, rank: Rank, replica: Replica, incidents: Incidents) -> None:
         self._rank, self._replica, self._incidents = rank, replica, incidents
         self._finished = 0
 
@@ -103,24 +103,27 @@ def run_virtual(
     after_step: AfterStep = lambda *_: None,
 ) -> VirtualRun:
     """Run the plan. After so many of its steps, a worker vanishes, leaves, or asks all to stop."""
-    incidents = _Incidents(
+    incidents = Incidents(
         silent_after or {}, leaves_after or {}, stops_after or {}, starts_at_s or {}, wrap_store, after_step
     )
-    return _Cluster(plan, incidents).run()
+    return Cluster(plan, incidents).run()
 
 
-class _Cluster:
-    def __init__(self, plan: Plan, incidents: _Incidents) -> None:
+class Cluster:
+    """All participants of a run in one process; a subclass may give them other logs, savers and devices."""
+
+    def __init__(self, plan: Plan, incidents: Incidents, *, turns: Turns | None = None) -> None:
         set_up_torch(plan)
         self._plan, self._incidents = plan, incidents
+        self._device = torch.device(plan.device.value)
         self._kind = strategy_class(plan.mode)
-        self._turns, self._log, self._task = Turns(), MemoryLog(), build_task(plan)
+        self._turns, self._log, self._task = turns or Turns(), MemoryLog(), build_task(plan)
         self._run = VirtualRun(History(run=plan.run))
         self._meeting, self._answers = Meeting(plan.num_workers), dict[Rank, Answer]()
         self._server: ParameterServer | None = None
         if channel_of(plan.mode) is Channel.STORE:
             self._server = ParameterServer(
-                plan, self._new_replica(), self._kind, log=self._log, clock=self._turns
+                plan, self._new_replica(), self._kind, log=self._server_log(), clock=self._turns
             )
             self._run.server = self._server.replica
 
@@ -137,39 +140,67 @@ class _Cluster:
         try:
             self._turns.sleep(self._incidents.starts_at_s.get(rank, 0.0))
             worker = self._new_worker(rank)
-            worker.strategy.prepare(worker.replica, StepClock(0))
+            first = self._restored(worker)
+            worker.strategy.prepare(worker.replica, first)
             with suppress(_LeavesError):
-                worker.run(StepClock(0))
+                self._ended(worker, worker.run(first))
             worker.strategy.close()
         finally:
             self._run.ended_s[rank] = self._turns.now_ns() / 1e9
 
     def _new_worker(self, rank: Rank) -> Worker:
         replica = self._run.replicas[rank] = self._new_replica()
+        strategy: Strategy = self._kind(self._plan, self._links(rank))
+        log = self._worker_log(rank)
         return Worker(
             plan=self._plan,
             rank=rank,
             replica=replica,
-            strategy=self._kind(self._plan, self._links(rank)),
-            source=GradientSource(self._plan, self._task, torch.device("cpu"), self._turns),
+            strategy=strategy,
+            source=self._new_source(),
             clock=self._turns,
-            log=self._log.of(rank),
-            control=_Control(rank, replica, self._incidents),
-            saver=NoSaver(),
+            log=log,
+            control=self._new_control(rank, replica),
+            saver=self._new_saver(rank, replica, strategy, log),
         )
+
+    def _restored(self, worker: Worker) -> StepClock:
+        """How many steps are behind this worker when it begins."""
+        return StepClock(0)
+
+    def _ended(self, worker: Worker, ran: Ran) -> None: ...
+
+    def _new_source(self) -> Source:
+        return GradientSource(self._plan, self._task, self._device, self._turns)
+
+    def _new_control(self, rank: Rank, replica: Replica) -> Control:
+        return _Control(rank, replica, self._incidents)
+
+    def _new_saver(self, rank: Rank, replica: Replica, strategy: Strategy, log: Log) -> Saver:
+        return NoSaver()
+
+    def _server_log(self) -> Log:
+        return self._log
+
+    def _worker_log(self, rank: Rank) -> Log:
+        return self._log.of(rank)
 
     def _links(self, rank: Rank) -> Links:
         turns, timeout_s = self._turns, self._plan.timeout_s
         collective: Collective | None = None
         store: ParameterStore | None = None
         if self._server is None:
-            collective = InProcessCollective(self._meeting, rank, turns=turns, timeout_s=timeout_s)
+            collective = InProcessCollective(
+                self._meeting, rank, turns=turns, timeout_s=timeout_s, device=self._device
+            )
         else:
-            plain = InProcessStore(self._server, rank, self._answers, turns=turns, timeout_s=timeout_s)
+            plain = InProcessStore(
+                self._server, rank, self._answers, turns=turns, timeout_s=timeout_s, device=self._device
+            )
             store = self._incidents.wrap_store(rank, plain)
         return Links(
             rank=rank, world_size=self._plan.num_workers, clock=turns, collective=collective, store=store
         )
 
     def _new_replica(self) -> Replica:
-        return Replica(self._plan, self._task, torch.device("cpu"), self._turns)
+        return Replica(self._plan, self._task, self._device, self._turns)

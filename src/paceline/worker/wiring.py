@@ -23,6 +23,7 @@ from paceline.strategies.load import built_in
 from paceline.strategies.port import Links, ServerSide, Strategy
 from paceline.tasks.load import load_class, load_task
 from paceline.tasks.port import Task
+from paceline.transport.cuda_store import CudaStore, CudaStoreHost, cuda_world
 from paceline.transport.ports import Collective, ParameterStore
 from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_collective import SEMAPHORES, ShmCollective
@@ -74,6 +75,8 @@ def channel_of(mode: str) -> Channel:
 
 
 def shared_world(plan: Plan, channel: Channel) -> SharedWorld | None:
+    if plan.transport is Transport.CUDA_IPC:
+        return cuda_world(plan.num_workers)
     if plan.transport is not Transport.SHM:
         return None
     if channel is Channel.STORE:
@@ -149,7 +152,9 @@ def build_server(seat: Seat) -> BuiltServer:
     plan, clock = seat.plan, SystemClock()
     set_up_torch(plan)
     task = build_task(plan)
-    replica = Replica(plan, task, torch.device("cpu"), clock)
+    # Where the slots are, the parameters are: copying between them is what a server does most.
+    place = torch.device("cuda", 0) if plan.transport is Transport.CUDA_IPC else torch.device("cpu")
+    replica = Replica(plan, task, place, clock)
     log = open_log(plan, seat.run_dir, "server-0", clock)
     kind: type[ServerSide] = strategy_class(plan.mode)
     server = ParameterServer(plan, replica, kind, log=log, clock=clock)
@@ -184,6 +189,9 @@ def _links(seat: Seat, rank: Rank, channel: Channel, device: torch.device, clock
         assert seat.listener is not None, "the launcher opens the store's port"
         address = Address(*seat.listener.getsockname()[:2])
         store = TcpStore(address, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s)
+    elif plan.transport is Transport.CUDA_IPC:
+        assert seat.world is not None, "the launcher makes the shared words"
+        store = CudaStore(seat.world, rank, clock=clock, timeout_s=plan.timeout_s, device=device)
     elif plan.transport is Transport.SHM:
         assert seat.world is not None, "the launcher makes the shared memory"
         if channel is Channel.STORE:
@@ -194,7 +202,10 @@ def _links(seat: Seat, rank: Rank, channel: Channel, device: torch.device, clock
 
 
 def _host(seat: Seat, replica: Replica) -> ShmStoreHost | TcpStoreHost:
-    layout = replica.arena.layout
+    layout, state = replica.arena.layout, replica.arena.state
+    if seat.plan.transport is Transport.CUDA_IPC:
+        assert seat.world is not None, "the launcher makes the shared words"
+        return CudaStoreHost(seat.world, numel=layout.numel, dtype=layout.dtype, device=state.device)
     if seat.plan.transport is Transport.SHM:
         assert seat.world is not None, "the launcher makes the shared memory"
         return ShmStoreHost(seat.world, numel=layout.numel, dtype=layout.dtype)

@@ -27,15 +27,17 @@ from paceline.errors import ExitCode, PacelineError, PeerLostError
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.plan.codec import Json, loads
-from paceline.plan.plan import Plan, Transport
+from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.tasks.load import task_class
 from paceline.worker.control import ControlBlock
 from paceline.worker.kernel import die_with_parent
 from paceline.worker.participant import Report, serve, work
+from paceline.worker.virtual_participants import work_in_turns
 from paceline.worker.wiring import Seat, channel_of, shared_world
 
 PROGRESS_S = 0.1
 GRACE_S = 5.0
+ALL_WORKERS = "workers"  # one process that is all participants
 
 
 class _Reports:
@@ -124,12 +126,18 @@ class Zygote:
         task_class(plan.task)  # imported here, once; one that cannot be is refused here, and not N times
         self._seat = _make_seat(plan, run_dir, channel, order.get("resume_from"))
         self._kill_at_s, self._killed = None, set()
+        if plan.launcher is Launcher.VIRTUAL:
+            self._fork(ALL_WORKERS, work_in_turns)
+        else:
+            self._fork_each(plan, channel)
+        if self._seat.listener is not None:
+            self._seat.listener.close()
+
+    def _fork_each(self, plan: Plan, channel: Channel) -> None:
         if channel is Channel.STORE:
             self._fork("server-0", serve)
         for rank in range(plan.num_workers):
             self._fork(f"worker-{rank}", partial(work, Rank(rank)))
-        if self._seat.listener is not None:
-            self._seat.listener.close()
 
     def _fork(self, who: str, body: Callable[[Seat, Callable[[Report], None]], None]) -> None:
         assert self._seat is not None, "a run was started"
@@ -204,7 +212,9 @@ class Zygote:
         if self._seat is not None:
             block = self._seat.control
             steps: list[Json] = list(block.steps())
-            alive = sum(who.startswith("worker") for who in self._children.values())
+            alive = sum(who.startswith("worker-") for who in self._children.values())
+            if ALL_WORKERS in self._children.values():
+                alive = self._seat.plan.num_workers
             self._tell("progress", steps=steps, loss=block.mean_loss(), alive=alive)
 
     def _tell(self, event: str, **fields: Json) -> None:

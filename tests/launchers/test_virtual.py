@@ -1,0 +1,124 @@
+"""Does one process in virtual time compute what many processes compute, and leave the same run folder?"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fixtures.plans import RANDOM_SPEEDS, small_plan
+from tests.fixtures.runs import Watching, real, resumed
+
+from paceline.app.train import train
+from paceline.config.facts import Facts
+from paceline.config.train_config import TrainConfig
+from paceline.errors import ConfigError, PacelineError, TrainingError
+from paceline.launchers.local import LocalLauncher
+from paceline.plan.codec import dumps
+from paceline.plan.plan import Dtype, Launcher, Plan, Transport
+from paceline.plan.resolve import resolve
+from paceline.worker.replay import replay
+
+FACTS = Facts(cpu_count=2, cuda_devices=0, modules=frozenset())
+
+
+def in_turns(mode: str, **changes: object) -> Plan:
+    plan = small_plan(mode, **changes)
+    pace_s = plan.pace_s or 0.01
+    return replace(plan, launcher=Launcher.VIRTUAL, transport=Transport.NONE, pace_s=pace_s)
+
+
+@pytest.mark.parametrize("mode", ["single", "ssgd", "ps", "localsgd", "diloco"])
+def test_modes_that_wait_for_each_other_end_with_the_bits_of_processes(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    options = {"batch_norm": True}
+    processes = real(small_plan(mode, task_options=options), tmp_path / "processes", launcher)
+    virtual = real(in_turns(mode, task_options=options, stragglers=RANDOM_SPEEDS), tmp_path / "one", launcher)
+    assert virtual.sha256 == processes.sha256
+    assert virtual.positions() == processes.positions()
+    assert virtual.result["bytes"] == processes.result["bytes"]
+
+
+@pytest.mark.parametrize("mode", ["asgd", "ssp"])
+def test_an_asynchronous_run_is_the_same_every_time_and_replays(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    plan = in_turns(mode, num_workers=4, stragglers=RANDOM_SPEEDS)
+    first, second = (real(plan, tmp_path / name, launcher) for name in ("first", "second"))
+    assert first.sha256 == second.sha256
+    assert replay(plan, first.history, first.sha256).is_equal
+
+
+def test_a_step_takes_its_pace_and_nothing_else_takes_time(launcher: LocalLauncher, tmp_path: Path) -> None:
+    done = real(in_turns("ssgd", pace_s=3600.0), tmp_path, launcher)  # an hour each
+    assert done.result["training_s"] == 12 * 3600
+    assert done.result["samples_per_s"] == pytest.approx(8 / 3600)
+
+
+@pytest.mark.parametrize("mode", ["ssgd", "localsgd", "asgd"])
+def test_a_stopped_run_goes_on_where_it_was(mode: str, launcher: LocalLauncher, tmp_path: Path) -> None:
+    plan = in_turns(mode, steps=20_000, num_workers=4)
+    first = real(plan, tmp_path, launcher, stop_at=3)
+    assert first.result["stopped_early"] is True
+    assert 0 < len(first.positions()) < plan.total_gradients
+    short = replace(plan, steps=max(len(rows) for rows in first.history.steps.values()) + 5)
+    (tmp_path / "plan.json").write_text(dumps(short))
+    again = resumed(tmp_path, launcher)
+    assert again.positions() == list(range(short.total_gradients))
+
+
+def test_an_error_of_a_task_ends_the_run_with_its_reason(launcher: LocalLauncher, tmp_path: Path) -> None:
+    plan = replace(in_turns("ssgd"), task="tests.fixtures.tasks:FailingTask")
+    with pytest.raises(TrainingError) as caught:
+        train(plan, tmp_path, Watching(launcher), warm=launcher)
+    assert "workers" in caught.value.what
+
+
+@pytest.mark.parametrize("mode", ["ssgd", "localsgd", "asgd", "ps"])
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_vmapped_gradients_are_those_of_one_after_another(
+    mode: str, batch_norm: bool, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    plan = in_turns(mode, num_workers=4, stragglers=RANDOM_SPEEDS, task_options={"batch_norm": batch_norm})
+    plain = real(plan, tmp_path / "plain", launcher)
+    stacked = real(replace(plan, vmap=True), tmp_path / "stacked", launcher)
+    assert stacked.positions() == plain.positions()
+    for rank, rows in plain.history.steps.items():
+        losses = [row.loss for row in rows]
+        assert [row.loss for row in stacked.history.steps[rank]] == pytest.approx(losses, rel=1e-10)
+
+
+def test_unequal_batches_cannot_be_stacked_and_are_computed_one_by_one(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    plan = in_turns("ssgd", batch_sizes=(2, 5))
+    plain = real(plan, tmp_path / "plain", launcher)
+    assert real(replace(plan, vmap=True), tmp_path / "stacked", launcher).sha256 == plain.sha256
+
+
+def test_a_vmapped_run_is_not_replayed_bit_by_bit(launcher: LocalLauncher, tmp_path: Path) -> None:
+    plan = replace(in_turns("asgd"), vmap=True)
+    done = real(plan, tmp_path, launcher)
+    with pytest.raises(PacelineError, match="vmapped"):
+        replay(plan, done.history, done.sha256)
+
+
+def test_what_the_plan_decides() -> None:
+    plan = resolve(TrainConfig(launcher="virtual", num_workers=64, mode="asgd"), FACTS)
+    assert (plan.transport, plan.pace_s, plan.vmap) == (Transport.NONE, 0.01, False)
+    on_gpu = resolve(TrainConfig(launcher="virtual"), replace(FACTS, cuda_devices=1))
+    assert on_gpu.vmap
+    assert on_gpu.dtype is Dtype.FLOAT32
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        (TrainConfig(launcher="virtual", mode="ddp"), "process group"),
+        (TrainConfig(vmap=True), "the launcher is not virtual"),
+        (TrainConfig(launcher="virtual", transport="shm"), "transport shm does not work"),
+    ],
+)
+def test_what_cannot_work_is_refused(config: TrainConfig, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(config, FACTS)
+    assert any(what in problem.what for problem in caught.value.problems)
