@@ -102,6 +102,13 @@ def test_a_vmapped_run_is_not_replayed_bit_by_bit(launcher: LocalLauncher, tmp_p
         replay(plan, done.history, done.sha256)
 
 
+def test_a_store_stays_on_the_gpu_where_there_is_one() -> None:
+    config = TrainConfig(mode="asgd", num_workers=4)
+    assert resolve(config, replace(FACTS, cuda_devices=1)).transport is Transport.CUDA_IPC
+    assert resolve(config, replace(FACTS, cuda_devices=2)).transport is Transport.TCP
+    assert resolve(config, FACTS).transport is Transport.SHM
+
+
 def test_what_the_plan_decides() -> None:
     plan = resolve(TrainConfig(launcher="virtual", num_workers=64, mode="asgd"), FACTS)
     assert (plan.transport, plan.pace_s, plan.vmap) == (Transport.NONE, 0.01, False)

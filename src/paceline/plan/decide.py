@@ -76,6 +76,8 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
         return tuple(t for t in usable if t not in _ON_THE_GPU)
     # NCCL refuses two ranks on one GPU; gloo shares it.
     refused = {Transport.SHM} if num_workers <= facts.cuda_devices else {Transport.SHM, Transport.NCCL}
+    if facts.cuda_devices > 1:
+        refused.add(Transport.CUDA_IPC)  # the store's memory is one GPU's; others may not reach it
     return tuple(sorted((t for t in usable if t not in refused), key=lambda t: t not in _ON_THE_GPU))
 
 
