@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator bench-gpu docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -28,6 +28,9 @@ bench-core: setup  ## ratios to peers measured in the same run; JSON in benchmar
 
 bench-simulator: setup  ## the simulator's speed and its prediction error
 	$(BIN)/python -m benchmarks.simulator
+
+bench-gpu: setup  ## what the GPU's own paths are worth; needs one
+	$(BIN)/python -m benchmarks.gpu
 
 docs: setup  ## write the generated reference pages anew
 	$(BIN)/python -m docs.generate
