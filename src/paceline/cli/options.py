@@ -35,6 +35,7 @@ _METAVARS = {
     Kind.STALENESS: "N|inf",
     Kind.OPTIONS: "NAME=VALUE",
     Kind.STRAGGLERS: "RULE",
+    Kind.BYZANTINE: "RULE",
 }
 
 

@@ -27,7 +27,11 @@ class Facts:
 
 
 def look_up_facts(config: TrainConfig) -> Facts:
-    named = {n.partition(":")[0] for n in (config.task, config.mode) if n is not None and ":" in n}
+    named = {
+        n.partition(":")[0]
+        for n in (config.task, config.mode, config.aggregate)
+        if n is not None and ":" in n
+    }
     return Facts(
         cuda_devices=_cuda_devices(),
         cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

@@ -24,6 +24,7 @@ class Kind(StrEnum):
     STALENESS = "integer or inf"
     OPTIONS = "name=value pairs"
     STRAGGLERS = "straggler rules"
+    BYZANTINE = "attack rules"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class Key:
 
     @property
     def is_repeatable(self) -> bool:
-        return self.kind in (Kind.OPTIONS, Kind.STRAGGLERS)
+        return self.kind in (Kind.OPTIONS, Kind.STRAGGLERS, Kind.BYZANTINE)
 
     @property
     def allowed(self) -> str:
@@ -210,6 +211,21 @@ _ROWS = (
         minimum=1,
     ),
     Key(
+        name="aggregate",
+        help="ssgd, ps: how gradients become one: mean, median, trimmed-mean, krum, or module:function.",
+        kind=Kind.TEXT,
+        default="mean",
+        example="trimmed-mean",
+    ),
+    Key(
+        name="byzantine_tolerance",
+        help="median, trimmed-mean, krum: how many bad workers must do no harm.",
+        kind=Kind.INTEGER,
+        default="1",
+        example="1",
+        minimum=0,
+    ),
+    Key(
         name="sync_every",
         help="localsgd, diloco: local steps between two averagings (H).",
         kind=Kind.INTEGER,
@@ -281,6 +297,14 @@ _ROWS = (
         kind=Kind.STRAGGLERS,
         default="nobody is slowed down",
         example="worker=1,factor=3",
+    ),
+    Key(
+        name="byzantine",
+        help="Let workers send wrong gradients: worker=3,attack=garbage or worker=1,attack=scale,scale=-5 "
+        "or p=0.1,attack=sign-flip,from=100,to=200. Repeatable.",
+        kind=Kind.BYZANTINE,
+        default="everybody is honest",
+        example="worker=1,attack=garbage",
     ),
     Key(
         name="pace",

@@ -4,11 +4,12 @@ Every problem is collected, none raised: `plan.resolve` adds its own and
 reports all of them at once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.config.byzantine import read_byzantine
 from paceline.config.file import read_file
 from paceline.config.keys import KEYS, Key, Kind
 from paceline.config.nearest import did_you_mean
@@ -18,6 +19,7 @@ from paceline.config.train_config import Option, TrainConfig
 from paceline.config.values import Raw, Unreadable, options_in, read, read_option, shown
 from paceline.config.written import Written
 from paceline.errors import ConfigError, Problem
+from paceline.sync.byzantine import ByzantineRule
 from paceline.sync.stragglers import StragglerRule
 
 
@@ -83,8 +85,8 @@ def _read_key(key: Key, saying: Sequence[_Layer], reading: _Reading) -> None:
     winner = saying[0]
     entry = winner.entries[key.name][-1]
     reading.origins[key.name] = entry.where
-    if key.kind is Kind.STRAGGLERS:
-        _read_stragglers(key, winner, reading)
+    if key.kind in _RULE_READERS:
+        _read_rules(key, winner, reading)
     elif key.kind is Kind.OPTIONS:
         _read_options(key, saying, reading)
     else:
@@ -96,14 +98,21 @@ def _read_key(key: Key, saying: Sequence[_Layer], reading: _Reading) -> None:
             reading.problems.append(Problem(what, hint, entry.where))
 
 
-def _read_stragglers(key: Key, layer: _Layer, reading: _Reading) -> None:
-    rules: list[StragglerRule] = []
+_RULE_READERS: dict[Kind, Callable[..., tuple[StragglerRule | ByzantineRule, ...]]] = {
+    Kind.STRAGGLERS: read_straggler,
+    Kind.BYZANTINE: read_byzantine,
+}
+
+
+def _read_rules(key: Key, layer: _Layer, reading: _Reading) -> None:
+    read_rule = _RULE_READERS[key.kind]
+    rules: list[StragglerRule | ByzantineRule] = []
     for entry in layer.entries[key.name]:
         items: list[Raw] = entry.raw if isinstance(entry.raw, list) else [entry.raw]
         for number, item in enumerate(items):
             where = entry.parts.get(f"[{number}]", entry.where)
             try:
-                found = read_straggler(item, where=where, folder=layer.folder)
+                found = read_rule(item, where=where, folder=layer.folder)
             except ConfigError as error:
                 reading.problems += error.problems
                 continue

@@ -5,10 +5,10 @@ factor and delay (at least one of them), from and to (steps; `to` not included),
 or trace=FILE alone. See docs/concepts/stragglers.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from paceline.config.nearest import did_you_mean
+from paceline.config.rules import Fields, read_fields
 from paceline.config.traces import read_trace
 from paceline.config.values import (
     Raw,
@@ -24,8 +24,7 @@ from paceline.errors import ConfigError, Problem
 from paceline.sync.stragglers import StragglerRule
 
 _EXAMPLE = "write for example worker=1,factor=3 or p=0.05,factor=10 or worker=0,delay=50ms,from=100,to=200"
-# Written name, to the field of StragglerRule and its reader.
-_FIELDS: dict[str, tuple[str, Callable[[Raw], float]]] = {
+_FIELDS: Fields = {
     "worker": ("worker", read_integer),
     "factor": ("factor", read_number),
     "delay": ("delay_s", read_duration),
@@ -67,19 +66,9 @@ def rule_text(rule: StragglerRule) -> str:
 
 
 def _read_rule(pairs: Mapping[str, Raw], raw: Raw, *, where: str | None) -> StragglerRule:
-    problems: list[Problem] = []
-    fields: dict[str, float] = {}
-    for name, value in pairs.items():
-        if name not in _FIELDS:
-            hint = did_you_mean(name, _FIELDS, otherwise=f"a rule knows {', '.join(_FIELDS)} and trace")
-            problems.append(Problem(f"straggler has no setting {shown(name)}", hint, where))
-            continue
-        field, reader = _FIELDS[name]
-        try:
-            fields[field] = reader(value)
-        except Unreadable as error:
-            what = f"straggler's {name} is {shown(value)}, but {error.why}"
-            problems.append(Problem(what, _EXAMPLE, where))
+    fields, problems = read_fields(
+        pairs, _FIELDS, what="straggler", also=" and trace", example=_EXAMPLE, where=where
+    )
     if not {"factor", "delay"} & set(pairs):
         problems.append(Problem(f"straggler {shown(raw)} has neither factor nor delay", _EXAMPLE, where))
     if problems:

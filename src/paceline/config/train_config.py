@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from paceline.sync.byzantine import ByzantineRule
 from paceline.sync.stragglers import StragglerRule
 
 Option = bool | int | float | str
@@ -34,6 +35,8 @@ class TrainConfig:
     asgd: str | None = None
     dc_lambda: float | None = None
     max_staleness: int | None = None
+    aggregate: str | None = None
+    byzantine_tolerance: int | None = None
     sync_every: int | None = None
     outer_lr: float | None = None
     outer_momentum: float | None = None
@@ -43,6 +46,7 @@ class TrainConfig:
     post_local_after: int | None = None
     average_optimizer_state: bool | None = None
     straggler: tuple[StragglerRule, ...] | None = None
+    byzantine: tuple[ByzantineRule, ...] | None = None
     pace: float | None = None  # seconds
     transport: str | None = None
     launcher: str | None = None

@@ -32,6 +32,14 @@ class Mode:
         return f"paceline.strategies.{self.name}"
 
 
+AGGREGATES: dict[str, str] = {
+    "mean": "the mean of all gradients; a single bad one can make it anything",
+    "median": "the middle value of each coordinate",
+    "trimmed-mean": "the mean of each coordinate without its f largest and f smallest values",
+    "krum": "the one gradient that is nearest to the N-f-2 nearest others",
+}
+ROBUST = frozenset({"aggregate", "byzantine_tolerance"})
+
 MODES: dict[str, Mode] = {
     m.name: m
     for m in (
@@ -40,6 +48,7 @@ MODES: dict[str, Mode] = {
             name="ssgd",
             channel=Channel.COLLECTIVE,
             summary="all-reduce of gradients at every step, together",
+            options=ROBUST,
         ),
         Mode(
             name="ddp",
@@ -50,6 +59,7 @@ MODES: dict[str, Mode] = {
             name="ps",
             channel=Channel.STORE,
             summary="a parameter server averages all gradients of a step, then applies once",
+            options=ROBUST,
         ),
         Mode(
             name="asgd",
@@ -95,3 +105,10 @@ TASKS: dict[str, str] = {
     "digits": "1,797 handwritten digits of 8x8 pixels (shipped with scikit-learn)",
 }
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
+
+
+def fewest_workers(aggregate: str, tolerance: int) -> int:
+    """How many gradients it takes to survive so many bad ones this way (Blanchard 2017, Yin 2018)."""
+    if aggregate == "krum":
+        return 2 * tolerance + 3
+    return 2 * tolerance + 1 if aggregate in AGGREGATES else 1

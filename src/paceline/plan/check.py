@@ -17,7 +17,8 @@ from paceline.config.train_config import TrainConfig
 from paceline.config.values import shown
 from paceline.errors import Problem
 from paceline.plan import decide
-from paceline.plan.catalog import MODE_ALIASES, MODES, TASKS
+from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS
+from paceline.plan.check_byzantine import check_aggregate, check_byzantine
 from paceline.plan.check_stragglers import check_stragglers
 from paceline.plan.plan import Device, StrategyOptions
 
@@ -45,6 +46,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     checked = _Check(config, facts)
     _check_named(checked, "task", TASKS)
     _check_named(checked, "mode", [*MODES, *MODE_ALIASES])
+    _check_named(checked, "aggregate", AGGREGATES, own="function")
     for key in KEYS.values():
         _check_alone(checked, key)
     if config.name is not None and not _NAME.fullmatch(config.name):
@@ -61,22 +63,25 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     _check_transport(checked)
     num_workers = decide.num_workers_of(config) if checked.are_sound("num_workers", "mode") else None
     checked.problems += check_stragglers(config, num_workers)
+    checked.problems += check_byzantine(config, num_workers)
+    if checked.are_sound("mode", "num_workers", "batch_size", "aggregate", "byzantine_tolerance"):
+        checked.problems += check_aggregate(config)
     return checked.problems
 
 
-def _check_named(checked: _Check, key: str, names: Iterable[str]) -> None:
+def _check_named(checked: _Check, key: str, names: Iterable[str], *, own: str = "Class") -> None:
     """A task or mode is in the catalog, or is `module:Class` whose module exists."""
     written: str | None = getattr(checked.config, key)
     if written is None or written.lower() in names:
         return
     module, colon, class_name = written.partition(":")
     if not colon:
-        known = f"{key}s are {', '.join(names)}, or module:Class of your own"
+        known = f"{key}s are {', '.join(names)}, or module:{own} of your own"
         hint = did_you_mean(written, names, otherwise=known)
         checked.add(key, f"there is no {key} {shown(written)}", hint)
     elif not class_name.isidentifier():
-        hint = f"write for example --{key} my_code:MyClass"
-        checked.add(key, f"{key} is {shown(written)}, but it must be module:Class", hint)
+        hint = f"write for example --{key} my_code:{'MyClass' if own == 'Class' else 'my_' + own}"
+        checked.add(key, f"{key} is {shown(written)}, but it must be module:{own}", hint)
     elif module not in checked.facts.modules:
         hint = "it is looked for in the current folder and among the installed packages; check its name"
         checked.add(key, f"{key} is {shown(written)}, but there is no module {shown(module)}", hint)

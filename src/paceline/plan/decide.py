@@ -136,6 +136,8 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
     return StrategyOptions(
         staleness=None if bound == "inf" else bound,
         **_asgd_options_of(config),
+        aggregate=aggregate_of(config),
+        byzantine_tolerance=1 if config.byzantine_tolerance is None else config.byzantine_tolerance,
         sync_every=unsaid_period if config.sync_every is None else config.sync_every,
         post_local_after=config.post_local_after or 0,
         average_optimizer_state=bool(config.average_optimizer_state),
@@ -145,6 +147,12 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
         sync_delay=config.sync_delay or 0,
         mixing=config.mixing or 0.0,
     )
+
+
+def aggregate_of(config: TrainConfig) -> str:
+    """A built-in way in lower case; `module:function` as it was written."""
+    written = config.aggregate or "mean"
+    return written if ":" in written else written.lower()
 
 
 def _asgd_options_of(config: TrainConfig) -> _AsgdOptions:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from paceline.plan.byzantine_in_words import aggregate_in_words, attack_in_words
 from paceline.plan.catalog import MODES, TASKS, Channel
 from paceline.plan.plan import Device, EventDetail, Launcher, Plan, Transport
 from paceline.plan.remarks import is_unbounded, remarks
@@ -35,7 +36,10 @@ def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
         Line("work", _work(plan)),
         Line("rate", _rate(plan)),
     ]
+    if plan.strategy.aggregate != "mean":
+        lines.append(Line("aggregate", aggregate_in_words(plan)))
     lines += [Line("stragglers", in_words(rule)) for rule in plan.stragglers]
+    lines += [Line("byzantine", attack_in_words(rule)) for rule in plan.byzantine]
     if plan.pace_s:
         lines.append(Line("pace", f"forward and backward take at least {plan.pace_s * 1000:g} ms per step"))
     lines.append(Line("folder", _records(plan)))
@@ -73,6 +77,8 @@ def _travels(plan: Plan) -> str:
         return _outer_steps(plan, by)
     if MODES[plan.mode].channel is Channel.STORE:
         return f"gradients to a parameter server and parameters back at every step, by {by}"
+    if plan.strategy.aggregate != "mean":
+        return f"every worker's gradients to every worker at every step, gathered over {by}"
     return f"gradients at every step, averaged over all workers by all-reduce over {by}"
 
 

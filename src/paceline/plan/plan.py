@@ -7,6 +7,7 @@ same recorded schedule end with the same bits. See docs/map.md.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from paceline.sync.byzantine import ByzantineRule
 from paceline.sync.stragglers import StragglerRule
 
 PLAN_SCHEMA = "paceline.plan/1"
@@ -70,6 +71,8 @@ class StrategyOptions:
     asgd: AsgdVariant = AsgdVariant.PLAIN
     dc_lambda: float = 0.0  # asgd dc: how strongly the delay is compensated
     max_staleness: int | None = None  # asgd ringmaster: this stale or staler is discarded; None: nothing is
+    aggregate: str = "mean"  # ssgd, ps: how gradients become one; one of plan.catalog.AGGREGATES, or your own
+    byzantine_tolerance: int = 1  # how many bad workers a robust `aggregate` must survive
     sync_every: int = 1  # localsgd: local steps between two averagings (H)
     post_local_after: int = 0  # localsgd: steps of plain ssgd before local steps begin
     outer_lr: float = 0.7  # diloco: the outer optimizer's rate
@@ -101,6 +104,7 @@ class Plan:
     strategy: StrategyOptions = field(default_factory=StrategyOptions)
     stragglers: tuple[StragglerRule, ...] = ()
     vmap: bool = False  # launcher virtual: gradients of all workers by one vmapped pass
+    byzantine: tuple[ByzantineRule, ...] = ()  # who sends wrong gradients
     pace_s: float = 0.0  # a step's forward and backward take at least this long
     threads_per_worker: int = 1
     timeout_s: float = 60.0  # how long anyone waits for a peer

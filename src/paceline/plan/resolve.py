@@ -41,6 +41,7 @@ def resolve(config: TrainConfig, facts: Facts, *, found: Sequence[Problem] = ())
         stragglers=config.straggler or (),
         vmap=decide.vmap_of(config, facts),
         pace_s=decide.pace_of(config),
+        byzantine=config.byzantine or (),
         threads_per_worker=config.threads_per_worker or 1,
         timeout_s=60.0 if config.timeout is None else config.timeout,
         checkpoint_every=config.checkpoint_every or 0,

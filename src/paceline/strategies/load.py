@@ -1,7 +1,12 @@
-"""How is the class of a mode found? By the catalog's name, or as `module:Class`."""
+"""How is the class of a mode found, or a function of the user's? By the catalog's name, or by its module."""
 
 import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
 
+from paceline.errors import ConfigError, Problem
 from paceline.plan.catalog import MODES
 
 
@@ -12,3 +17,23 @@ def built_in(mode: str) -> type | None:
     found = getattr(importlib.import_module(MODES[mode].implementation), mode.capitalize())
     assert isinstance(found, type), f"strategies/{mode}.py defines a class"
     return found
+
+
+def load_function(path: str, *, what: str) -> Callable[..., Any]:  # Any: the caller checks what it returns
+    """The function that `module:function` names, with the working directory importable."""
+    module_name, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        problem = Problem(
+            f"{what} {path} cannot be loaded: {error}",
+            f"write --{what} module:function and run from the folder that holds module.py",
+        )
+        raise ConfigError([problem]) from error
+    if not callable(found):
+        raise ConfigError(
+            [Problem(f"{path} is a {type(found).__name__}, not a function", f"name the {what}'s function")]
+        )
+    return found  # type: ignore[no-any-return]  # callable is all that is known of the user's object

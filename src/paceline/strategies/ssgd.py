@@ -15,6 +15,7 @@ from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.means import mean_of
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
+from paceline.strategies.robust import robust_mean_of
 from paceline.sync.averaging import mean_weight
 from paceline.transport.arena import STOP_FLAG
 
@@ -39,7 +40,8 @@ class Ssgd:
         arena.state.copy_(shared)
         arena.place_gradients(shared.zero_())
         layout = arena.layout
-        self._mean = mean_of(
+        robust = robust_mean_of(self._plan, self._links, shared, layout)
+        self._mean = robust or mean_of(
             self._plan, self._links, shared, lossy_end=layout.buffers_start, pieces=layout.parameters
         )
         self._mean.restore(self._saved)

@@ -1,7 +1,7 @@
 """The one training loop. Every mode, launcher and transport runs exactly this.
 
 begin_step   the strategy makes the parameters ready (and may wait), and says what to do
-compute      samples → forward → backward, the gradient lands in the arena
+compute      samples → forward → backward, the gradient lands in the arena (and is tampered with, if asked)
 delay        injected slowness, if the plan has any
 finish_step  the gradients travel, the workers agree, the update happens
 """
@@ -19,6 +19,7 @@ from paceline.strategies.port import Begun, Outcome, Strategy
 from paceline.sync.stragglers import Slowness, Stragglers
 from paceline.worker.gradient import Source
 from paceline.worker.replica import Replica
+from paceline.worker.tampering import tamper
 
 
 class Control(Protocol):
@@ -71,6 +72,7 @@ class Worker:
     def _one_step(self, step: Step, begun: Begun, slowness: Slowness, started_ns: int) -> Outcome:
         now = self.clock.now_ns
         loss = self.source.compute(self.replica, begun.share)
+        tamper(self.plan, self.replica.arena, worker=self.rank, step=step)
         times = self.source.times_ns
         compute_s = (times.backward_end - times.start) / 1e9
         self.clock.sleep(slowness.duration_s(compute_s, self.plan.pace_s) - compute_s)

@@ -31,6 +31,7 @@ from paceline.worker.gradient import GradientSource
 from paceline.worker.participant import state_hash
 from paceline.worker.replica import Replica
 from paceline.worker.server import ParameterServer
+from paceline.worker.tampering import tamper
 from paceline.worker.virtual import run_virtual
 from paceline.worker.wiring import build_task, channel_of, set_up_torch, strategy_class
 
@@ -128,6 +129,7 @@ class _Replay:
             share = Share.at(row.position, self._plan.num_workers)
             replica = self._replicas[row.rank]
             loss = self._source.compute(replica, share)
+            tamper(self._plan, replica.arena, worker=row.rank, step=row.step)
             replica.arena.buffers_to_gradients()
             self._gradients += 1
             if recorded is not None and not same_bits(loss, recorded):

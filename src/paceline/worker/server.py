@@ -18,6 +18,7 @@ from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Step, Version
 from paceline.plan.plan import Plan
 from paceline.strategies.port import ServerSide
+from paceline.strategies.robust import combining_of
 from paceline.sync.admission import Admission, Held, Release
 from paceline.sync.assignment import as_ranges, from_ranges
 from paceline.sync.averaging import mean_weight
@@ -43,6 +44,7 @@ class ParameterServer:
         self._doing: dict[Rank, int] = {}  # the share each worker was last given
         self._slots: dict[Rank, Slots] = {}
         self._read: dict[Rank, tuple[Version, int]] = {}  # what each worker last read, and when
+        self._combining = combining_of(plan, replica.arena.layout)
         self._mean = torch.empty(0)
         self.on_applied: Callable[[], None] = lambda: None  # told after updates, before answers
 
@@ -132,17 +134,19 @@ class ParameterServer:
         return self._correction.rate_factor(self.version - self._read[rank][0])
 
     def _combined(self, group: tuple[Held, ...]) -> torch.Tensor:
-        """The gradient to apply: the batch-weighted mean over the group."""
+        """The gradient to apply: the batch-weighted mean over the group, or what the plan takes instead."""
         pushed = [self._slots[held.rank].gradients for held in group]
         end = self.replica.arena.layout.buffers_start
         for held, vector in zip(group, pushed, strict=True):
             weight = self._weights[self._doing[held.rank] % self._plan.num_workers]
             if weight != 1.0:
                 vector[:end].mul_(weight)
-        if len(pushed) == 1:
+        if len(pushed) == 1 and self._combining is None:
             return pushed[0]
         if self._mean.shape != pushed[0].shape:
             self._mean = torch.empty_like(pushed[0])
+        if self._combining is not None:
+            return self._combining.into(self._mean, pushed)
         torch.add(pushed[0], pushed[1], out=self._mean)
         for vector in pushed[2:]:
             self._mean.add_(vector)
