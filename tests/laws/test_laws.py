@@ -30,6 +30,7 @@ def test_there_are_the_laws_that_were_promised() -> None:
         *(f"P{n}" for n in range(1, 8)),
         "P7b",
         *(f"L{n}" for n in range(1, 7)),
+        *(f"R{n}" for n in range(1, 7)),
     ]
     ids = {case.id.split(".")[0] for case in ALL}
     assert set(promised) <= ids
@@ -54,6 +55,7 @@ BROKEN = [
     ),
     ("ApplyOnPush", "ssp", {"P3", "U6.ssp"}, {"P1", "P2", "P4", "P5", "U2.ssp", "U3.ssp"}),
     ("OffByOne", "ssp", {"P1", "P3", "U6.ssp"}, {"P4", "P5", "U2.ssp", "U3.ssp"}),
+    ("DeafToAggregate", "ssgd", {"R2.ssgd", "R4.ssgd"}, {"R1.ssgd", "R6.ssgd", "U2.ssgd", "U4.ssgd", "S1"}),
     ("LostUpdate", "asgd", {"U2.asgd", "U3.asgd", "A1", "A4"}, {"A2", "A3", "A5", "A6"}),
 ]
 

@@ -9,10 +9,11 @@ from paceline.config.facts import Facts
 from paceline.config.keys import KEYS
 from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError
-from paceline.plan.catalog import MODE_ALIASES, MODES, TASKS
+from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS
 from paceline.plan.codec import dumps, loads
 from paceline.plan.explain import explain
 from paceline.plan.resolve import resolve
+from paceline.sync.byzantine import Attack, ByzantineRule
 from paceline.sync.stragglers import StragglerRule
 
 _numbers = st.floats() | st.sampled_from([0.0, -1.0, 0.1, 1.0])
@@ -27,6 +28,16 @@ _any_rule = st.builds(
     worker=st.none() | _integers,
     factor=_numbers,
     delay_s=_numbers,
+    probability=_numbers,
+    first_step=_integers,
+    end_step=st.none() | _integers,
+)
+
+_any_attack = st.builds(
+    ByzantineRule,
+    attack=st.sampled_from(Attack),
+    worker=st.none() | _integers,
+    scale=st.none() | _numbers,
     probability=_numbers,
     first_step=_integers,
     end_step=st.none() | _integers,
@@ -65,6 +76,9 @@ CONFIGS = st.builds(
     post_local_after=st.none() | _integers,
     average_optimizer_state=st.none() | st.booleans(),
     straggler=st.none() | st.lists(_any_rule, max_size=2).map(tuple),
+    byzantine=st.none() | st.lists(_any_attack, max_size=2).map(tuple),
+    aggregate=st.none() | st.sampled_from(list(AGGREGATES)) | _names,
+    byzantine_tolerance=st.none() | _integers,
     pace=st.none() | _numbers,
     transport=st.none() | _one_of("transport"),
     launcher=st.none() | _one_of("launcher"),

@@ -10,6 +10,7 @@ from paceline.laws import (
     outer,
     performance,
     processes,
+    robust,
     stale,
     synchronous,
     universal,
@@ -24,6 +25,7 @@ LAWS: tuple[Law, ...] = (
     *stale.LAWS,
     *local.LAWS,
     *outer.LAWS,
+    *robust.LAWS,
     *performance.LAWS,
     *processes.LAWS,
 )

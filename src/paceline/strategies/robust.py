@@ -56,7 +56,7 @@ class Combining:
             )
         if bool(found.isnan().any()):
             raise TrainingError(
-                f"{self.name} finds nothing but NaN or infinity: more workers are bad than it can survive",
+                f"{self.name} of {len(stack)} gradients is NaN: fewer of them are sound than it needs",
                 "if the loss grew before, lower lr or set clip_norm; otherwise raise byzantine_tolerance",
             )
         return found

@@ -69,7 +69,7 @@ def replay(
         )
     channel = channel_of(plan.mode)
     if channel is not Channel.STORE and plan.transport not in (Transport.SHM, Transport.NONE):
-        if plan.num_workers > 2:
+        if plan.num_workers > 2 and plan.strategy.aggregate == "mean":
             raise PacelineError(
                 f"gloo and NCCL choose the order in which {plan.num_workers} workers' gradients are summed, "
                 "and no log says which",
