@@ -25,7 +25,7 @@ from paceline.errors import ExitCode, PacelineError
 from paceline.events.schema import COLUMN_KINDS, PHASES, PLAIN_KINDS, SCHEMA, ServerRow, StepRow
 from paceline.laws import catalog as laws_catalog
 from paceline.laws.law import Law
-from paceline.plan.catalog import MODE_ALIASES, MODES, OPTIMIZERS, TASKS, TRANSPORTS, Mode
+from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, OPTIMIZERS, TASKS, TRANSPORTS, Mode
 
 FOLDER = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `make docs` from the code. Do not edit. -->"
@@ -297,6 +297,12 @@ def _modes() -> list[str]:
         "Aliases: " + ", ".join(f"`{alias}` is `{mode}`" for alias, mode in MODE_ALIASES.items()) + ".",
         "A class of your own is named as `module:Class`; see",
         "[your own strategy](../guides/your-own-strategy.md).",
+        "",
+        "## Ways to combine gradients",
+        "",
+        "What `--aggregate` takes; see [bad workers](../concepts/robust.md).",
+        "",
+        *table(("aggregate", "what it is"), ((code(name), text) for name, text in AGGREGATES.items())),
         "",
         "## Laws of each mode",
         "",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from paceline.errors import PacelineError
 from paceline.sync.byzantine import Attack, ByzantineRule
 from paceline.transport.arena import Arena
-from paceline.worker.tampering import Tampering
+from paceline.worker.tampering import tamper
 
 
 def struck(attack: Attack, scale: float | None = None, *, step: int = 0) -> tuple[Tensor, Arena]:
@@ -17,7 +17,7 @@ def struck(attack: Attack, scale: float | None = None, *, step: int = 0) -> tupl
     for number, piece in enumerate(arena.layout.parameters):
         piece.view(arena.gradients).copy_(torch.full(piece.shape, number + 1.0))
     plan = small_plan("ssgd", byzantine=(ByzantineRule(attack=attack, scale=scale, worker=1),))
-    Tampering(plan).tamper(arena, worker=1, step=step)
+    tamper(plan, arena, worker=1, step=step)
     return torch.cat([p.view(arena.gradients).reshape(-1) for p in arena.layout.parameters]), arena
 
 
@@ -59,7 +59,7 @@ def test_who_is_honest_is_left_alone() -> None:
     arena = Arena(nn.Linear(3, 2))
     arena.gradients.fill_(1.0)
     plan = small_plan("ssgd", byzantine=(ByzantineRule(attack=Attack.NAN, worker=1),))
-    Tampering(plan).tamper(arena, worker=0, step=0)
+    tamper(plan, arena, worker=0, step=0)
     assert bool((arena.gradients == 1).all())
 
 
@@ -68,4 +68,4 @@ def test_a_gradient_that_torch_averages_itself_cannot_be_attacked() -> None:
     arena.gathers_gradients = False
     plan = small_plan("ddp", byzantine=(ByzantineRule(attack=Attack.NAN),))
     with pytest.raises(PacelineError, match="within backward"):
-        Tampering(plan).tamper(arena, worker=0, step=0)
+        tamper(plan, arena, worker=0, step=0)
