@@ -26,7 +26,7 @@ def test_a_short_single_run_learns_the_task(
     assert accuracy > least
 
 
-@pytest.mark.parametrize("name", ["xor", "digits"])
+@pytest.mark.parametrize("name", ["xor", "digits", "charlm"])
 def test_a_task_is_the_same_each_time_it_is_built(name: str) -> None:
     one, other = (load_task(name, seed=5, options={}).samples() for _ in range(2))
     every = np.arange(len(one))

@@ -9,7 +9,11 @@ from paceline.errors import ConfigError, Problem
 from paceline.plan.plan import Option
 from paceline.tasks.port import Task
 
-BUILT_IN = {"xor": "paceline.tasks.xor:XorTask", "digits": "paceline.tasks.digits:DigitsTask"}
+BUILT_IN = {
+    "xor": "paceline.tasks.xor:XorTask",
+    "digits": "paceline.tasks.digits:DigitsTask",
+    "charlm": "paceline.tasks.charlm:CharlmTask",
+}
 
 
 def task_class(name: str) -> type:

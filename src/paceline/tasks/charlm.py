@@ -1,0 +1,181 @@
+"""Which character comes next? A small transformer, on any text file or on a built-in toy text.
+
+The first nine tenths of the text are for training: sample i is the window that
+begins at character i. The last tenth is only ever looked at by `metrics`, and
+no training window reaches into it.
+"""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paceline.errors import ConfigError, Problem
+from paceline.sync.samples import Indices
+from paceline.tasks.optim import Adam
+from paceline.tasks.port import device_of
+from paceline.tasks.toy_text import toy_text
+
+TOY_CHARACTERS = 1 << 16
+TRAINING_PART = 0.9
+AT_ONCE = 64  # windows in one forward pass of validation
+
+
+class CharlmTask:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        file: str | None = None,
+        context: int = 64,
+        width: int = 64,
+        layers: int = 2,
+        heads: int = 4,
+        lr: float = 3e-3,
+    ) -> None:
+        _check_sizes(context=context, width=width, layers=layers, heads=heads)
+        name = "the toy text" if file is None else repr(str(file))
+        text = toy_text(seed, TOY_CHARACTERS) if file is None else _read(str(file))
+        _check_length(name, len(text), context)
+        codes, self.characters = _encode(text)
+        cut = int(len(codes) * TRAINING_PART)
+        self._train, self._validation = codes[:cut], codes[cut:]
+        self._context, self._width, self._layers, self._heads = context, width, layers, heads
+        self._lr = lr
+
+    def model(self) -> nn.Module:
+        return CharTransformer(
+            len(self.characters),
+            context=self._context,
+            width=self._width,
+            layers=self._layers,
+            heads=self._heads,
+        )
+
+    def samples(self) -> "Windows":
+        return Windows(self._train, self._context)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        read, following = batch
+        scores = model(read)
+        return functional.cross_entropy(scores.flatten(0, 1), following.flatten())
+
+    def metrics(self, model: nn.Module) -> dict[str, float]:
+        """Over the whole validation part, in windows that do not overlap."""
+        windows = Windows(self._validation, self._context)
+        starts = np.arange(0, len(windows), self._context, dtype=np.int64)
+        total = 0.0
+        with torch.no_grad():
+            for first in range(0, len(starts), AT_ONCE):
+                some = starts[first : first + AT_ONCE]
+                read, following = (column.to(device_of(model)) for column in windows.batch(some))
+                total += float(self.loss(model, (read, following))) * len(some)
+        loss = total / len(starts)
+        perplexity = math.exp(loss) if loss < 700 else math.inf
+        return {"val_loss": loss, "bits_per_char": loss / math.log(2), "perplexity": perplexity}
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Adam:
+        return Adam(parameters, lr=self._lr, beta2=0.99, weight_decay=0.01, decoupled=True)
+
+
+class Windows:
+    """Every stretch of `context` characters, with the one that follows each of them."""
+
+    def __init__(self, codes: Tensor, context: int) -> None:
+        self._stretches = codes.unfold(0, context + 1, 1)  # a view: nothing is copied until it is asked for
+
+    def __len__(self) -> int:
+        return len(self._stretches)
+
+    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        stretches = self._stretches.index_select(0, torch.from_numpy(indices))
+        return stretches[:, :-1], stretches[:, 1:]
+
+
+class CharTransformer(nn.Module):
+    """Embeddings, blocks of attention and a small network, and a score for every character."""
+
+    def __init__(self, characters: int, *, context: int, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.character = nn.Embedding(characters, width)
+        self.place = nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(_Block(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.score = nn.Linear(width, characters, bias=False)
+        for part in self.modules():
+            if isinstance(part, nn.Linear | nn.Embedding):
+                nn.init.normal_(part.weight, std=0.02)
+
+    def forward(self, read: Tensor) -> Tensor:
+        places = torch.arange(read.shape[-1], device=read.device)
+        found: Tensor = self.score(self.norm(self.blocks(self.character(read) + self.place(places))))
+        return found
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self._heads = heads
+        self.before_attention = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.attended = nn.Linear(width, width, bias=False)
+        self.before_network = nn.LayerNorm(width)
+        self.network = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, stream: Tensor) -> Tensor:
+        stream = stream + self.attended(self._attention(self.before_attention(stream)))
+        found: Tensor = stream + self.network(self.before_network(stream))
+        return found
+
+    def _attention(self, stream: Tensor) -> Tensor:
+        split = self.query_key_value(stream).chunk(3, dim=-1)
+        query, key, value = (part.unflatten(-1, (self._heads, -1)).transpose(-2, -3) for part in split)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return mixed.transpose(-2, -3).flatten(-2)
+
+
+def _encode(text: str) -> tuple[Tensor, str]:
+    """The text as numbers, and the characters in the order of these numbers."""
+    points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    known, codes = np.unique(points, return_inverse=True)
+    return torch.from_numpy(codes.astype(np.int64)), "".join(map(chr, known.tolist()))
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise _problem(
+            f"charlm cannot read {file!r}: {why}", "name a text file, such as --task-option file=input.txt"
+        ) from error
+    except UnicodeDecodeError as error:
+        what = f"charlm reads UTF-8 text, but {file!r} is none: byte {error.start} is no part of a character"
+        raise _problem(what, "name a text file, or convert it first: iconv -t UTF-8") from error
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise _problem(
+                f"charlm's {name} is {value!r}, but it must be an integer, 1 or more",
+                f"write for example --task-option {name}=4",
+            )
+    if sizes["width"] % sizes["heads"]:
+        what = f"charlm's width is {sizes['width']}, which its {sizes['heads']} heads cannot share equally"
+        raise _problem(what, "write for example --task-option width=64 --task-option heads=4")
+
+
+def _check_length(name: str, length: int, context: int) -> None:
+    fewest = 10 * (context + 1)  # so that a tenth holds one window
+    if length < fewest:
+        what = f"{name} has {length} characters, but a context of {context} takes {fewest} or more"
+        raise _problem(what, "name a longer file, or write for example --task-option context=16")
+
+
+def _problem(what: str, hint: str) -> ConfigError:
+    return ConfigError([Problem(what, hint)])

@@ -1,0 +1,141 @@
+"""Does the character model learn from text, from the training part alone, and refuse what is no text?"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.fixtures.plans import small_plan
+from tests.fixtures.runs import real, virtual, virtual_hash
+from torch import Tensor, nn
+
+from paceline.errors import ConfigError
+from paceline.launchers.local import LocalLauncher
+from paceline.plan.plan import Dtype, Option
+from paceline.tasks.charlm import CharlmTask
+from paceline.tasks.load import load_task
+from paceline.tasks.toy_text import toy_text
+from paceline.worker.replay import replay
+
+SMALL: Mapping[str, Option] = {"context": 16, "width": 16, "layers": 1, "heads": 2}
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "text.txt"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def problem(**options: Option) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_task("charlm", seed=0, options=options)
+    (only,) = caught.value.problems
+    assert only.hint
+    return only.what
+
+
+def test_a_hundred_steps_learn_far_more_than_which_characters_there_are(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    plan = small_plan(
+        "single",
+        task="charlm",
+        steps=100,
+        batch_sizes=(16,),
+        dtype=Dtype.FLOAT32,
+        task_options={"context": 32},
+    )
+    metrics = real(plan, tmp_path, launcher).result["metrics"]
+    assert isinstance(metrics, dict)
+    loss = float(str(metrics["val_loss"]))
+    assert loss < 0.6 * math.log(32)  # a guess among the toy text's 32 characters
+    assert float(str(metrics["bits_per_char"])) == pytest.approx(loss / math.log(2))
+    assert float(str(metrics["perplexity"])) == pytest.approx(math.exp(loss))
+
+
+def test_no_training_window_reaches_into_the_validation_part(tmp_path: Path) -> None:
+    task = CharlmTask(seed=0, file=written(tmp_path, "ab" * 450 + "z" * 100), context=9)
+    samples = task.samples()
+    read, following = samples.batch(np.arange(len(samples)))
+    assert len(samples) == 900 - 9
+    assert task.characters == "abz"
+    assert set(torch.cat([read, following]).flatten().tolist()) == {0, 1}
+
+
+def test_the_metrics_look_at_the_validation_part_alone(tmp_path: Path) -> None:
+    class Fixed(nn.Module):
+        """Is all but certain that the next character is a z."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores = nn.Parameter(torch.tensor([0.0, 0.0, 30.0]))
+
+        def forward(self, read: Tensor) -> Tensor:
+            return self.scores.expand(*read.shape, 3)
+
+    task = CharlmTask(seed=0, file=written(tmp_path, "ab" * 450 + "z" * 100), context=9)
+    assert task.metrics(Fixed())["val_loss"] < 1e-6
+
+
+def test_a_sample_is_a_window_and_what_follows_each_of_its_characters(tmp_path: Path) -> None:
+    task = CharlmTask(seed=0, file=written(tmp_path, "abcdefghij" * 20), context=4)
+    read, following = task.samples().batch(np.array([0, 3, 9]))
+    words = ["".join(task.characters[code] for code in row) for row in [*read.tolist(), *following.tolist()]]
+    assert words == ["abcd", "defg", "jabc", "bcde", "efgh", "abcd"]
+
+
+def test_nothing_is_known_of_what_comes_later() -> None:
+    model = CharlmTask(seed=0).model()
+    one = torch.arange(8).unsqueeze(0)
+    other = one.clone()
+    other[0, 5:] = 20
+    assert torch.allclose(model(one)[:, :5], model(other)[:, :5], atol=1e-6)
+    assert not torch.allclose(model(one)[:, 5:], model(other)[:, 5:], atol=1e-6)
+
+
+def test_characters_outside_ascii_are_characters_like_all_others(tmp_path: Path) -> None:
+    task = CharlmTask(seed=0, file=written(tmp_path, "naïve 漢字 😀 " * 100), context=8)
+    assert "😀" in task.characters
+    assert len(task.characters) == len(set("naïve 漢字 😀 "))
+
+
+def test_the_toy_text_is_made_from_the_seed() -> None:
+    assert toy_text(1, 5000) == toy_text(1, 5000) != toy_text(2, 5000)
+    assert toy_text(1, 5000).startswith(toy_text(1, 100))
+    assert len(toy_text(3, 777)) == 777
+
+
+@pytest.mark.parametrize("mode", ["ssgd", "asgd", "localsgd"])
+def test_it_is_trained_by_many_workers_and_replays_bit_by_bit(mode: str) -> None:
+    plan = small_plan(mode, task="charlm", steps=4, task_options=dict(SMALL), pace_s=0.01)
+    assert replay(plan, virtual(plan).history, virtual_hash(plan)).is_equal
+
+
+def test_a_bad_file_is_one_clear_problem(tmp_path: Path) -> None:
+    assert problem(file=str(tmp_path / "none.txt")).endswith("none.txt': No such file or directory")
+    assert problem(file=str(tmp_path)).endswith("Is a directory")
+    (tmp_path / "image.png").write_bytes(b"text\xff\xfe\x00")
+    assert problem(file=str(tmp_path / "image.png")).endswith("byte 4 is no part of a character")
+    assert "has 0 characters, but a context of 64 takes 650 or more" in problem(file=written(tmp_path, ""))
+
+
+def test_a_bad_file_ends_a_run_with_that_problem(launcher: LocalLauncher, tmp_path: Path) -> None:
+    plan = small_plan("ssgd", task="charlm", task_options={"file": str(tmp_path / "none.txt")})
+    with pytest.raises(ConfigError, match="No such file"):
+        real(plan, tmp_path / "run", launcher)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"heads": 5}, "width is 64, which its 5 heads cannot share equally"),
+        ({"context": 0}, "context is 0"),
+        ({"layers": "two"}, "layers is 'two'"),
+        ({"width": True}, "width is True"),
+        ({"context": 10_000}, "the toy text has 65536 characters"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(options: dict[str, Option], what: str) -> None:
+    assert what in problem(**options)
