@@ -10,7 +10,7 @@ from tests.fixtures.runs import distance, real, resumed, virtual, virtual_hash
 
 from paceline.errors import ConfigError, PacelineError, TrainingError
 from paceline.launchers.local import LocalLauncher
-from paceline.plan.plan import Dtype, Plan, StrategyOptions, Transport
+from paceline.plan.plan import Dtype, Launcher, Plan, StrategyOptions, Transport
 from paceline.strategies.aggregation import built_in
 from paceline.sync.byzantine import Attack, ByzantineRule
 from paceline.worker.replay import replay
@@ -70,6 +70,12 @@ def test_real_processes_end_with_the_bits_of_virtual_time_and_can_be_replayed(
     done = real(plan, tmp_path, launcher)
     assert done.sha256 == virtual_hash(plan)
     assert replay(plan, done.history, done.sha256).is_equal
+
+
+def test_the_virtual_launcher_ends_with_the_same_bits(launcher: LocalLauncher, tmp_path: Path) -> None:
+    plan = robust_plan("ssgd", "trimmed-mean")
+    in_turns = replace(plan, launcher=Launcher.VIRTUAL, transport=Transport.NONE, pace_s=0.01)
+    assert real(in_turns, tmp_path, launcher).sha256 == virtual_hash(plan)
 
 
 @pytest.mark.parametrize("mode", ["ssgd", "ps"])

@@ -48,15 +48,15 @@ def _faults(rule: ByzantineRule, num_workers: int | None) -> list[tuple[str, str
 def check_aggregate(config: TrainConfig) -> list[Problem]:
     """The settings of aggregation together; each alone, and the mode, are already known to be sound."""
     way, tolerance = decide.aggregate_of(config), config.byzantine_tolerance
-    if way == "mean" or way not in AGGREGATES:
-        if tolerance is None:
-            return [] if way == "mean" else _check_weights(config)
+    if way in AGGREGATES and way != "mean":
+        found = _check_count(config, way, 1 if tolerance is None else tolerance)
+    elif tolerance is not None:
         hint = "leave byzantine_tolerance out, or use --aggregate median, trimmed-mean or krum"
         what = f"aggregate {way} does not read byzantine_tolerance"
-        return [Problem(what, hint, config.origin("byzantine_tolerance"))]
-    # Compressed gradients cannot yet be compared with each other: a combination with a way of
-    # compressing them is to be refused here.
-    return [*_check_count(config, way, 1 if tolerance is None else tolerance), *_check_weights(config)]
+        found = [Problem(what, hint, config.origin("byzantine_tolerance"))]
+    else:
+        found = []
+    return found if way == "mean" else [*found, *_check_company(config)]
 
 
 def _check_count(config: TrainConfig, way: str, tolerance: int) -> list[Problem]:
@@ -71,7 +71,10 @@ def _check_count(config: TrainConfig, way: str, tolerance: int) -> list[Problem]
     return [Problem(what, hint, config.origin("aggregate"))]
 
 
-def _check_weights(config: TrainConfig) -> list[Problem]:
+def _check_company(config: TrainConfig) -> list[Problem]:
+    """What does not go together with any way but the mean."""
+    # Compressed gradients cannot be compared with each other yet: whoever adds a setting that
+    # compresses them refuses it here.
     sizes = decide.batch_sizes_of(config)
     if len(set(sizes)) == 1:
         return []
