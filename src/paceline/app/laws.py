@@ -1,8 +1,9 @@
 """Does a mode, or a user's own strategy class, obey the laws?"""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, NotReadyError, Problem
 from paceline.launchers.helper import json_lines
 from paceline.plan.catalog import MODE_ALIASES, MODES
 from paceline.plan.codec import Json
@@ -10,11 +11,31 @@ from paceline.plan.codec import Json
 LawLine = dict[str, Json]  # id, mode, what, ok, measured
 
 
+PEERS = ("torch", "torchft", "accelerate")  # each is also the name of its module
+
+
 def check_laws(mode: str | None, like: str | None, on_law: Callable[[LawLine], None]) -> list[LawLine]:
     """All laws of a mode (None: of every mode). `mode` may be `module:Class`, tried as a `like`."""
     arguments = _arguments(mode, like)
     results = []
     for line in json_lines("paceline.laws", arguments):
+        on_law(line)
+        results.append(line)
+    return results
+
+
+def check_peer(peer: str, on_law: Callable[[LawLine], None]) -> list[LawLine]:
+    """What another library's averagers do under the laws, and which of it was known.
+
+    The lines also have subject, version, verdict and note, but no `ok`: the verdict says more.
+    """
+    if find_spec(peer) is None:
+        raise NotReadyError(
+            f"{peer} is not installed, so there is nothing to try",
+            "pip install 'paceline[peers]' installs torchft and accelerate",
+        )
+    results = []
+    for line in json_lines("paceline.laws", ["--peer", peer]):
         on_law(line)
         results.append(line)
     return results

@@ -1,4 +1,4 @@
-"""`python -m paceline.laws [--mode M] [--subject module:Class]`: one JSON line per law.
+"""`python -m paceline.laws [--mode M] [--subject module:Class] [--peer P]`: one JSON line per law.
 
 The command `paceline laws` runs this in a process of its own, because torch is
 imported here and never in the command.
@@ -6,11 +6,17 @@ imported here and never in the command.
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from paceline.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.worker.kernel import die_with_parent
+
+if TYPE_CHECKING:
+    from paceline.laws.peers.run import PeerResult
+    from paceline.laws.run import LawResult
 
 
 def main() -> None:
@@ -18,9 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode")
     parser.add_argument("--subject")
+    parser.add_argument("--peer")
     options = parser.parse_args()
     with LocalLauncher() as launcher:  # begins to import torch in its helper while we do it here
-        from paceline.laws.run import check_laws
         from paceline.worker.wiring import channel_of
 
         try:
@@ -29,8 +35,19 @@ def main() -> None:
         except PacelineError as error:
             print(json.dumps({"error": error.told()}), flush=True)
             return
-        for result in check_laws(options.mode, subject=options.subject, launcher=launcher):
+        for result in _results(options, launcher):
             print(json.dumps(asdict(result)), flush=True)
+
+
+def _results(
+    options: argparse.Namespace, launcher: LocalLauncher
+) -> "Iterator[LawResult] | Iterator[PeerResult]":
+    from paceline.laws.peers.run import check_peer
+    from paceline.laws.run import check_laws
+
+    if options.peer is not None:
+        return check_peer(options.peer, launcher)
+    return check_laws(options.mode, subject=options.subject, launcher=launcher)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from paceline.worker.wiring import build_task, set_up_torch
 TINY = "paceline.laws.tasks:TinyTask"
 LEDGER = "paceline.laws.tasks:LedgerTask"
 QUADRATIC = "paceline.laws.tasks:QuadraticTask"
+PASSING = "paceline.laws.tasks:PassingTask"
 PACE_S = 0.01
 _OPTIONS = {
     "ssp": StrategyOptions(staleness=1),

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from paceline.laws.lab import Lab
+from paceline.worker.participant import state_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +32,12 @@ def within(difference: float, limit: float) -> Finding:
 def bit_equal(one: str, other: str, *, of: str) -> Finding:
     same = one == other
     return Finding(same, f"{of}: {one[:12]} {'=' if same else '≠'} {other[:12]}")
+
+
+def equal_states(one: dict[str, Tensor], other: dict[str, Tensor], *, of: str) -> Finding:
+    """Bit-equal; if not, also how far apart, because rounding is another matter than a mistake."""
+    finding = bit_equal(state_hash(one), state_hash(other), of=of)
+    if finding.ok:
+        return finding
+    apart = max(float((one[name] - other[name]).abs().max()) for name in one)
+    return Finding(False, f"{finding.measured}; they differ by up to {apart:.1e}")

@@ -49,12 +49,14 @@ class LedgerTask(_LawTask):
 
     lr = 1.0
 
-    def __init__(self, *, seed: int, num_samples: int) -> None:
+    def __init__(self, *, seed: int, num_samples: int, tensors: str = "") -> None:
+        """`tensors` cuts the ledger into tensors of these sizes, written as "3+3+4"."""
         del seed
         self._num_samples = num_samples
+        self._sizes = [int(size) for size in tensors.split("+")] if tensors else []
 
     def model(self) -> nn.Module:
-        return _Ledger(self._num_samples)
+        return _LedgerInTensors(self._sizes) if self._sizes else _Ledger(self._num_samples)
 
     def samples(self) -> TensorSamples:
         return TensorSamples(torch.arange(self._num_samples))
@@ -71,6 +73,37 @@ class _Ledger(nn.Module):
 
     def forward(self, samples: Tensor) -> Tensor:
         return self.entries.index_select(0, samples)
+
+
+class _LedgerInTensors(nn.Module):
+    def __init__(self, sizes: list[int]) -> None:
+        super().__init__()
+        self.entries = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in sizes)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return torch.cat(list(self.entries)).index_select(0, samples)
+
+
+class PassingTask(TinyTask):
+    """A part of the model has no gradient in some steps, as an expert that nothing was routed to.
+
+    It has one in every second and third of four steps, so none when a period of four begins or ends.
+    """
+
+    def model(self) -> nn.Module:
+        return _WithPassing(super().model())
+
+
+class _WithPassing(nn.Module):
+    def __init__(self, always: nn.Module) -> None:
+        super().__init__()
+        self.always, self.sometimes = always, nn.Linear(3, 2)
+        self._calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self._calls += 1
+        outputs: Tensor = self.always(inputs)
+        return outputs + self.sometimes(inputs) if self._calls % 4 in (2, 3) else outputs
 
 
 class QuadraticTask(_LawTask):

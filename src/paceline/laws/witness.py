@@ -1,16 +1,19 @@
-"""Who did what, in which order? A store that passes everything on and writes it down.
+"""Who did what, in which order? Links that pass everything on and write it down.
 
-It stands between a strategy and its parameter server, so it sees what really
-happened rather than what the server's own log claims.
+They stand between a strategy and its parameter server, or between a strategy
+and the others it meets, so they see what really happened rather than what a
+log claims.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from paceline.ids import Clock, Rank
-from paceline.transport.ports import ParameterStore, Pulled, Slots, Traffic
+from paceline.transport.ports import Collective, ParameterStore, Pulled, Slots, Traffic
+from paceline.transport.torch_dist import ring_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +93,44 @@ class _WitnessedStore:
 
     def close(self) -> None:
         self._store.close()
+
+
+@dataclass(slots=True)
+class MeetingWitness:
+    """What was handed to the collectives of all workers; what they receive is as much.
+
+    Not what they are given before the first step: that belongs to no step.
+    """
+
+    moved_bytes: int = 0
+
+    def wrap(self, _: Rank, collective: Collective) -> Collective:
+        return _WitnessedCollective(self, collective)
+
+
+class _WitnessedCollective:
+    def __init__(self, witness: MeetingWitness, collective: Collective) -> None:
+        self.rank, self.world_size = collective.rank, collective.world_size
+        self._witness, self._collective = witness, collective
+
+    def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return self._collective.allocate(numel, dtype)
+
+    def all_reduce_mean(self, vector: Tensor) -> Traffic:
+        self._witness.moved_bytes += ring_bytes(vector.nbytes, self.world_size)
+        return self._collective.all_reduce_mean(vector)
+
+    def broadcast(self, vector: Tensor) -> Traffic:
+        return self._collective.broadcast(vector)
+
+    def gather(self, vector: Tensor, sources: Sequence[Rank] | None = None) -> tuple[list[Tensor], Traffic]:
+        chosen = range(self.world_size) if sources is None else sources
+        self._witness.moved_bytes += vector.nbytes * sum(rank != self.rank for rank in chosen)
+        return self._collective.gather(vector, sources)
+
+    def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
+        self._witness.moved_bytes += vector.nbytes - vector.nbytes // self.world_size
+        return self._collective.swap(vector)
+
+    def close(self) -> None:
+        self._collective.close()

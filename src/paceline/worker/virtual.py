@@ -33,6 +33,7 @@ from paceline.worker.server import ParameterServer
 from paceline.worker.wiring import build_task, channel_of, set_up_torch, strategy_class
 
 Wrap = Callable[[Rank, ParameterStore], ParameterStore]
+WrapCollective = Callable[[Rank, Collective], Collective]
 AfterStep = Callable[[Rank, int, Replica], None]
 
 
@@ -70,6 +71,7 @@ class Incidents:
     starts_at_s: Mapping[int, float] = field(default_factory=dict)
     wrap_store: Wrap = lambda _, store: store
     after_step: AfterStep = lambda *_: None
+    wrap_collective: WrapCollective = lambda _, collective: collective
 
 
 class _Control:
@@ -101,10 +103,17 @@ def run_virtual(
     starts_at_s: Mapping[int, float] | None = None,
     wrap_store: Wrap = lambda _, store: store,
     after_step: AfterStep = lambda *_: None,
+    wrap_collective: WrapCollective = lambda _, collective: collective,
 ) -> VirtualRun:
     """Run the plan. After so many of its steps, a worker vanishes, leaves, or asks all to stop."""
     incidents = Incidents(
-        silent_after or {}, leaves_after or {}, stops_after or {}, starts_at_s or {}, wrap_store, after_step
+        silent_after or {},
+        leaves_after or {},
+        stops_after or {},
+        starts_at_s or {},
+        wrap_store,
+        after_step,
+        wrap_collective,
     )
     return Cluster(plan, incidents).run()
 
@@ -190,9 +199,10 @@ class Cluster:
         collective: Collective | None = None
         store: ParameterStore | None = None
         if self._server is None:
-            collective = InProcessCollective(
+            met = InProcessCollective(
                 self._meeting, rank, turns=turns, timeout_s=timeout_s, device=self._device
             )
+            collective = self._incidents.wrap_collective(rank, met)
         else:
             plain = InProcessStore(
                 self._server, rank, self._answers, turns=turns, timeout_s=timeout_s, device=self._device

@@ -1,0 +1,1 @@
+"""Other libraries' ways of agreeing, brought to where the laws can try them."""

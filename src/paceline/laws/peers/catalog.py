@@ -1,0 +1,121 @@
+"""Which libraries are tried, by whose laws, and what is known to be different there?
+
+Nothing here says that a library is wrong: a law is what this product promises.
+It says what a user who goes from one to the other must expect, and which
+version was looked at.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One class of a library, tried by the laws of a mode."""
+
+    subject: str
+    mode: str
+    known: Mapping[str, str]  # laws that it breaks, and what it does instead
+    not_asked: Mapping[str, str] = field(default_factory=dict)  # laws about what it does not offer
+    only: frozenset[str] | None = None  # just these laws; None: all of the mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    name: str
+    module: str
+    looked_at: str  # the version in which the known deviations were found
+    trials: tuple[Trial, ...]
+
+
+_NOT_AN_AVERAGERS_JOB = {
+    "U7": "an averager has no wish to stop to pass on; the program around it must",
+    "M3": "about our simulator, which follows our schedule",
+    "L3": "it has no averaging of the optimizer's state",
+    "L4.post": "it has no first steps in which it averages every time",
+}
+_BUFFERS = "averages parameters only: batch-norm buffers stay different on every worker"
+_NO_LAST = "averages after steps 4 and 8 of 10: there is no averaging after the last step"
+
+PEERS: dict[str, Peer] = {
+    peer.name: peer
+    for peer in (
+        Peer(
+            name="torch",
+            module="torch",
+            looked_at="2.13.0",
+            trials=(
+                Trial(
+                    subject="paceline.laws.peers.torch_averager:PeriodicAverager",
+                    mode="localsgd",
+                    known={
+                        "U2": "steps after its last averaging (10, 11 and 12 of 12) stay on their worker, see L4",
+                        "U4": _BUFFERS,
+                        "L4": "a period of 4 averages after steps 1, 5 and 9, not after 4, 8 and the last",
+                        "L6": "what the last steps did is not in the mean, see L4",
+                        "L7": "`p.data = …` gives every parameter new storage, so views and graphs on the old "
+                        "one see no further training",
+                        "L9": "skips every parameter whose `.grad` is None at that moment",
+                    },
+                    not_asked={
+                        **_NOT_AN_AVERAGERS_JOB,
+                        "L4.post": "its warm-up only skips averaging; the first steps are left to a DDP hook",
+                    },
+                ),
+            ),
+        ),
+        Peer(
+            name="torchft",
+            module="torchft",
+            looked_at="0.2.0",
+            trials=(
+                Trial(
+                    subject="paceline.laws.peers.torchft_averagers:TorchftLocalSgd",
+                    mode="localsgd",
+                    known={"U4": _BUFFERS, "L4": _NO_LAST},
+                    not_asked=_NOT_AN_AVERAGERS_JOB,
+                ),
+                Trial(
+                    subject="paceline.laws.peers.torchft_averagers:TorchftDiloco",
+                    mode="diloco",
+                    known={
+                        "U3": "rounding, no mistake: θ - (θ - mean) is not the mean to the last bit",
+                        "U4": _BUFFERS,
+                        "D1": "no averaging after the last step: steps 13 and 14 of 14 stay on their worker",
+                    },
+                    not_asked={
+                        **_NOT_AN_AVERAGERS_JOB,
+                        "D6": "it cuts a model between modules, and H must be a multiple of the number of cuts",
+                    },
+                ),
+                Trial(
+                    subject="paceline.laws.peers.torchft_averagers:TorchftDilocoInBuckets",
+                    mode="diloco",
+                    only=frozenset({"D3", "D6.tensors"}),
+                    known={
+                        "D3": "with buckets smaller than the model workers drift apart, see D6.tensors",
+                        "D6.tensors": "goes on by the bucket's size, not by what fitted into it, so tensors are "
+                        "left out; and all unpacking callbacks see the last bucket only",
+                    },
+                ),
+            ),
+        ),
+        Peer(
+            name="accelerate",
+            module="accelerate",
+            looked_at="1.15.0",
+            trials=(
+                Trial(
+                    subject="paceline.laws.peers.accelerate_averager:AccelerateLocalSgd",
+                    mode="localsgd",
+                    known={
+                        "U4": _BUFFERS,
+                        "L5": "averages once more when left, also right after an averaging: one round too many",
+                        "L7": "`param.data = …` gives every parameter new storage at every averaging",
+                    },
+                    not_asked=_NOT_AN_AVERAGERS_JOB,
+                ),
+            ),
+        ),
+    )
+}
