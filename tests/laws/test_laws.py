@@ -31,6 +31,9 @@ def test_there_are_the_laws_that_were_promised() -> None:
         "P7b",
         *(f"L{n}" for n in range(1, 7)),
         *(f"R{n}" for n in range(1, 7)),
+        *(f"L{n}" for n in range(1, 8)),
+        "L9",
+        *(f"H{n}" for n in range(1, 6)),
     ]
     ids = {case.id.split(".")[0] for case in ALL}
     assert set(promised) <= ids

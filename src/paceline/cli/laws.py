@@ -74,7 +74,10 @@ def _peers(session: Session, peer: str) -> ExitCode:
             name = subjects[-1].rpartition(":")[2]
             say(session, f"{name} of {peer} {law['version']}, by the laws of {law['mode']}")
         told = [str(law[part]) for part in ("measured", "note") if law[part]]
-        say(session, "\n          ".join([f"{_MARKS[str(law['verdict'])]} {law['id']!s:<18}{law['what']}", *told]))
+        say(
+            session,
+            "\n          ".join([f"{_MARKS[str(law['verdict'])]} {law['id']!s:<18}{law['what']}", *told]),
+        )
 
     results = check_peer(peer, show)
     by = {mark: [str(law["id"]) for law in results if law["verdict"] == mark] for mark in _MARKS}

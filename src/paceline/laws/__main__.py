@@ -42,11 +42,12 @@ def main() -> None:
 def _results(
     options: argparse.Namespace, launcher: LocalLauncher
 ) -> "Iterator[LawResult] | Iterator[PeerResult]":
+    from paceline.laws.peers.catalog import PEERS
     from paceline.laws.peers.run import check_peer
     from paceline.laws.run import check_laws
 
     if options.peer is not None:
-        return check_peer(options.peer, launcher)
+        return check_peer(PEERS[options.peer], launcher)
     return check_laws(options.mode, subject=options.subject, launcher=launcher)
 
 

@@ -135,6 +135,23 @@ def p7b_version_staleness_is_bounded(lab: Lab) -> Finding:
     return Finding(ok, f"largest staleness by bound {worst}, limits {limits}")
 
 
+def p1_the_bound_is_given_in_full(lab: Lab) -> Finding:
+    """Worker 1 pauses once: the others go on for exactly as many steps as the bound says."""
+    found: dict[int, int] = {}
+    for bound in BOUNDS:
+        pause = (StragglerRule(worker=1, delay_s=1.0, steps=(2,)),)
+        witness, ahead = Witness.of(3), [0]
+
+        def on_pull(rank: int, _: Slots, w: Witness = witness, seen: list[int] = ahead) -> None:
+            seen.append(w.clocks[rank] - min(w.active().values()))
+
+        witness.on_pull = on_pull
+        options = StrategyOptions(staleness=bound)
+        run(lab.plan(steps=8, stragglers=pause, strategy=options), wrap_store=witness.wrap)
+        found[bound] = max(ahead)
+    return Finding(all(s == gap for s, gap in found.items()), f"largest started gap by bound: {found}")
+
+
 def _schedules(lab: Lab) -> list[tuple[Plan, int]]:
     return [
         (
@@ -177,4 +194,10 @@ LAWS = (
     ),
     Law("P7", "a worker that leaves no longer holds anybody back", ONLY, p7_who_leaves_holds_nobody_back),
     Law("P7b", "version staleness ≤ (2s+1)(N-1)", ONLY, p7b_version_staleness_is_bounded),
+    Law(
+        "P1.reached",
+        "the bound is given in full: others start up to s steps ahead of one that pauses",
+        ONLY,
+        p1_the_bound_is_given_in_full,
+    ),
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from paceline.laws import (
     asynchronous,
     bounded,
+    harness,
     local,
     outer,
     performance,
@@ -26,6 +27,7 @@ LAWS: tuple[Law, ...] = (
     *local.LAWS,
     *outer.LAWS,
     *robust.LAWS,
+    *harness.LAWS,
     *performance.LAWS,
     *processes.LAWS,
 )

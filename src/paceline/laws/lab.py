@@ -17,6 +17,7 @@ from paceline.app.progress import SilentWatcher
 from paceline.app.train import train
 from paceline.events.read import History, read_history
 from paceline.launchers.local import LocalLauncher
+from paceline.laws.told import Harness, Told, told_of
 from paceline.plan.catalog import MODES, TRANSPORTS
 from paceline.plan.plan import Dtype, Plan, StrategyOptions
 from paceline.sync.samples import SampleStream, slice_of
@@ -50,6 +51,7 @@ class Lab:
     mode: str
     subject: str | None = None
     launcher: LocalLauncher | None = None  # for the laws that start processes
+    harness: Harness | None = None  # who runs a plan and tells about it; None: we do
 
     def plan(self, **changes: object) -> Plan:
         """A small plan for the strategy on trial, with `changes`."""
@@ -58,6 +60,10 @@ class Lab:
     def other(self, mode: str, **changes: object) -> Plan:
         """The same for a built-in mode to compare with."""
         return _plan(mode, mode, **changes)
+
+    def told(self, plan: Plan, **how: object) -> Told:
+        """What the program on trial says about a run of this plan."""
+        return tell(plan, **how) if self.harness is None else self.harness(plan, **how)
 
     def really_run(self, plan: Plan) -> RealRun:
         """The plan as a user would run it: worker processes, a run folder, an event log."""
@@ -104,6 +110,10 @@ def run(plan: Plan, **how: object) -> VirtualRun:
         if error is not None:
             raise error
     return done
+
+
+def tell(plan: Plan, **how: object) -> Told:
+    return told_of(run(plan, **how))
 
 
 def final_hash(plan: Plan, **how: object) -> str:

@@ -11,6 +11,7 @@ from paceline.clock import SystemClock
 from paceline.ids import Rank
 from paceline.laws.lab import Lab, distance, run
 from paceline.laws.law import Finding, Law, within
+from paceline.plan.plan import OptimizerChoice
 from paceline.transport.ports import Traffic
 from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_collective import SEMAPHORES, ShmCollective, mean_in_place
@@ -95,6 +96,13 @@ def s6_a_synchronous_server_is_an_all_reduce(lab: Lab) -> Finding:
     return within(distance(run(lab.plan(num_workers=4)), run(lab.other(mode, num_workers=4))), 1e-12)
 
 
+def s6_also_for_adam(lab: Lab) -> Finding:
+    """Adam is not linear: a server that applies the gradients of a step one by one is found out."""
+    choice = OptimizerChoice(name="adam", lr=0.05)
+    served = run(lab.plan(num_workers=4, optimizer=choice))
+    return within(distance(served, run(lab.other("ssgd", num_workers=4, optimizer=choice))), 1e-12)
+
+
 def _vectors(world: int) -> list[Tensor]:
     dice = torch.Generator().manual_seed(world)
     return [torch.randn(SIZE, generator=dice, dtype=torch.float32) for _ in range(world)]
@@ -170,4 +178,5 @@ LAWS = (
         ("ps",),
         s6_a_synchronous_server_is_an_all_reduce,
     ),
+    Law("S6.adam", "also with Adam, whose moments see one mean per step", ("ps",), s6_also_for_adam),
 )

@@ -6,7 +6,6 @@ by our group and returns a new tensor, as Accelerate's own `reduce` does.
 
 from contextlib import AbstractContextManager, nullcontext
 
-import torch.distributed as dist
 from accelerate import DistributedType
 from accelerate.local_sgd import LocalSGD
 from torch import Tensor, nn
@@ -49,9 +48,7 @@ class _Accelerator:
     def reduce(self, tensor: Tensor, reduction: str) -> Tensor:
         assert reduction == "mean", f"LocalSGD asks for a mean, not for {reduction}"
         copy = tensor.clone()
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.AVG
-        self._group.allreduce([copy], options)
+        self._group.average(copy)
         return copy
 
 

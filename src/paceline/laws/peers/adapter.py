@@ -29,7 +29,7 @@ class PeerStrategy:
     def prepare(self, replica: Replica, clock: Clock) -> None:
         if clock != 0:
             raise PacelineError(
-                f"{type(self).__name__} cannot go on after {clock} steps: its library keeps no state to resume",
+                f"{type(self).__name__} cannot go on after {clock} steps: its library has no state to resume",
                 "use --mode localsgd or diloco, or start a new run",
             )
         self._replica = replica

@@ -49,12 +49,12 @@ PEERS: dict[str, Peer] = {
                     subject="paceline.laws.peers.torch_averager:PeriodicAverager",
                     mode="localsgd",
                     known={
-                        "U2": "steps after its last averaging (10, 11 and 12 of 12) stay on their worker, see L4",
+                        "U2": "what comes after its last averaging stays on its worker, see L4",
                         "U4": _BUFFERS,
                         "L4": "a period of 4 averages after steps 1, 5 and 9, not after 4, 8 and the last",
                         "L6": "what the last steps did is not in the mean, see L4",
-                        "L7": "`p.data = …` gives every parameter new storage, so views and graphs on the old "
-                        "one see no further training",
+                        "L7": "`p.data = …` gives every parameter new storage, so views and graphs on the "
+                        "old one see no further training",
                         "L9": "skips every parameter whose `.grad` is None at that moment",
                     },
                     not_asked={
@@ -85,7 +85,7 @@ PEERS: dict[str, Peer] = {
                     },
                     not_asked={
                         **_NOT_AN_AVERAGERS_JOB,
-                        "D6": "it cuts a model between modules, and H must be a multiple of the number of cuts",
+                        "D6": "it cuts a model between modules, and H must be a multiple of their number",
                     },
                 ),
                 Trial(
@@ -94,8 +94,8 @@ PEERS: dict[str, Peer] = {
                     only=frozenset({"D3", "D6.tensors"}),
                     known={
                         "D3": "with buckets smaller than the model workers drift apart, see D6.tensors",
-                        "D6.tensors": "goes on by the bucket's size, not by what fitted into it, so tensors are "
-                        "left out; and all unpacking callbacks see the last bucket only",
+                        "D6.tensors": "goes on by the bucket's size, not by what fitted into it, so tensors "
+                        "are left out; and all unpacking callbacks see the last bucket only",
                     },
                 ),
             ),
@@ -110,7 +110,7 @@ PEERS: dict[str, Peer] = {
                     mode="localsgd",
                     known={
                         "U4": _BUFFERS,
-                        "L5": "averages once more when left, also right after an averaging: one round too many",
+                        "L5": "averages once more at its end, also right after an averaging",
                         "L7": "`param.data = …` gives every parameter new storage at every averaging",
                     },
                     not_asked=_NOT_AN_AVERAGERS_JOB,

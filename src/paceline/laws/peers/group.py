@@ -5,14 +5,17 @@ to the library where the library asks for a group, so everything above the
 all-reduce is the library's own code.
 """
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Work
 
 from paceline.transport.ports import NO_TRAFFIC, Collective, Traffic
 
 
-class DoneWork(dist._Work):
+class DoneWork(Work):
     """The reduction is over when it was asked for: in virtual time moving takes no time."""
 
     def __init__(self, result: list[Tensor]) -> None:
@@ -20,7 +23,7 @@ class DoneWork(dist._Work):
         self._future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
         self._future.set_result(result)
 
-    def wait(self, timeout: object = None) -> bool:
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         return True
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
@@ -29,19 +32,21 @@ class DoneWork(dist._Work):
 
 class CollectiveGroup(dist.ProcessGroup):
     def __init__(self, collective: Collective) -> None:
-        super().__init__(collective.rank, collective.world_size)
+        super().__init__(collective.rank, collective.world_size)  # type: ignore[call-arg]  # needs no store
         self._collective = collective
         self._rooms: dict[tuple[int, torch.dtype], Tensor] = {}
         self._traffic, self._reductions = NO_TRAFFIC, 0
 
-    def allreduce(self, tensors: list[Tensor], opts: dist.AllreduceOptions) -> DoneWork:
-        sums = opts.reduceOp == dist.ReduceOp.SUM
-        if not sums and opts.reduceOp != dist.ReduceOp.AVG:
+    def allreduce(  # type: ignore[override]  # torch calls one of its three forms
+        self, tensors: list[Tensor], opts: dist.AllreduceOptions
+    ) -> DoneWork:
+        sums = opts.reduceOp == dist.ReduceOp(dist.ReduceOp.SUM)
+        if not sums and opts.reduceOp != dist.ReduceOp(dist.ReduceOp.AVG):
             raise NotImplementedError("the virtual group sums and averages, and has no other operation")
         for tensor in tensors:
-            self._mean(tensor)
+            self.average(tensor)
             if sums:
-                # Our port has a mean. Times N it is the sum, for N other than a power of two but for rounding.
+                # Our port has a mean; times N it is the sum, but for rounding unless N is a power of two.
                 tensor.mul_(self._collective.world_size)
         return DoneWork(tensors)
 
@@ -51,7 +56,8 @@ class CollectiveGroup(dist.ProcessGroup):
         self._traffic, self._reductions = NO_TRAFFIC, 0
         return taken
 
-    def _mean(self, tensor: Tensor) -> None:
+    def average(self, tensor: Tensor) -> None:
+        """Replace the tensor by the mean over all workers."""
         key = tensor.numel(), tensor.dtype
         if key not in self._rooms:  # all ranks reduce the same sizes in the same order
             self._rooms[key] = self._collective.allocate(*key)

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from paceline.launchers.local import LocalLauncher
 from paceline.laws.catalog import Case, cases
 from paceline.laws.lab import Lab
-from paceline.laws.peers.catalog import PEERS, Peer, Trial
+from paceline.laws.peers.catalog import Peer, Trial
 from paceline.laws.run import check
 
 
@@ -39,15 +39,14 @@ class PeerResult:
     note: str  # what the library does instead, or why it is not asked
 
 
-def check_peer(name: str, launcher: LocalLauncher) -> Iterator[PeerResult]:
-    peer = PEERS[name]
+def check_peer(peer: Peer, launcher: LocalLauncher | None) -> Iterator[PeerResult]:
     for trial in peer.trials:
         for case in cases(trial.mode):
             if trial.only is None or case.id in trial.only:
                 yield _judge(peer, trial, case, launcher)
 
 
-def _judge(peer: Peer, trial: Trial, case: Case, launcher: LocalLauncher) -> PeerResult:
+def _judge(peer: Peer, trial: Trial, case: Case, launcher: LocalLauncher | None) -> PeerResult:
     law = case.id.removesuffix(f".{case.mode}")
     installed = version(peer.module)
 

@@ -4,6 +4,7 @@ Their Manager is torchft's own as far as it averages and chains callbacks; what
 would ask a lighthouse who is alive is answered here: all are, in every step.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -120,4 +121,4 @@ def _fragments(model: nn.Module, count: int) -> list[nn.Module]:
         return [model]
     parts = [child for child in model.children() if any(True for _ in child.parameters())]
     ends = [round(len(parts) * number / count) for number in range(count + 1)]
-    return [nn.ModuleList(parts[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    return [nn.ModuleList(parts[a:b]) for a, b in pairwise(ends)]

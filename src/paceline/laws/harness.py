@@ -1,0 +1,98 @@
+"""H: what a program says about its runs, without which no comparison of modes is fair."""
+
+from paceline.laws.lab import RANDOM_SPEEDS, Lab
+from paceline.laws.law import Finding, Law
+from paceline.laws.witness import MeetingWitness, Witness
+from paceline.sync.stragglers import Stragglers
+
+
+def h1_every_mode_does_the_same_work(lab: Lab) -> Finding:
+    plan = lab.plan(stragglers=RANDOM_SPEEDS)
+    told = lab.told(plan)
+    same = told.gradients == plan.total_gradients and told.positions == tuple(range(plan.total_gradients))
+    return Finding(same, f"{told.gradients} gradients of {plan.total_gradients}, every share once: {same}")
+
+
+def h2_bytes_are_counted_both_ways(lab: Lab) -> Finding:
+    plan = lab.plan()
+    witness, meetings = Witness.of(plan.num_workers), MeetingWitness()
+    told = lab.told(plan, wrap_store=witness.wrap, wrap_collective=meetings.wrap)
+    counted = told.bytes_out, told.bytes_in
+    seen = witness.pushed_bytes + meetings.moved_bytes, witness.pulled_bytes + meetings.moved_bytes
+    return Finding(counted == seen, f"out and in {counted}, handed over {seen}")
+
+
+def h3_slowness_strikes_every_mode_alike(lab: Lab) -> Finding:
+    """Every step takes as long as the plan's rules say for this worker and step, whatever the mode."""
+    plan = lab.plan(stragglers=RANDOM_SPEEDS)
+    stragglers = Stragglers(plan.stragglers, seed=plan.seed)
+    wrong, slow = [], 0
+    for (rank, step), delay_ns in lab.told(plan).delays_ns.items():
+        expected_s = stragglers.at(rank, step).duration_s(0.0, plan.pace_s)
+        slow += expected_s > plan.pace_s
+        wrong += [(rank, step)] if delay_ns != round(expected_s * 1e9) else []
+    return Finding(
+        not wrong and slow > 0, f"{slow} slow steps; not as told (rank, step): {sorted(wrong)[:4]}"
+    )
+
+
+def h4_the_staleness_told_is_the_true_one(lab: Lab) -> Finding:
+    """True is: how many gradients arrived between this one's reading and its own arrival."""
+    plan = lab.plan(num_workers=4, steps=20, stragglers=RANDOM_SPEEDS)
+    witness = Witness.of(4)
+    told = lab.told(plan, wrap_store=witness.wrap)
+    arrived, read_at, true = 0, dict[int, int](), list[int]()
+    for act in witness.acts:
+        if act.what == "pull":
+            read_at[act.rank] = arrived
+        elif act.what == "push":
+            true.append(arrived - read_at[act.rank])
+            arrived += 1
+    means = sum(told.staleness) / len(told.staleness), sum(true) / len(true)
+    return Finding(told.staleness == tuple(true), f"mean told {means[0]:.2f}, true {means[1]:.2f}, N-1 = 3")
+
+
+def h5_nobody_asks_again_and_again(lab: Lab) -> Finding:
+    """In virtual time moving takes none: what is neither work nor waiting is sleep between questions."""
+    told = lab.told(lab.plan(stragglers=RANDOM_SPEEDS, steps=20))
+    return Finding(told.slept_ns == 0, f"slept between questions: {told.slept_ns / 1e6:g} ms")
+
+
+MANY = ("ssgd", "ps", "asgd", "ssp", "localsgd", "diloco")
+ALL = ("single", *MANY)
+LAWS = (
+    Law(
+        "H1",
+        "every mode does the same work: T·N gradients, every share once",
+        ALL,
+        h1_every_mode_does_the_same_work,
+        per_mode=True,
+    ),
+    Law(
+        "H2",
+        "bytes are counted out and in, as they were handed over",
+        ALL,
+        h2_bytes_are_counted_both_ways,
+        per_mode=True,
+    ),
+    Law(
+        "H3",
+        "injected slowness is that of the plan, the same in every mode",
+        ALL,
+        h3_slowness_strikes_every_mode_alike,
+        per_mode=True,
+    ),
+    Law(
+        "H4",
+        "the staleness told is the number of updates between reading and applying",
+        ("asgd",),
+        h4_the_staleness_told_is_the_true_one,
+    ),
+    Law(
+        "H5",
+        "a wait ends when its reason ends: nobody sleeps and asks again",
+        MANY,
+        h5_nobody_asks_again_and_again,
+        per_mode=True,
+    ),
+)

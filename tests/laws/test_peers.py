@@ -1,0 +1,76 @@
+"""Are the known deviations of other libraries found, exactly these, and nothing else?"""
+
+import json
+from dataclasses import replace
+from importlib.metadata import version
+from importlib.util import find_spec
+
+import pytest
+from tests.fixtures.command import paceline
+
+from paceline.app import laws as app_laws
+from paceline.launchers.local import LocalLauncher
+from paceline.laws.catalog import cases
+from paceline.laws.peers.catalog import PEERS, Peer
+from paceline.laws.peers.run import SURPRISES, Verdict, check_peer
+
+
+@pytest.mark.parametrize("peer", PEERS.values(), ids=list(PEERS))
+def test_a_library_deviates_as_is_known_and_not_otherwise(peer: Peer, launcher: LocalLauncher) -> None:
+    _needs(peer)
+    results = list(check_peer(peer, launcher))
+    surprises = {f"{r.subject}: {r.id} {r.verdict}": r.measured for r in results if r.verdict in SURPRISES}
+    assert not surprises, f"{peer.name} {version(peer.module)}, looked at was {peer.looked_at}"
+    found = sum(r.verdict is Verdict.DEVIATES for r in results)
+    assert found == sum(len(trial.known) for trial in peer.trials)
+    assert any(r.verdict is Verdict.HOLDS for r in results), "a library that breaks every law was not run"
+
+
+def test_a_deviation_that_nobody_knew_and_one_that_is_gone_are_surprises() -> None:
+    torch = PEERS["torch"]
+    laws = frozenset({"U3.localsgd", "U4.localsgd", "L7.localsgd"})
+    trial = replace(torch.trials[0], only=laws, known={"U3": "it does not", "U4": "buffers stay"})
+    results = check_peer(replace(torch, trials=(trial,)), None)
+    verdicts = {result.id: result.verdict for result in results}
+    assert verdicts == {
+        "U3.localsgd": Verdict.GONE,
+        "U4.localsgd": Verdict.DEVIATES,
+        "L7.localsgd": Verdict.NEW,
+    }
+
+
+def test_what_is_known_names_laws_that_exist() -> None:
+    for peer in PEERS.values():
+        for trial in peer.trials:
+            laws = {case.id.removesuffix(f".{trial.mode}") for case in cases(trial.mode)}
+            assert set(trial.known) <= laws
+            assert set(trial.not_asked).isdisjoint(trial.known)
+
+
+def test_the_command_knows_the_same_libraries() -> None:
+    assert set(app_laws.PEERS) == set(PEERS)
+    assert all(peer.name == peer.module for peer in PEERS.values())
+
+
+def test_known_deviations_are_told_and_are_no_failure() -> None:
+    done = paceline("laws", "--json", "--peer", "torch")
+    assert done.code == 0, done.out
+    data = json.loads(done.out)["data"]
+    assert data["surprises"] == []
+    by_law = {law["id"]: law for law in data["laws"]}
+    assert by_law["L4"]["verdict"] == "deviates"
+    assert "after steps 1, 5 and 9" in by_law["L4"]["note"]
+    assert "[1, 5, 9]" in by_law["L4"]["measured"]
+    assert by_law["L1.sgd"]["verdict"] == "holds"
+    assert by_law["L3"]["verdict"] == "not asked"
+
+
+def test_a_peer_brings_its_own_modes() -> None:
+    done = paceline("laws", "--peer", "torch", "--mode", "ssgd")
+    assert done.code == 3
+    assert "leave out --mode" in done.err
+
+
+def _needs(peer: Peer) -> None:
+    if find_spec(peer.module) is None:
+        pytest.skip(f"{peer.module} is not installed here: pip install 'paceline[peers]' to try it")
