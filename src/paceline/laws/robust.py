@@ -147,7 +147,7 @@ class _BadLab(Lab):
 
 def r6_with_bad_workers_replicas_stay_equal_and_replays_exact(lab: Lab) -> Finding:
     for way in WAYS:
-        bad = _BadLab(lab.mode, lab.subject, lab.launcher, way)
+        bad = _BadLab(lab.mode, lab.subject, lab.launcher, way=way)
         for law in (u4_after_a_sync_all_replicas_are_equal, u1_same_schedule_same_bits):
             found = law(bad)
             if not found.ok:
