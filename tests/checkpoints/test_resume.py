@@ -65,6 +65,7 @@ def test_a_stopped_and_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(
         plan_of("asgd", transport=Transport.TCP),
         plan_of("ssp", strategy=StrategyOptions(staleness=2)),
         plan_of("ssp", strategy=StrategyOptions(staleness=None)),
+        plan_of("dssp", strategy=StrategyOptions(staleness=2), num_workers=3),
         plan_of("ps"),
         plan_of("ssgd"),
         plan_of("localsgd"),

@@ -27,12 +27,13 @@ def test_there_are_the_laws_that_were_promised() -> None:
         *(f"U{n}" for n in range(1, 7)),
         *(f"S{n}" for n in range(1, 7)),
         *(f"A{n}" for n in range(1, 7)),
-        *(f"P{n}" for n in range(1, 8)),
+        *(f"P{n}" for n in range(1, 9)),
         "P7b",
         *(f"R{n}" for n in range(1, 7)),
         *(f"L{n}" for n in range(1, 8)),
         "L9",
         *(f"H{n}" for n in range(1, 6)),
+        *(f"{letter}{n}" for letter in "EF" for n in range(1, 5)),
     ]
     ids = {case.id.split(".")[0] for case in ALL}
     assert set(promised) <= ids
@@ -58,6 +59,11 @@ BROKEN = [
     ("ApplyOnPush", "ssp", {"P3", "U6.ssp"}, {"P1", "P2", "P4", "P5", "U2.ssp", "U3.ssp"}),
     ("OffByOne", "ssp", {"P1", "P3", "U6.ssp"}, {"P4", "P5", "U2.ssp", "U3.ssp"}),
     ("DeafToAggregate", "ssgd", {"R2.ssgd", "R4.ssgd"}, {"R1.ssgd", "R6.ssgd", "U2.ssgd", "U4.ssgd", "S1"}),
+    ("AboveItsRange", "dssp", {"P8", "P8.ssp"}, {"U1.dssp", "U2.dssp", "U3.dssp", "U7.dssp"}),
+    ("SpringOnOneSide", "easgd", {"E1", "E4"}, {"U1.easgd", "U5.easgd", "U7.easgd", "E2", "E3"}),
+    ("HalfABlock", "easgd", {"U7.easgd", "E2"}, {"U5.easgd", "E1", "E3", "E4"}),
+    ("OneClientOneVote", "fedavg", {"F1", "F2"}, {"U1.fedavg", "U3.fedavg", "U4.fedavg", "F3", "F4"}),
+    ("KeepsItsMoments", "fedavg", {"F4"}, {"U1.fedavg", "U2.fedavg", "F1", "F2", "F3"}),
     ("LostUpdate", "asgd", {"U2.asgd", "U3.asgd", "A1", "A4"}, {"A2", "A3", "A5", "A6"}),
 ]
 

@@ -31,7 +31,7 @@ def test_the_work_is_counted_in_gradients_and_samples() -> None:
     )
 
 
-@pytest.mark.parametrize("mode", ["asgd", "ssp"])
+@pytest.mark.parametrize("mode", ["asgd", "ssp", "dssp"])
 def test_a_divided_rate_is_explained(mode: str) -> None:
     assert "divided by 4: each gradient is applied alone" in said(plan_for(mode), "rate")
 
@@ -40,7 +40,7 @@ def test_an_averaged_rate_is_not_divided() -> None:
     assert "divided" not in said(plan_for("ssgd"), "rate")
 
 
-@pytest.mark.parametrize("mode", ["ssp", "localsgd"])
+@pytest.mark.parametrize("mode", ["ssp", "dssp", "localsgd", "fedavg"])
 def test_against_a_lasting_straggler_these_are_no_faster_than_ssgd(mode: str) -> None:
     assert "the same long-run rate as ssgd, N / t_max" in said(plan_for(mode, ALWAYS), "remark")
     assert "long-run rate" not in said(plan_for(mode, SOMETIMES), "remark")
@@ -72,6 +72,26 @@ def test_localsgd_with_a_period_of_one_equals_ssgd_only_for_linear_optimizers() 
 
 def test_one_worker_is_plain_training_in_every_mode() -> None:
     assert "plain sequential training" in said(plan_for("asgd", num_workers=1), "remark")
+
+
+def test_a_resumed_easgd_run_is_announced_to_be_another_one() -> None:
+    remarks = said(plan_for("easgd"), "remark")
+    assert "only the centre is saved" in remarks
+    assert "22.5% of their distance" in remarks
+    assert "not plain sequential training" in said(plan_for("easgd", num_workers=1), "remark")
+    assert "plain sequential training" not in said(plan_for("fedavg", num_workers=1), "remark")
+
+
+def test_the_part_of_the_workers_that_is_drawn_is_announced() -> None:
+    fedavg = plan_for("fedavg")
+    assert "drawn" not in said(fedavg, "remark")
+    half = replace(fedavg, strategy=replace(fedavg.strategy, clients_per_round=0.4))
+    assert "2 of 4 workers are drawn for a round" in said(half, "remark")
+    assert "begins anew in every round" in said(half, "remark")
+
+
+def test_the_range_of_a_moving_bound_is_named() -> None:
+    assert "more than 3 to 7 ahead of the slowest" in said(plan_for("dssp"), "remark")
 
 
 def test_sharing_processors_is_pointed_out() -> None:

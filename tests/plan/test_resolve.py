@@ -146,8 +146,11 @@ def test_the_options_of_the_modes_have_defaults() -> None:
 @pytest.mark.parametrize(
     ("said", "readers"),
     [
-        ({"staleness": 2}, "ssp"),
-        ({"sync_every": 2}, "localsgd, diloco"),
+        ({"staleness": 2}, "ssp, dssp"),
+        ({"staleness_range": 2}, "dssp"),
+        ({"elasticity": 0.5}, "easgd"),
+        ({"clients_per_round": 0.5}, "fedavg"),
+        ({"sync_every": 2}, "easgd, localsgd, fedavg, diloco"),
         ({"post_local_after": 2}, "localsgd"),
         ({"average_optimizer_state": False}, "localsgd"),
         ({"outer_lr": 0.5}, "diloco"),
@@ -251,3 +254,30 @@ def test_a_wrong_straggler_is_one_problem_at_its_place(rule: StragglerRule, what
     found = problem(straggler=(fine, rule), origins={"straggler": "t.yaml:1", "straggler[1]": "t.yaml:3"})
     assert what in found.what
     assert found.where == "t.yaml:3"
+
+
+def test_a_moving_bound_needs_a_lower_end() -> None:
+    found = problem(mode="dssp", staleness="inf")
+    assert found.what == "staleness is inf, but dssp needs a bound to start from"
+    assert "--mode asgd" in found.hint
+
+
+def test_an_exchange_must_not_throw_worker_and_centre_past_each_other() -> None:
+    found = problem(mode="easgd", num_workers=2, elasticity=2.5)
+    assert found.what == "elasticity is 2.5, but it must not be more than the number of workers, 2"
+    assert plan(mode="easgd", num_workers=2, elasticity=2.0).strategy.elasticity == 2.0
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.5, 1.5])
+def test_clients_are_a_part_of_the_workers(fraction: float) -> None:
+    found = problem(mode="fedavg", clients_per_round=fraction)
+    assert found.what == f"clients_per_round is {fraction}, but it must be more than 0 and at most 1"
+
+
+def test_dssp_easgd_and_fedavg_begin_with_their_usual_settings() -> None:
+    assert plan(mode="dssp").strategy.staleness == 3
+    assert plan(mode="dssp").strategy.staleness_range == 4
+    assert plan(mode="dssp").lr_scale == 0.5
+    assert (plan(mode="easgd").strategy.sync_every, plan(mode="easgd").strategy.elasticity) == (8, 0.9)
+    assert plan(mode="easgd").lr_scale == 1.0
+    assert plan(mode="fedavg").strategy.clients_per_round == 1.0

@@ -58,9 +58,12 @@ def test_every_time_and_every_update_agree(mode: str, seed: int) -> None:
         ("ssp", StrategyOptions(staleness=0)),
         ("ssp", StrategyOptions(staleness=4)),
         ("ssp", StrategyOptions(staleness=None)),
+        ("dssp", StrategyOptions(staleness=0, staleness_range=0)),
+        ("dssp", StrategyOptions(staleness=0, staleness_range=3)),
+        ("dssp", StrategyOptions(staleness=2, staleness_range=5)),
         ("localsgd", StrategyOptions(sync_every=5, post_local_after=7)),
     ],
-    ids=["bound 0", "bound 4", "no bound", "post-local"],
+    ids=["bound 0", "bound 4", "no bound", "fixed", "moving from 0", "moving from 2", "post-local"],
 )
 def test_settings_of_a_mode_agree_too(mode: str, options: StrategyOptions) -> None:
     rules = (StragglerRule(probability=0.3, delay_s=0.013), StragglerRule(worker=2, factor=2.5, first_step=9))
@@ -71,7 +74,7 @@ def test_settings_of_a_mode_agree_too(mode: str, options: StrategyOptions) -> No
 
 @settings(max_examples=12, deadline=None)
 @given(
-    mode=st.sampled_from(["asgd", "ssp"]),
+    mode=st.sampled_from(["asgd", "ssp", "dssp"]),
     factors=st.lists(st.sampled_from([1.0, 1.5, 2.0, 3.0]), min_size=2, max_size=5),
     bound=st.integers(0, 3),
     seed=st.integers(0, 100),
@@ -80,7 +83,7 @@ def test_ties_are_broken_as_in_virtual_time(mode: str, factors: list[float], bou
     """Round factors make many workers push in the same nanosecond."""
     rules = tuple(StragglerRule(worker=r, factor=f) for r, f in enumerate(factors))
     chance = StragglerRule(probability=0.3, factor=2.0)
-    strategy = StrategyOptions(staleness=bound if mode == "ssp" else None)
+    strategy = StrategyOptions(staleness=None if mode == "asgd" else bound, staleness_range=2)
     assert_equal_to_virtual(
         small_plan(
             mode,

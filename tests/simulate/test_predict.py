@@ -180,7 +180,7 @@ def test_only_modes_of_the_catalog_are_available() -> None:
     found = candidates(StrategyOptions(staleness=3, sync_every=8), 4)
     assert [c.mode for c in found if c.is_available] == [mode for mode in MODES if mode in KNOWN]
     assert set(MODES) >= KNOWN
-    assert {c.mode for c in found if not c.is_available} == {"backup", "dssp", "balanced"} - set(MODES)
+    assert {c.mode for c in found if not c.is_available} == {"backup", "balanced"} - set(MODES)
 
 
 def test_workers_that_start_late_are_waited_for() -> None:

@@ -18,13 +18,15 @@ from paceline.strategies.load import built_in
 from paceline.strategies.port import Links
 from paceline.worker.participant import state_hash
 
-TOGETHER = ("ssgd", "ps", "ssp", "localsgd")
-LOCKSTEP = StrategyOptions(staleness=0, sync_every=1)  # ssp and localsgd as synchronous SGD
+TOGETHER = ("ssgd", "ps", "ssp", "dssp", "localsgd", "fedavg")
+LOCKSTEP = StrategyOptions(
+    staleness=0, staleness_range=0, sync_every=1
+)  # ssp and localsgd as synchronous SGD
 TORCH_ADAM = "tests.fixtures.tasks:TorchAdamTask"
 TORCH_MOMENTUM = "tests.fixtures.tasks:TorchMomentumTask"
 
 
-@pytest.mark.parametrize("mode", ["ssgd", "ps", "asgd", "ssp", "localsgd"])
+@pytest.mark.parametrize("mode", ["ssgd", "ps", "asgd", "ssp", "dssp", "localsgd", "fedavg"])
 def test_with_unequal_batches_every_sample_counts_the_same(mode: str) -> None:
     plan = ledger_plan(mode, num_workers=3, batch_sizes=(1, 2, 5), steps=6, stragglers=RANDOM_SPEEDS)
     entries = virtual(replace(plan, pace_s=0.01)).final_state()["entries"]
@@ -46,7 +48,7 @@ def test_ddp_refuses_unequal_batches_because_torch_would_not_weight_them() -> No
     assert "--mode ssgd" in caught.value.hint
 
 
-@pytest.mark.parametrize("mode", ["ssgd", "ps", "localsgd"])
+@pytest.mark.parametrize("mode", ["ssgd", "ps", "localsgd", "fedavg"])
 def test_batch_norm_statistics_are_the_mean_of_the_workers(mode: str) -> None:
     options = {"batch_norm": True}
     one_step = small_plan(mode, steps=1, task_options=options)

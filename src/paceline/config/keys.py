@@ -61,6 +61,8 @@ class Key:
             return f"from {self.minimum} to {self.maximum}"
         if self.minimum is not None:
             return f"{self.minimum} or more"
+        if self.above is not None and self.maximum is not None:
+            return f"more than {self.above} and at most {self.maximum}"
         return "" if self.above is None else f"more than {self.above}"
 
 
@@ -89,7 +91,8 @@ _ROWS = (
     ),
     Key(
         name="mode",
-        help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, localsgd, or module:Class.",
+        help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, diloco, or "
+        "module:Class.",
         kind=Kind.TEXT,
         default="ssgd",
         example="ssgd",
@@ -179,10 +182,19 @@ _ROWS = (
     ),
     Key(
         name="staleness",
-        help="ssp: how many steps a worker may be ahead of the slowest; inf for no bound.",
+        help="ssp: how many steps a worker may be ahead of the slowest; inf for no bound. dssp: the lower "
+        "bound.",
         kind=Kind.STALENESS,
         default="3",
         example="3",
+        minimum=0,
+    ),
+    Key(
+        name="staleness_range",
+        help="dssp: how far above `staleness` the bound may move.",
+        kind=Kind.INTEGER,
+        default="4",
+        example="4",
         minimum=0,
     ),
     Key(
@@ -227,11 +239,29 @@ _ROWS = (
     ),
     Key(
         name="sync_every",
-        help="localsgd, diloco: local steps between two averagings (H).",
+        help="localsgd, fedavg, diloco: local steps between two averagings (H). easgd: between two exchanges "
+        "with the centre.",
         kind=Kind.INTEGER,
         default="8",
         example="8",
         minimum=1,
+    ),
+    Key(
+        name="elasticity",
+        help="easgd: how strongly workers and centre pull at each other, over all workers (N times alpha).",
+        kind=Kind.NUMBER,
+        default="0.9",
+        example="0.9",
+        minimum=0,
+    ),
+    Key(
+        name="clients_per_round",
+        help="fedavg: the part of the workers that is drawn for each round.",
+        kind=Kind.NUMBER,
+        default="1",
+        example="0.5",
+        above=0,
+        maximum=1,
     ),
     Key(
         name="outer_lr",

@@ -32,12 +32,15 @@ class TrainConfig:
     weight_decay: float | None = None
     clip_norm: float | None = None
     staleness: int | Literal["inf"] | None = None
+    staleness_range: int | None = None
     asgd: str | None = None
     dc_lambda: float | None = None
     max_staleness: int | None = None
     aggregate: str | None = None
     byzantine_tolerance: int | None = None
     sync_every: int | None = None
+    elasticity: float | None = None
+    clients_per_round: float | None = None
     outer_lr: float | None = None
     outer_momentum: float | None = None
     fragments: int | None = None

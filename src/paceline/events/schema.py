@@ -34,20 +34,21 @@ class StepRow(NamedTuple):
     samples: int
     bytes_out: int
     bytes_in: int
-    version: int  # of the parameters the gradient was computed on (stores only)
+    version: int  # of the parameters the gradient was computed on (stores); the round (fedavg)
     synced: bool  # all replicas hold the same bits after this step
 
 
 class ServerRow(NamedTuple):
     """One act of a parameter server (kind `server`), in the order in which it happened."""
 
-    # "read": this worker was given `version`; "push": its gradient arrived while `version` was current;
+    # "read": this worker was given `version` (easgd: its own parameters, after its exchange with the centre);
+    # "push": its gradient arrived while `version` was current;
     # "apply": its gradient, perhaps held until then, made `version`; "discard": it was too stale
     op: str
     at_ns: int
     rank: int
     step: int  # the worker's own count of the step that this read is for, or that made the gradient
-    position: int  # the share of the run's work handed out, or applied
+    position: int  # the share of the run's work handed out, or applied (easgd: the first of a block)
     version: int
     read_version: int  # the version the gradient was computed on ("read": equal to version)
     staleness: int  # updates applied between reading and this one

@@ -14,6 +14,7 @@ from paceline.worker.virtual import run_virtual
 
 BOUNDS = (0, 1, 3)
 SEEDS = range(8)
+RANGE = 2  # of a bound that moves
 
 
 def p1_gaps_stay_within_the_bound(lab: Lab) -> Finding:
@@ -152,6 +153,50 @@ def p1_the_bound_is_given_in_full(lab: Lab) -> Finding:
     return Finding(all(s == gap for s, gap in found.items()), f"largest started gap by bound: {found}")
 
 
+def p8_a_moving_bound_stays_in_its_range(lab: Lab) -> Finding:
+    """Nobody starts further ahead than the upper end, nobody waits within the lower end."""
+    started: dict[int, int] = {}
+    held_too_soon = []
+    for schedule, low in _schedules(lab):
+        options = replace(schedule.strategy, staleness_range=RANGE)
+        plan = replace(schedule, strategy=options, steps=24)
+        witness = Witness.of(plan.num_workers)
+        ahead: dict[int, int] = {}
+
+        def on_push(rank: int, w: Witness = witness, at: dict[int, int] = ahead) -> None:
+            at[rank] = w.clocks[rank] - min(w.active().values())
+
+        def on_pull(
+            rank: int, _: Slots, w: Witness = witness, at: dict[int, int] = ahead, low: int = low
+        ) -> None:
+            gap = w.clocks[rank] - min(w.active().values())
+            started[low] = max(started.get(low, 0), gap)
+            if at.get(rank, low + 1) <= low and w.acts[-1].wait_ns > 0:
+                held_too_soon.append((low, rank, w.clocks[rank]))
+
+        witness.on_push, witness.on_pull = on_push, on_pull
+        run(plan, wrap_store=witness.wrap, starts_at_s={plan.seed % 4: 0.2})
+    ok = not held_too_soon and all(low < gap <= low + RANGE for low, gap in started.items())
+    return Finding(
+        ok,
+        f"largest gap by lower bound {started}, range {RANGE}; held within it (bound, rank, clock): "
+        f"{held_too_soon[:3]}",
+    )
+
+
+def p8_no_range_is_ssp(lab: Lab) -> Finding:
+    mine, theirs = Witness.of(3), Witness.of(3)
+    fixed = StrategyOptions(staleness=1, staleness_range=0)
+    one = run(lab.plan(steps=20, strategy=fixed, stragglers=RANDOM_SPEEDS), wrap_store=mine.wrap)
+    ssp = lab.other("ssp", steps=20, strategy=StrategyOptions(staleness=1), stragglers=RANDOM_SPEEDS)
+    other = run(ssp, wrap_store=theirs.wrap)
+    same_bits = state_hash(one.final_state()) == state_hash(other.final_state())
+    same_acts = mine.acts == theirs.acts
+    return Finding(
+        same_acts and same_bits, f"{len(mine.acts)} acts equal: {same_acts}; bits equal: {same_bits}"
+    )
+
+
 def _schedules(lab: Lab) -> list[tuple[Plan, int]]:
     return [
         (
@@ -200,4 +245,11 @@ LAWS = (
         ONLY,
         p1_the_bound_is_given_in_full,
     ),
+    Law(
+        "P8",
+        "a moving bound is used and never leaves its range, at either end",
+        ("dssp",),
+        p8_a_moving_bound_stays_in_its_range,
+    ),
+    Law("P8.ssp", "a moving bound with no range is ssp, in every act and bit", ("dssp",), p8_no_range_is_ssp),
 )

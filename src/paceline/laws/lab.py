@@ -33,7 +33,10 @@ PASSING = "paceline.laws.tasks:PassingTask"
 PACE_S = 0.01
 _OPTIONS = {
     "ssp": StrategyOptions(staleness=1),
+    "dssp": StrategyOptions(staleness=1, staleness_range=2),
+    "easgd": StrategyOptions(sync_every=4),
     "localsgd": StrategyOptions(sync_every=4),
+    "fedavg": StrategyOptions(sync_every=4),
     # An outer step that gives the plain mean, so that every gradient counts 1/N here as elsewhere.
     "diloco": StrategyOptions(sync_every=4, outer_lr=1.0, outer_momentum=0.0),
 }

@@ -76,10 +76,29 @@ MODES: dict[str, Mode] = {
             sums_updates=True,
         ),
         Mode(
+            name="dssp",
+            channel=Channel.STORE,
+            summary="like ssp, with a bound that moves from `staleness` up by as much as `staleness_range`",
+            options=frozenset({"staleness", "staleness_range"}),
+            sums_updates=True,
+        ),
+        Mode(
+            name="easgd",
+            channel=Channel.STORE,
+            summary="`sync_every` steps alone, then a worker and the server's centre pull at each other",
+            options=frozenset({"sync_every", "elasticity"}),
+        ),
+        Mode(
             name="localsgd",
             channel=Channel.COLLECTIVE,
             summary="`sync_every` steps alone, then the parameters are averaged",
             options=frozenset({"sync_every", "post_local_after", "average_optimizer_state"}),
+        ),
+        Mode(
+            name="fedavg",
+            channel=Channel.COLLECTIVE,
+            summary="rounds: drawn workers make `sync_every` steps alone, then their parameters are averaged",
+            options=frozenset({"sync_every", "clients_per_round"}),
         ),
         Mode(
             name="diloco",

@@ -58,6 +58,8 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
         _check_single(checked)
         _check_delay(checked)
         _check_virtual(checked)
+        _check_lower_bound(checked)
+        _check_elasticity(checked)
     _check_batch_count(checked)
     _check_optimizer(checked)
     _check_transport(checked)
@@ -149,6 +151,24 @@ def _check_virtual(checked: _Check) -> None:
     if decide.is_virtual(config) and decide.averages_unweighted(decide.mode_of(config)):
         hint = "use --mode ssgd, which computes the same, or --launcher local"
         checked.add("launcher", "mode ddp needs torch's process group, so it cannot run in one process", hint)
+
+
+def _check_lower_bound(checked: _Check) -> None:
+    if decide.mode_name_of(checked.config) == "dssp" and checked.config.staleness == "inf":
+        hint = "set staleness to the lowest bound, such as 3, or use --mode asgd, which has none"
+        checked.add("staleness", "staleness is inf, but dssp needs a bound to start from", hint)
+
+
+def _check_elasticity(checked: _Check) -> None:
+    """Beyond alpha = 1 an exchange would throw worker and centre past each other."""
+    said = checked.config.elasticity
+    if said is None or not checked.are_sound("elasticity", "num_workers"):
+        return
+    num_workers = decide.num_workers_of(checked.config)
+    if said > num_workers:
+        hint = f"set elasticity to {num_workers} or less; 0.9 is usual"
+        what = f"elasticity is {said:g}, but it must not be more than the number of workers, {num_workers}"
+        checked.add("elasticity", what, hint)
 
 
 def _check_single(checked: _Check) -> None:

@@ -135,10 +135,13 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
     bound = unsaid_bound if config.staleness is None else config.staleness
     return StrategyOptions(
         staleness=None if bound == "inf" else bound,
+        staleness_range=4 if config.staleness_range is None else config.staleness_range,
         **_asgd_options_of(config),
         aggregate=aggregate_of(config),
         byzantine_tolerance=1 if config.byzantine_tolerance is None else config.byzantine_tolerance,
         sync_every=unsaid_period if config.sync_every is None else config.sync_every,
+        elasticity=0.9 if config.elasticity is None else config.elasticity,
+        clients_per_round=1.0 if config.clients_per_round is None else config.clients_per_round,
         post_local_after=config.post_local_after or 0,
         average_optimizer_state=bool(config.average_optimizer_state),
         outer_lr=0.7 if config.outer_lr is None else config.outer_lr,

@@ -75,11 +75,20 @@ def _travels(plan: Plan) -> str:
         return _averaging(plan, by)
     if plan.mode == "diloco":
         return _outer_steps(plan, by)
+    if plan.mode == "fedavg":
+        return f"parameters, averaged over a round's workers after {_steps(plan)}, by all-reduce over {by}"
+    if plan.mode == "easgd":
+        return f"a worker's parameters to the centre on a server, and back, after {_steps(plan)}, by {by}"
     if MODES[plan.mode].channel is Channel.STORE:
         return f"gradients to a parameter server and parameters back at every step, by {by}"
     if plan.strategy.aggregate != "mean":
         return f"every worker's gradients to every worker at every step, gathered over {by}"
     return f"gradients at every step, averaged over all workers by all-reduce over {by}"
+
+
+def _steps(plan: Plan) -> str:
+    every = plan.strategy.sync_every
+    return "every step" if every == 1 else f"{every} steps each"
 
 
 def _averaging(plan: Plan, by: str) -> str:
@@ -109,6 +118,11 @@ def _work(plan: Plan) -> str:
     else:
         each = f"{', '.join(map(str, plan.batch_sizes))} samples (by worker, weighted by batch)"
     in_all = f"{plan.total_gradients:,} gradients and {plan.total_samples:,} samples in all"
+    if plan.mode == "easgd":
+        return (
+            f"{in_all}, in gradients of {each}; whoever is free takes the next"
+            f" {plan.strategy.sync_every}, so fast workers do more"
+        )
     if is_unbounded(plan):
         return f"{in_all}, in gradients of {each}; whoever is free takes the next, so fast workers do more"
     return (

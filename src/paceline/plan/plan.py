@@ -67,13 +67,16 @@ class AsgdVariant(StrEnum):
 class StrategyOptions:
     """The knobs of all modes; a mode reads only its own (plan.catalog says which)."""
 
-    staleness: int | None = None  # ssp: the bound; None means no bound
+    staleness: int | None = None  # ssp: the bound; None means no bound. dssp: the lower bound
+    staleness_range: int = 4  # dssp: how far above it the bound may move
     asgd: AsgdVariant = AsgdVariant.PLAIN
     dc_lambda: float = 0.0  # asgd dc: how strongly the delay is compensated
     max_staleness: int | None = None  # asgd ringmaster: this stale or staler is discarded; None: nothing is
     aggregate: str = "mean"  # ssgd, ps: how gradients become one; one of plan.catalog.AGGREGATES, or your own
     byzantine_tolerance: int = 1  # how many bad workers a robust `aggregate` must survive
-    sync_every: int = 1  # localsgd: local steps between two averagings (H)
+    sync_every: int = 1  # localsgd, fedavg: local steps between two averagings (H); easgd: two exchanges
+    elasticity: float = 0.9  # easgd: N times alpha, the part of a distance that one exchange makes up
+    clients_per_round: float = 1.0  # fedavg: the part of the workers that is drawn for each round
     post_local_after: int = 0  # localsgd: steps of plain ssgd before local steps begin
     outer_lr: float = 0.7  # diloco: the outer optimizer's rate
     outer_momentum: float = 0.9  # diloco: its Nesterov momentum

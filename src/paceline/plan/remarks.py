@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from paceline.plan.byzantine_in_words import about_bad_workers
 from paceline.plan.plan import AsgdVariant, Device, Launcher, Plan
 from paceline.plan.stragglers_in_words import persistent_stragglers
+from paceline.sync.clients import clients_per_round
 
 _WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps"})
 _ADAM_LIKE = frozenset({"adam", "adamw"})
@@ -23,9 +24,9 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
     if plan.num_workers > 1:
         found += [*_about_stragglers(plan), *_about_staleness(plan), *_about_local_steps(plan)]
         found += about_bad_workers(plan)
-    elif plan.mode != "single":
+    elif plan.mode not in ("single", "easgd", "fedavg"):
         found.append("with one worker every mode is plain sequential training")
-    return found
+    return [*found, *_about_elasticity(plan), *_about_clients(plan)]
 
 
 def _about_virtual_time(plan: Plan) -> Iterator[str]:
@@ -54,13 +55,19 @@ def _about_stragglers(plan: Plan) -> Iterator[str]:
     who = f"worker {slow[0]} is" if len(slow) == 1 else f"workers {', '.join(map(str, slow))} are"
     if plan.mode in _WAITS_EVERY_STEP:
         yield f"{who} always slow: every step waits for the slowest worker; asgd would not"
-    elif plan.mode in ("localsgd", "diloco") or (plan.mode == "ssp" and plan.strategy.staleness is not None):
-        knob = "staleness" if plan.mode == "ssp" else "sync_every"
+    elif plan.mode == "fedavg" and plan.strategy.clients_per_round < 1.0:
+        yield f"{who} always slow: each round it is drawn for waits for it"
+    elif plan.mode in ("localsgd", "fedavg", "diloco", "dssp") or (
+        plan.mode == "ssp" and plan.strategy.staleness is not None
+    ):
+        knob = "staleness" if plan.mode in ("ssp", "dssp") else "sync_every"
         yield (
             f"{who} always slow: {plan.mode} then has the same long-run rate as ssgd, N / t_max, whatever"
             f" {knob} is; it helps against passing delays. Against a lasting one use asgd,"
             " or a smaller batch_size for the slow worker"
         )
+    elif plan.mode == "easgd":
+        yield f"{who} always slow: the others go on without waiting, and do more of the blocks of work"
     elif plan.mode in ("asgd", "ssp"):
         yield f"{who} always slow: the others go on without waiting, and its gradients arrive stale"
 
@@ -78,13 +85,22 @@ def _about_staleness(plan: Plan) -> Iterator[str]:
                 f"no worker starts a step more than {bound} ahead of the slowest; in versions of the"
                 f" parameters, staleness is at most (2*{bound}+1)*(N-1) = {(2 * bound + 1) * others}"
             )
+    if plan.mode == "dssp":
+        low, high = (
+            plan.strategy.staleness or 0,
+            (plan.strategy.staleness or 0) + plan.strategy.staleness_range,
+        )
+        yield (
+            f"no worker starts a step more than {low} to {high} ahead of the slowest: further than {low} only"
+            " where, from the latest pushes, waiting later is foretold to cost less"
+        )
     yield from _about_variants(plan)
     if is_unbounded(plan):
         yield f"mean staleness tends to N-1 = {others}, whatever the workers' speeds"
     name = plan.optimizer.name if plan.optimizer is not None else None
-    if plan.mode in ("asgd", "ssp") and name in ("momentum", "nesterov"):
+    if plan.mode in ("asgd", "ssp", "dssp") and name in ("momentum", "nesterov"):
         yield "asynchrony adds momentum of its own, about 1-1/N; a smaller one may train better"
-    if plan.mode in ("asgd", "ssp") and name in _ADAM_LIKE:
+    if plan.mode in ("asgd", "ssp", "dssp") and name in _ADAM_LIKE:
         yield "adam at the server mixes gradients of several versions in its second moment"
 
 
@@ -120,3 +136,34 @@ def _about_local_steps(plan: Plan) -> Iterator[str]:
     stateful = plan.optimizer is None or plan.optimizer.name != "sgd"
     if stateful and not plan.strategy.average_optimizer_state:
         yield "the optimizer's own state, if it has one, stays local; average_optimizer_state averages it too"
+
+
+def _about_elasticity(plan: Plan) -> Iterator[str]:
+    if plan.mode != "easgd":
+        return
+    alpha = plan.strategy.elasticity / plan.num_workers
+    yield (
+        f"what is trained is the centre: each exchange moves worker and centre {alpha:.1%} of their distance"
+        " towards each other; loss is recorded at the workers, metrics are the centre's"
+    )
+    if plan.strategy.elasticity == 0.0:
+        yield "with an elasticity of 0 workers train alone, and the centre never moves"
+    elif plan.num_workers == 1:
+        yield "with one worker the centre follows it: this is not plain sequential training"
+    yield (
+        "only the centre is saved: after a resume all workers start from it, with fresh optimizers, so a"
+        " resumed run does not end with the bits of an uninterrupted one"
+    )
+
+
+def _about_clients(plan: Plan) -> Iterator[str]:
+    if plan.mode != "fedavg":
+        return
+    if plan.strategy.clients_per_round < 1.0 and plan.num_workers > 1:
+        drawn = clients_per_round(plan.strategy.clients_per_round, plan.num_workers)
+        yield (
+            f"{drawn} of {plan.num_workers} workers are drawn for a round, and the others wait: no more than"
+            f" {drawn / plan.num_workers:.0%} of them compute at a time; everybody still does all its steps"
+        )
+    if plan.optimizer is None or plan.optimizer.name != "sgd":
+        yield "the optimizer's own state, if it has one, begins anew in every round: clients remember nothing"

@@ -23,7 +23,7 @@ from paceline.simulate.ways import (
     Together,
 )
 
-_SIMPLEST_FIRST = ("single", "ssgd", "ddp", "ps", "localsgd", "ssp", "asgd")
+_SIMPLEST_FIRST = ("single", "ssgd", "ddp", "ps", "localsgd", "ssp", "dssp", "asgd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,8 @@ def _reason(compared: Compared, num_workers: int, speeds: Speeds) -> str:
         case Backup(needed):
             return f"takes the first {needed} gradients of a step, abandons the rest"
         case Dynamic():
+            if lasting:
+                return _no_help("moving bound", waiting)
             return f"a bound that follows the workers' speeds: {waiting:.0%} waiting"
         case Balanced():
             return f"batches in proportion to speed, so that all arrive together: {waiting:.0%} waiting"

@@ -13,9 +13,9 @@ from itertools import count, islice
 import numpy as np
 
 from paceline.simulate.durations import Steps, all_steps, starts_ns
-from paceline.simulate.dynamic import Controller
 from paceline.simulate.prediction import Integers, Outline, Trace
 from paceline.simulate.profile import Profile
+from paceline.sync.dynamic_bound import Controller
 
 
 def unbounded(profile: Profile, *, steps: int, seed: int) -> Outline:
@@ -92,21 +92,21 @@ class _BoundedServer:
             clock = clocks[rank] + 1
             clocks[rank] = clock
             ahead = clock - low
-            if controller is not None:
-                controller.note(rank, arrived_ns, is_within=ahead <= bound)
+            has_moved = False
             if ahead == 1:
                 at_low -= 1
                 if not at_low:  # the slowest has moved, so others may be released
-                    low += 1
+                    low, ahead, has_moved = low + 1, 0, True
                     at_low = clocks.count(low)
-                    if held:
-                        heappop(heap)
-                        free_ns = self._release(self._ready(rank, low), rank, max(free_ns, arrived_ns))
-                        continue
-                    ahead = 0
-            if ahead > bound and (
-                controller is None or not controller.lets_go(rank, ahead - bound, clocks.index(low))
-            ):
+            limit = bound
+            if controller is not None:
+                controller.note(rank, arrived_ns, beyond=ahead - bound, slowest=clocks.index(low))
+                limit += controller.granted[rank]
+            if has_moved and held:
+                heappop(heap)
+                free_ns = self._release(self._ready(rank, low), rank, max(free_ns, arrived_ns))
+                continue
+            if ahead > limit:
                 heappop(heap)
                 held.append(rank)
                 continue

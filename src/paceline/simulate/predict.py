@@ -3,11 +3,11 @@
 from typing import assert_never
 
 from paceline.simulate.apart import bounded, unbounded
-from paceline.simulate.dynamic import Controller
 from paceline.simulate.prediction import Outline, Prediction, predicted
 from paceline.simulate.profile import Profile
 from paceline.simulate.together import alone, backup, balanced, local, together
 from paceline.simulate.ways import Alone, Apart, Backup, Balanced, Dynamic, Local, Together, Way
+from paceline.sync.dynamic_bound import Controller
 
 
 def predict(profile: Profile, way: Way, *, steps: int, seed: int) -> Prediction:

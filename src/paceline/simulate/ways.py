@@ -76,8 +76,9 @@ class Candidate:
         return f"{self.mode} ({self.settings})" if self.settings else self.mode
 
 
-# Of the catalog. Not of diloco: its fragments and its delay are not simulated yet.
-KNOWN = frozenset({"single", "ssgd", "ddp", "ps", "asgd", "ssp", "localsgd"})
+# Of the catalog. Not of diloco (fragments and delay), easgd (blocks of work) and fedavg (drawn clients):
+# what they do beyond these is not simulated yet.
+KNOWN = frozenset({"single", "ssgd", "ddp", "ps", "asgd", "ssp", "dssp", "localsgd"})
 
 
 def way_of(mode: str, options: StrategyOptions) -> Way:
@@ -87,6 +88,9 @@ def way_of(mode: str, options: StrategyOptions) -> Way:
         return Alone()
     if mode == "localsgd":
         return Local(options.sync_every, options.post_local_after)
+    if mode == "dssp":
+        low = USUAL_BOUND if options.staleness is None else options.staleness
+        return Dynamic(low, options.staleness_range)
     if mode in ("asgd", "ssp"):
         return Apart(options.staleness if mode == "ssp" else None)
     return Together(MODES[mode].channel)
@@ -100,7 +104,6 @@ def candidates(options: StrategyOptions, num_workers: int) -> list[Candidate]:
     """Every mode of the catalog that is known, with these settings; then what paceline cannot run yet."""
     what_if: list[tuple[str, Way]] = [
         ("backup", Backup(max(1, num_workers - max(1, num_workers // 8)))),
-        ("dssp", Dynamic(USUAL_BOUND if options.staleness is None else options.staleness, USUAL_EXTRA)),
         ("balanced", Balanced()),
     ]
     modes = [candidate_of(mode, options) for mode in MODES if mode in KNOWN]
@@ -115,6 +118,7 @@ def usual_options(plan: Plan) -> StrategyOptions:
     return StrategyOptions(
         staleness=plan.strategy.staleness if "staleness" in reads else USUAL_BOUND,
         sync_every=plan.strategy.sync_every if "sync_every" in reads else USUAL_PERIOD,
+        staleness_range=plan.strategy.staleness_range if "staleness_range" in reads else USUAL_EXTRA,
         post_local_after=plan.strategy.post_local_after,
     )
 
@@ -124,6 +128,8 @@ def flags_of(candidate: Candidate) -> str:
     match candidate.way:
         case Apart(bound) if candidate.mode == "ssp":
             return f"--mode ssp --staleness {'inf' if bound is None else bound}"
+        case Dynamic(low, extra):
+            return f"--mode dssp --staleness {low} --staleness-range {extra}"
         case Local(every, after):
             late = f" --post-local-after {after}" if after else ""
             return f"--mode localsgd --sync-every {every}{late}"

@@ -19,6 +19,7 @@ from paceline.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.corrections import Correction
+from paceline.strategies.exchanges import Exchange
 from paceline.sync.admission import Rule
 from paceline.sync.assignment import Assignment, Share
 from paceline.transport.arena import Arena
@@ -40,6 +41,10 @@ class Replica(Protocol):
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """The optimizer's own tensors by name, to read or to write in place."""
+        ...
+
+    def forget_optimizer_state(self) -> None:
+        """The next update is made as if it were the first."""
         ...
 
 
@@ -76,6 +81,7 @@ class Outcome:
     version: int = 0  # of the parameters the gradient was computed on
     synced: bool = False  # after this step all replicas hold the same bits
     stop: bool = False  # the workers agreed to stop after this step
+    shares_done: int | None = None  # by all workers; said where they make different numbers of steps
 
 
 class Strategy(Protocol):
@@ -87,8 +93,11 @@ class Strategy(Protocol):
         """Place the replica's vectors; `clock` steps are already behind us (0, or resumed)."""
         ...
 
-    def begin_step(self, step: Step) -> Begun | None:
-        """Make the parameters ready for this step; may wait. None: there is nothing left to do."""
+    def begin_step(self, step: Step) -> Begun | Outcome | None:
+        """Make the parameters ready for this step; may wait. None: there is nothing left to do.
+
+        An Outcome: the others agreed on something that this worker had no step in; it is asked again.
+        """
         ...
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
@@ -118,4 +127,9 @@ class ServerSide(Protocol):
     @classmethod
     def correction(cls, plan: Plan) -> Correction:
         """What its server does about stale gradients."""
+        ...
+
+    @classmethod
+    def exchange(cls, plan: Plan) -> Exchange | None:
+        """How its server takes in parameters; None: what is pushed are gradients, for the optimizer."""
         ...

@@ -12,6 +12,7 @@ from paceline.ids import Clock, Step, Version
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.corrections import Correction, Plain
+from paceline.strategies.exchanges import Exchange
 from paceline.strategies.port import Begun, Links, Outcome, Replica
 from paceline.sync.assignment import Assignment, Share, Static
 
@@ -67,6 +68,10 @@ class PushPull:
     @classmethod
     def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
         return Static(plan.num_workers, plan.steps)
+
+    @classmethod
+    def exchange(cls, plan: Plan) -> Exchange | None:
+        return None
 
     @classmethod
     def correction(cls, plan: Plan) -> Correction:

@@ -9,6 +9,7 @@ then does the worker get parameters for its next step.
   pusher may start again. So no one ever sees an update from a worker that is
   beyond the bound. This versioned read is what makes s = 0 equal to
   synchronous SGD; with "apply on push" it is not.
+- bounded by a moving s (dssp): the same, see sync/dynamic_bound.py.
 - barrier (ps): all workers' updates are admitted together, as one mean.
 
 Released updates are applied in (index, rank) order, so what a bound of 0 or a
@@ -16,7 +17,7 @@ barrier computes does not depend on who was fast. See docs/concepts/staleness.md
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from paceline.ids import Clock, Rank, Step
 
@@ -47,6 +48,13 @@ class Rule(Protocol):
     def may_start(self, clock: Clock, clocks: dict[Rank, Clock]) -> bool:
         """May a worker with this clock, whose update is applied, read and start its next step?"""
         ...
+
+
+@runtime_checkable
+class NotesPushes(Protocol):
+    """What a rule may also do: look at the clock on the wall whenever somebody pushes (dssp)."""
+
+    def note(self, rank: Rank, now_ns: int, clocks: dict[Rank, Clock]) -> None: ...
 
 
 def slowest(clocks: dict[Rank, Clock]) -> Clock | None:
@@ -104,12 +112,15 @@ class Admission:
         self.waiting.append(rank)
         return self._release()
 
-    def push(self, rank: Rank) -> Release:
+    def push(self, rank: Rank, *, now_ns: int = 0, steps: int = 1) -> Release:
+        """This worker has made so many steps since it read, and hands over what came of them."""
         assert rank in self.clocks, f"worker {rank} pushed before it joined"
         assert rank not in self.held, f"worker {rank} pushed twice without reading"
         index = self.clocks[rank]
         self.held[rank] = Held(rank, Step(index))
-        self.clocks[rank] = Clock(index + 1)
+        self.clocks[rank] = Clock(index + steps)
+        if isinstance(self.rule, NotesPushes):
+            self.rule.note(rank, now_ns, self.clocks)
         return self._release()
 
     def leave(self, rank: Rank) -> Release:

@@ -3,7 +3,8 @@
 The work of a run is the shares 0 … T·N-1; share p is what worker p mod N does
 at its step p div N in a synchronous run (its samples, its dice). Static: each
 worker does its own T shares. First come, first served: whoever is free takes
-the lowest share not yet handed out, so fast workers do more of the same work.
+the lowest share not yet handed out, so fast workers do more of the same work;
+or the lowest block of them, named by its first share.
 Either way every share is done once, so modes can be compared.
 """
 
@@ -64,6 +65,7 @@ class Static:
 class FirstCome:
     total: int
     done: frozenset[int] = frozenset()  # applied before a resume
+    every: int = 1  # shares that are handed out together
     _next: int = field(default=0, init=False)
     _returned: list[int] = field(default_factory=list, init=False)
 
@@ -71,18 +73,18 @@ class FirstCome:
         if self._returned:
             return self._returned.pop(0)
         while self._next in self.done:
-            self._next += 1
+            self._next += self.every
         if self._next >= self.total:
             return None
-        self._next += 1
-        return self._next - 1
+        self._next += self.every
+        return self._next - self.every
 
     def give_back(self, position: int) -> None:
         self._returned.append(position)
 
     def stop(self, furthest: int) -> None:
         """What was given back is still done: nothing before the last share stays open."""
-        self.total = self._next
+        self.total = min(self.total, self._next)
 
 
 def as_ranges(positions: Iterable[int]) -> list[tuple[int, int]]:

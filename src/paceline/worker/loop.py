@@ -56,18 +56,23 @@ class Worker:
     def run(self, first: StepClock) -> Ran:
         """Do this worker's steps from `first` on, until nothing is left or all agree to stop."""
         stragglers = Stragglers(self.plan.stragglers, seed=self.plan.seed)
-        finished = first
+        finished, started_ns = first, self.clock.now_ns()
         while True:
-            started_ns = self.clock.now_ns()
             begun = self.strategy.begin_step(Step(finished))
             if begun is None:
                 return Ran(finished, was_stopped=False)
+            if isinstance(begun, Outcome):  # the others made steps, and we agreed with them
+                self.saver.maybe_save(finished, begun)
+                if begun.stop:
+                    return Ran(finished, was_stopped=True)
+                continue
             slowness = stragglers.at(self.rank, finished)
             outcome = self._one_step(Step(finished), begun, slowness, started_ns)
             finished = StepClock(finished + 1)
             self.saver.maybe_save(finished, outcome)
             if outcome.stop:
                 return Ran(finished, was_stopped=True)
+            started_ns = self.clock.now_ns()
 
     def _one_step(self, step: Step, begun: Begun, slowness: Slowness, started_ns: int) -> Outcome:
         now = self.clock.now_ns

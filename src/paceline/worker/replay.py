@@ -1,8 +1,8 @@
 """Does the recorded schedule lead to the recorded parameters, bit by bit?
 
 A server's log says in which order workers read and updates were applied. The
-replay does the same in one process: at every `read` it computes that worker's
-gradient from the parameters it was given, at every `apply` it applies it. Each
+replay does the same in one process: at every `read` it does what that worker
+did until it pushed, at every `apply` it applies that. Each
 loss is compared with the recorded one, so the first difference is found where
 it arises; at the end the parameters' SHA-256 must be the recorded one.
 Synchronous runs have no schedule to choose: they are simply run again.
@@ -21,15 +21,16 @@ from paceline.errors import PacelineError
 from paceline.events.log import MemoryLog
 from paceline.events.read import History
 from paceline.events.schema import ServerRow
-from paceline.ids import Rank, Step
+from paceline.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Device, Plan, Transport
+from paceline.strategies.port import Links, ServerSide, Strategy
 from paceline.sync.admission import Held
 from paceline.sync.assignment import Share
-from paceline.transport.ports import Slots
 from paceline.worker.gradient import GradientSource
 from paceline.worker.participant import state_hash
 from paceline.worker.replica import Replica
+from paceline.worker.scripted import ScriptedStore, ScriptedWorker
 from paceline.worker.server import ParameterServer
 from paceline.worker.tampering import tamper
 from paceline.worker.virtual import run_virtual
@@ -95,16 +96,21 @@ class _Replay:
         self._server = ParameterServer(
             plan, Replica(plan, task, cpu, clock), strategy_class(plan.mode), log=MemoryLog(), clock=clock
         )
-        self._replicas = {}
+        self._task, self._clock = task, clock
         self._source = GradientSource(plan, task, cpu, clock)
-        for rank in range(plan.num_workers):
-            replica = Replica(plan, task, cpu, clock)
-            slots = Slots(torch.zeros_like(replica.arena.state), torch.zeros_like(replica.arena.state))
-            replica.arena.place_state(slots.parameters)
-            replica.arena.place_gradients(slots.gradients)
-            self._server.attach(Rank(rank), slots)
-            self._replicas[rank] = replica
+        self._workers = {rank: self._new_worker(Rank(rank)) for rank in range(plan.num_workers)}
+        side: type[ServerSide] = strategy_class(plan.mode)
+        self._pushes_gradients = side.exchange(plan) is None
+        self._restarts = _restarts(history)
         self._gradients = 0
+
+    def _new_worker(self, rank: Rank) -> ScriptedWorker:
+        replica = Replica(self._plan, self._task, torch.device("cpu"), self._clock)
+        store = ScriptedStore(self._server, rank)
+        links = Links(rank=rank, world_size=self._plan.num_workers, clock=self._clock, store=store)
+        strategy: Strategy = strategy_class(self._plan.mode)(self._plan, links)
+        strategy.prepare(replica, Clock(0))
+        return ScriptedWorker(replica, strategy, store, self._source)
 
     def run(self) -> Verdict:
         for (op, version), group in groupby(self._rows, key=lambda r: (r.op, r.version)):
@@ -122,19 +128,29 @@ class _Replay:
 
     def _reads(self, rows: Sequence[ServerRow]) -> str | None:
         for row in rows:
+            if (row.rank, row.step) in self._restarts:
+                self._workers[row.rank] = self._new_worker(Rank(row.rank))
             self._server.answer(Rank(row.rank), Step(row.step), row.position)
-            recorded = self._losses.get((row.rank, row.step))
             if (row.rank, row.step) not in self._applied:
                 continue  # the worker stopped before it finished this step
-            share = Share.at(row.position, self._plan.num_workers)
-            replica = self._replicas[row.rank]
-            loss = self._source.compute(replica, share)
-            tamper(self._plan, replica.arena, worker=row.rank, step=row.step)
-            replica.arena.buffers_to_gradients()
+            parted = self._work(row)
+            if parted is not None:
+                return parted
+        return None
+
+    def _work(self, row: ServerRow) -> str | None:
+        worker, first = self._workers[row.rank], Step(row.step)
+        if self._pushes_gradients:
+            steps = worker.compute(first, Share.at(row.position, self._plan.num_workers))
+        else:
+            steps = worker.work_until_push(first, row.version, row.position)
+        for step, loss in steps:
+            tamper(self._plan, worker.replica.arena, worker=row.rank, step=step)
+            recorded = self._losses.get((row.rank, step))
             self._gradients += 1
             if recorded is not None and not same_bits(loss, recorded):
                 return (
-                    f"worker-{row.rank}, step {row.step}, on version {row.version}: "
+                    f"worker-{row.rank}, step {step}, on version {row.version}: "
                     f"the loss is {loss!r} where {recorded!r} was recorded"
                 )
         return None
@@ -151,9 +167,22 @@ class _Replay:
         return Verdict(parted is None, self._server.version, self._gradients, final, parted)
 
 
+def _restarts(history: History) -> set[tuple[int, int]]:
+    """(rank, step) at which workers began anew because the run was resumed."""
+    resumed = [event.fields for event in history.plain if event.kind == "run_resumed"]
+    return {
+        (rank, int(clock))
+        for fields in resumed
+        for rank, clock in enumerate(str(fields["clocks"]).split(","))
+    }
+
+
 def _run_again(plan: Plan, history: History, recorded: str) -> Verdict:
     steps = max(len(rows) for rows in history.steps.values())  # fewer than planned when it was stopped
-    again = run_virtual(dataclasses.replace(plan, steps=steps))
+    if plan.strategy.clients_per_round < 1.0:
+        again = run_virtual(plan, stops_after=_last_wish(plan, history))
+    else:
+        again = run_virtual(dataclasses.replace(plan, steps=steps))
     for error in again.errors:
         if error is not None:
             raise error
@@ -163,6 +192,15 @@ def _run_again(plan: Plan, history: History, recorded: str) -> Verdict:
     if parted is None and final != recorded:
         parted = f"every loss agrees, but the final parameters hash to {final[:16]}…, not {recorded[:16]}…"
     return Verdict(parted is None, steps, gradients, final, parted)
+
+
+def _last_wish(plan: Plan, history: History) -> dict[int, int]:
+    """Where workers make different numbers of steps, a stopped run is stopped again, not shortened."""
+    if sum(map(len, history.steps.values())) == plan.total_gradients:
+        return {}
+    began = {rank: rows[-1].start_ns for rank, rows in history.steps.items() if rows}
+    last = max(began, key=lambda rank: began[rank])
+    return {last: len(history.steps[last])}
 
 
 def _first_difference(recorded: History, again: History) -> str | None:

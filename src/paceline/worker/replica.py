@@ -64,6 +64,9 @@ class Replica:
         _collect_tensors("", live, found)
         return {name: tensor for name, tensor in found.items() if tensor.dim() > 0}
 
+    def forget_optimizer_state(self) -> None:
+        self._optimizer = None
+
     def snapshot(self) -> Snapshot:
         skeleton, tensors = split(self.optimizer.state_dict(), "optimizer")
         return Snapshot({**self.arena.named_state(), **tensors}, {"optimizer": skeleton})

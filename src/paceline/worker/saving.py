@@ -23,7 +23,7 @@ class WorkerSaver:
     def __init__(
         self, plan: Plan, rank: int, replica: Replica, strategy: Strategy, *, root: Path, log: Log
     ) -> None:
-        self._every, self._total = plan.checkpoint_every, plan.steps
+        self._every, self._total, self._num_workers = plan.checkpoint_every, plan.steps, plan.num_workers
         self._who = f"worker-{rank}"
         self._replica, self._strategy, self._root, self._log = replica, strategy, root, log
         self.begin_at(Clock(0))
@@ -33,18 +33,21 @@ class WorkerSaver:
         self._due = clock + self._every
 
     def maybe_save(self, finished: Clock, outcome: Outcome) -> None:
-        is_due = self._every > 0 and finished >= self._due
-        is_last = outcome.stop or finished == self._total
+        # All must save after the same sync and under one name, also where some have made more steps (fedavg).
+        name = finished if outcome.shares_done is None else outcome.shares_done
+        at = finished if outcome.shares_done is None else outcome.shares_done // self._num_workers
+        is_due = self._every > 0 and at >= self._due
+        is_last = outcome.stop or at == self._total
         if outcome.synced and (is_due or is_last):
-            self._due = finished + self._every
-            self.save(finished)
+            self.begin_at(Clock(at))
+            self.save(finished, name=name, at=at)
 
-    def save(self, finished: Clock) -> None:
+    def save(self, finished: Clock, *, name: int, at: int) -> None:
         self._log.flush()  # first: a checkpoint must never be ahead of the log
         snapshot = self._replica.snapshot()
         skeleton, tensors = split(self._strategy.snapshot(), "strategy")
-        facts = {**snapshot.facts, "strategy": skeleton, "clock": finished}
-        folder = folder_at(self._root, finished)
+        facts = {**snapshot.facts, "strategy": skeleton, "clock": finished, "at": at}
+        folder = folder_at(self._root, name)
         write_snapshot(folder, self._who, Snapshot({**snapshot.tensors, **tensors}, facts))
         self._log.write("checkpoint", path=folder.name, step=finished)
         remove_old(self._root)
@@ -81,11 +84,12 @@ class ServerSaver:
     def __init__(self, plan: Plan, server: ParameterServer, *, root: Path, log: Log) -> None:
         self._every = plan.checkpoint_every * plan.num_workers
         self._server, self._root, self._log = server, root, log
-        self._due = server.version + self._every
+        self._due = len(server.applied) + self._every
 
     def maybe_save(self) -> None:
-        if self._every > 0 and self._server.version >= self._due:
-            self._due = self._server.version + self._every
+        done = len(self._server.applied)  # in gradients: a version may hold many (ps, easgd)
+        if self._every > 0 and done >= self._due:
+            self._due = done + self._every
             self.save()
 
     def save(self) -> None:

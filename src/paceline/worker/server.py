@@ -4,6 +4,8 @@ A pushed gradient waits in its worker's slot until the rule admits it. Then the
 group it was admitted with is averaged (a group of one stays as it is), the
 optimizer makes one step, and the version goes up by one. A worker is answered
 by copying the state into its slot, so what it reads is one version, whole.
+Where workers push parameters instead (easgd), an exchange takes the place of
+the optimizer's step, and leaves in the slot what its worker goes on with.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +19,7 @@ from paceline.events.schema import ServerRow
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Step, Version
 from paceline.plan.plan import Plan
+from paceline.strategies.exchanges import Exchange
 from paceline.strategies.port import ServerSide
 from paceline.strategies.robust import combining_of
 from paceline.sync.admission import Admission, Held, Release
@@ -41,6 +44,8 @@ class ParameterServer:
         self._admission = Admission(side.rule(plan), dict(self.clocks))
         self._assignment = side.assignment(plan, frozenset())
         self._correction = side.correction(plan)
+        self._exchange = side.exchange(plan)
+        self._swapped: set[Rank] = set()  # whose slot already holds what the exchange left for them
         self._doing: dict[Rank, int] = {}  # the share each worker was last given
         self._slots: dict[Rank, Slots] = {}
         self._read: dict[Rank, tuple[Version, int]] = {}  # what each worker last read, and when
@@ -50,13 +55,15 @@ class ParameterServer:
 
     def attach(self, rank: Rank, slots: Slots) -> None:
         self._slots[rank] = slots
+        self._swapped.discard(rank)
 
     def join(self, rank: Rank, clock: StepClock) -> Sequence[Answer]:
         return self._carry_out(self._admission.join(rank, clock))
 
     def push(self, rank: Rank, *, wants_stop: bool) -> Sequence[Answer]:
         self._note("push", rank, Step(self._admission.clocks[rank]), self.version)
-        release = self._admission.push(rank)
+        steps = len(self._shares(rank))
+        release = self._admission.push(rank, now_ns=self._clock.now_ns(), steps=steps)
         if wants_stop:
             self._assignment.stop(self._admission.furthest())
         return self._carry_out(release)
@@ -101,18 +108,35 @@ class ParameterServer:
         return answers
 
     def apply(self, group: tuple[Held, ...]) -> None:
-        """One update from the mean of these pushed gradients."""
+        """One update: from the mean of these pushed gradients, or by exchanging with one worker."""
+        factor = self._step(group) if self._exchange is None else self._swap(self._exchange, group)
+        before, self.version = self.version, Version(self.version + 1)
+        for held in group:
+            shares = self._shares(held.rank)
+            self.clocks[held.rank] = StepClock(held.index + len(shares))
+            self.applied.update(shares)
+            self._note("apply", held.rank, held.index, before, factor)
+
+    def _shares(self, rank: Rank) -> range:
+        """The shares that this worker's push contains."""
+        first = self._doing[rank]
+        return range(first, first + 1) if self._exchange is None else self._exchange.shares(first)
+
+    def _step(self, group: tuple[Held, ...]) -> float:
         arena = self.replica.arena
         arena.place_gradients(self._combined(group))
         factor = self._correct(group)
         arena.buffers_from_gradients()
         arena.bind_gradients()
         self.replica.update(factor)
-        before, self.version = self.version, Version(self.version + 1)
-        for held in group:
-            self.clocks[held.rank] = StepClock(held.index + 1)
-            self.applied.add(self._doing[held.rank])
-            self._note("apply", held.rank, held.index, before, factor)
+        return factor
+
+    def _swap(self, exchange: Exchange, group: tuple[Held, ...]) -> float:
+        (held,) = group  # an exchange is between the centre and one worker
+        slots = self._slots[held.rank]
+        exchange.swap(self.replica.arena.state, slots.gradients, slots.parameters)
+        self._swapped.add(held.rank)
+        return 1.0
 
     def _is_kept(self, group: tuple[Held, ...]) -> bool:
         # Only what is applied alone can be stale; a mean of many is of one version.
@@ -154,7 +178,10 @@ class ParameterServer:
 
     def answer(self, rank: Rank, step: Step, position: int) -> Answer:
         """Give this worker the parameters, to do this share of the work with."""
-        self._slots[rank].parameters.copy_(self.replica.arena.state)
+        if rank in self._swapped:
+            self._swapped.remove(rank)
+        else:
+            self._slots[rank].parameters.copy_(self.replica.arena.state)
         self._read[rank] = (self.version, self._clock.now_ns())
         self._doing[rank] = position
         self._note("read", rank, step, self.version)

@@ -100,7 +100,7 @@ class _Participants(Cluster):
             saved = read_snapshot(folder, f"worker-{worker.rank}")
             first = restore_worker(worker.replica, worker.strategy, saved)
             assert isinstance(worker.saver, WorkerSaver), "a worker without a server saves itself"
-            worker.saver.begin_at(first)
+            worker.saver.begin_at(StepClock(saved.facts["at"]))
         worker.log.write("worker_started", pid=os.getpid(), clock=first)
         return first
 

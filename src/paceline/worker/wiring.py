@@ -119,8 +119,9 @@ def build_worker(seat: Seat, rank: Rank) -> BuiltWorker:
     if channel is not Channel.STORE:
         saver = WorkerSaver(plan, rank, replica, strategy, root=seat.checkpoints, log=log)
         if seat.resume_from is not None:
-            first = restore_worker(replica, strategy, read_snapshot(seat.resume_from, f"worker-{rank}"))
-            saver.begin_at(first)
+            saved = read_snapshot(seat.resume_from, f"worker-{rank}")
+            first = restore_worker(replica, strategy, saved)
+            saver.begin_at(StepClock(saved.facts["at"]))
     elif seat.resume_from is not None:
         first = StepClock(read_snapshot(seat.resume_from, "server-0").facts["clocks"].get(str(rank), 0))
     strategy.prepare(replica, first)

@@ -1,0 +1,66 @@
+"""Elastic averaging SGD: every worker trains its own copy, tied to a centre by a spring.
+
+After `sync_every` local steps a worker hands its state x to the server, which
+holds the centre x̃ and makes, at once: e = alpha·(x - x̃); x ← x - e; x̃ ← x̃ + e
+(Zhang 2015, arXiv 1412.6651). alpha is `elasticity` divided by the number of
+workers. Nobody waits for anybody; work is handed out in blocks of `sync_every`
+shares, first come, first served, so fast workers do more blocks. Buffers are
+part of the state and move along. Each worker's optimizer, with its momentum,
+stays its own. What is trained is the centre.
+"""
+
+from paceline.ids import Clock, Step
+from paceline.plan.plan import Plan
+from paceline.strategies.exchanges import Elastic, Exchange
+from paceline.strategies.port import Begun, Links, Outcome, Replica
+from paceline.strategies.push_pull import PushPull
+from paceline.sync.admission import Bounded, Rule
+from paceline.sync.assignment import Assignment, FirstCome, Share
+from paceline.sync.averaging import mean_weight
+
+
+class Easgd(PushPull):
+    def __init__(self, plan: Plan, links: Links) -> None:
+        super().__init__(plan, links)
+        self._elastic = Elastic.of(plan)
+        self._weights = [mean_weight(rank, plan.batch_sizes) for rank in range(plan.num_workers)]
+        self._block: list[Share] = []  # what is left to do before the next exchange
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        self._replica = replica
+        own_gradients = replica.arena.gradients
+        super().prepare(replica, clock)
+        replica.arena.place_gradients(own_gradients)  # what is pushed is the state; gradients stay here
+
+    def begin_step(self, step: Step) -> Begun | None:
+        if self._block:
+            return Begun(share=self._block[0])
+        begun = super().begin_step(step)
+        if begun is not None:
+            shares = self._elastic.shares(begun.share.position(self._num_workers))
+            self._block = [Share.at(position, self._num_workers) for position in shares]
+        return begun
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        # With unequal batches a gradient counts by its batch, as in every mode.
+        weight = self._weights[self._block.pop(0).rank]
+        if weight != 1.0:
+            self._arena.gradient_part.mul_(weight)
+        apply_ns = self._replica.update()
+        if self._block:
+            return Outcome(apply_ns=apply_ns, version=self._version)
+        self._slots.gradients.copy_(self._arena.state)
+        traffic = self._store.push(wants_stop=wants_stop)
+        return Outcome(traffic=traffic, apply_ns=apply_ns, version=self._version)
+
+    @classmethod
+    def rule(cls, plan: Plan) -> Rule:
+        return Bounded(None)
+
+    @classmethod
+    def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
+        return FirstCome(plan.total_gradients, done, every=plan.strategy.sync_every)
+
+    @classmethod
+    def exchange(cls, plan: Plan) -> Exchange | None:
+        return Elastic.of(plan)
