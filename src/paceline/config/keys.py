@@ -178,6 +178,29 @@ _ROWS = (
         above=0,
     ),
     Key(
+        name="compress",
+        help="How numbers are made smaller before they travel: fp32, fp16, bf16, int8, sign, topk:0.01, "
+        "dgc:0.01 or powersgd:2.",
+        kind=Kind.TEXT,
+        default="nothing is compressed",
+        example="int8",
+    ),
+    Key(
+        name="error_feedback",
+        help="Whether what compression leaves out is added to the next message.",
+        kind=Kind.YES_NO,
+        default="yes (no for fp32, fp16, bf16)",
+        example="no",
+    ),
+    Key(
+        name="compress_warmup",
+        help="dgc: first steps during which more is sent (1/4, 1/16, … of the numbers); 0 for none.",
+        kind=Kind.INTEGER,
+        default="a twentieth of the steps",
+        example="20",
+        minimum=0,
+    ),
+    Key(
         name="staleness",
         help="ssp: how many steps a worker may be ahead of the slowest; inf for no bound.",
         kind=Kind.STALENESS,

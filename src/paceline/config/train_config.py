@@ -31,6 +31,9 @@ class TrainConfig:
     lr: float | None = None
     weight_decay: float | None = None
     clip_norm: float | None = None
+    compress: str | None = None  # NAME or NAME:AMOUNT
+    error_feedback: bool | None = None
+    compress_warmup: int | None = None
     staleness: int | Literal["inf"] | None = None
     asgd: str | None = None
     dc_lambda: float | None = None

@@ -19,6 +19,7 @@ from paceline.errors import Problem
 from paceline.plan import decide
 from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS
 from paceline.plan.check_byzantine import check_aggregate, check_byzantine
+from paceline.plan.check_compression import check_compression
 from paceline.plan.check_stragglers import check_stragglers
 from paceline.plan.plan import Device, StrategyOptions
 
@@ -61,6 +62,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     _check_batch_count(checked)
     _check_optimizer(checked)
     _check_transport(checked)
+    checked.problems += check_compression(config, checked.are_sound)
     num_workers = decide.num_workers_of(config) if checked.are_sound("num_workers", "mode") else None
     checked.problems += check_stragglers(config, num_workers)
     checked.problems += check_byzantine(config, num_workers)

@@ -10,7 +10,17 @@ from typing import TypedDict
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.plan.catalog import MODE_ALIASES, MODES, TRANSPORTS, Channel, Mode
-from paceline.plan.plan import AsgdVariant, Device, Launcher, OptimizerChoice, StrategyOptions, Transport
+from paceline.plan.compression import CODECS, read_compression
+from paceline.plan.plan import (
+    AsgdVariant,
+    Codec,
+    Compression,
+    Device,
+    Launcher,
+    OptimizerChoice,
+    StrategyOptions,
+    Transport,
+)
 
 DEFAULT_TASK = "xor"
 DEFAULT_MODE = "ssgd"
@@ -19,6 +29,7 @@ _DEFAULT_SYNC_EVERY = 8
 _DEFAULT_DC_LAMBDA = 0.04
 _VIRTUAL_PACE_S = 0.01
 _ON_THE_GPU = frozenset({Transport.NCCL, Transport.CUDA_IPC})
+_DGC_WARMUP_SHARE = 20  # one of so many steps (Lin 2017 takes 4 of 70 to 160 epochs)
 _ADAM_LIKE = frozenset({"adam", "adamw"})
 
 
@@ -109,6 +120,25 @@ def batch_sizes_of(config: TrainConfig) -> tuple[int, ...]:
     if isinstance(config.batch_size, tuple):
         return config.batch_size
     return (32 if config.batch_size is None else config.batch_size,) * num_workers_of(config)
+
+
+def steps_of(config: TrainConfig) -> int:
+    return 200 if config.steps is None else config.steps
+
+
+def compression_of(config: TrainConfig) -> Compression | None:
+    """None also for a text that `check` refuses."""
+    found = None if config.compress is None else read_compression(config.compress)
+    if not isinstance(found, tuple):
+        return None
+    codec, amount = found
+    usual = steps_of(config) // _DGC_WARMUP_SHARE if codec is Codec.DGC else 0
+    return Compression(
+        codec=codec,
+        amount=amount,
+        error_feedback=CODECS[codec].has_memory if config.error_feedback is None else config.error_feedback,
+        warmup=usual if config.compress_warmup is None else config.compress_warmup,
+    )
 
 
 def optimizer_of(config: TrainConfig) -> OptimizerChoice | None:

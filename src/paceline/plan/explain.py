@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from paceline.plan.byzantine_in_words import aggregate_in_words, attack_in_words
 from paceline.plan.catalog import MODES, TASKS, Channel
+from paceline.plan.compression import CODECS
+from paceline.plan.compression import in_words as codec_in_words
 from paceline.plan.plan import Device, EventDetail, Launcher, Plan, Transport
 from paceline.plan.remarks import is_unbounded, remarks
 from paceline.plan.stragglers_in_words import in_words
@@ -33,6 +35,7 @@ def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
         Line("mode", MODES[plan.mode].summary if plan.mode in MODES else "your own class, imported by name"),
         Line("workers", _workers(plan)),
         Line("travels", _travels(plan)),
+        *_smaller(plan),
         Line("work", _work(plan)),
         Line("rate", _rate(plan)),
     ]
@@ -80,6 +83,17 @@ def _travels(plan: Plan) -> str:
     if plan.strategy.aggregate != "mean":
         return f"every worker's gradients to every worker at every step, gathered over {by}"
     return f"gradients at every step, averaged over all workers by all-reduce over {by}"
+
+
+def _smaller(plan: Plan) -> list[Line]:
+    if plan.compress is None:
+        return []
+    codec = plan.compress.codec
+    memory = "; what a message leaves out is added to the next" if plan.compress.error_feedback else ""
+    text = f"{codec_in_words(codec, plan.compress.amount)}: {CODECS[codec].summary}{memory}"
+    if plan.compress.warmup:
+        text += f"; more is sent during the first {plan.compress.warmup} steps"
+    return [Line("compressed", text)]
 
 
 def _averaging(plan: Plan, by: str) -> str:
