@@ -62,7 +62,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     _check_batch_count(checked)
     _check_optimizer(checked)
     _check_transport(checked)
-    checked.problems += check_compression(config, checked.are_sound)
+    checked.problems += check_compression(config, facts, checked.are_sound)
     num_workers = decide.num_workers_of(config) if checked.are_sound("num_workers", "mode") else None
     checked.problems += check_stragglers(config, num_workers)
     checked.problems += check_byzantine(config, num_workers)

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Iterator
 
+from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.errors import Problem
 from paceline.plan import decide
 from paceline.plan.catalog import MODES, Channel, Mode
 from paceline.plan.compression import CODECS, Unusable, read_compression
-from paceline.plan.plan import Codec, Compression
+from paceline.plan.plan import Codec, Compression, Transport
 
 _MEMORY_IN_HOOK = frozenset({Codec.FP16, Codec.BF16})  # torch's hooks for these have none
 
 
-def check_compression(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Problem]:
+def check_compression(config: TrainConfig, facts: Facts, are_sound: Callable[..., bool]) -> list[Problem]:
     """`are_sound` says whether keys are free of problems of their own."""
     found = read_compression(config.compress) if config.compress is not None else None
     if isinstance(found, Unusable):
@@ -23,6 +24,8 @@ def check_compression(config: TrainConfig, are_sound: Callable[..., bool]) -> li
     problems = list(_alone(config, chosen))
     if are_sound("mode"):
         problems += _with_mode(config, chosen)
+    if are_sound("mode", "device", "transport", "num_workers"):
+        problems += _with_transport(config, facts, chosen)
     if are_sound("optimizer"):
         problems += _with_optimizer(config, chosen)
     return problems
@@ -64,6 +67,16 @@ def _with_mode(config: TrainConfig, chosen: Compression) -> Iterator[Problem]:
     elif codec is Codec.POWERSGD and decide.strategy_options_of(config).fragments > 1:
         hint = "leave fragments out, or use another codec, such as int8"
         yield Problem("powersgd needs whole matrices, but fragments cut through them", hint, where)
+
+
+def _with_transport(config: TrainConfig, facts: Facts, chosen: Compression) -> Iterator[Problem]:
+    mode = decide.mode_of(config)
+    if mode is None or mode.channel is not Channel.TORCH or chosen.codec is not Codec.BF16:
+        return
+    transport = decide.transport_of(config, facts)
+    if transport is not Transport.NCCL:
+        what = f"torch's own bf16 compression works over NCCL alone, and this run would use {transport}"
+        yield Problem(what, "use --compress fp16, or --mode ssgd", config.origin("compress"))
 
 
 def _refusal(mode: Mode, codec: Codec) -> str:

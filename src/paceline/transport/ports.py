@@ -24,6 +24,7 @@ class Traffic:
     bytes_in: int = 0
     wait_ns: int = 0
     codec_ns: int = 0  # compressing and decompressing
+    bytes_saved: int = 0  # that would have been sent in addition without compression; may be negative
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(
@@ -31,6 +32,7 @@ class Traffic:
             self.bytes_in + other.bytes_in,
             self.wait_ns + other.wait_ns,
             self.codec_ns + other.codec_ns,
+            self.bytes_saved + other.bytes_saved,
         )
 
 

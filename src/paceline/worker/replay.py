@@ -75,6 +75,11 @@ def replay(
                 "and no log says which",
                 "to prove a synchronous run bit by bit, make it with --mode ssgd --transport shm",
             )
+        if channel is Channel.TORCH and plan.compress is not None:
+            raise PacelineError(
+                f"ddp compressed to {plan.compress.codec} by torch's own code, which only torch can repeat",
+                "to prove a compressed run bit by bit, make it with --mode ssgd",
+            )
         if channel is Channel.TORCH:  # of two numbers there is one sum: ddp computes what ssgd computes
             plan = dataclasses.replace(plan, mode="ssgd")
     if channel is Channel.STORE:
