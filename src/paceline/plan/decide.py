@@ -89,6 +89,8 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
     refused = {Transport.SHM} if num_workers <= facts.cuda_devices else {Transport.SHM, Transport.NCCL}
     if facts.cuda_devices > 1:
         refused.add(Transport.CUDA_IPC)  # the store's memory is one GPU's; others may not reach it
+    if config.compress is not None:
+        refused.add(Transport.CUDA_IPC)  # within one GPU's memory nothing travels
     return tuple(sorted((t for t in usable if t not in refused), key=lambda t: t not in _ON_THE_GPU))
 
 

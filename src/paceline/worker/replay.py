@@ -17,6 +17,7 @@ from itertools import groupby
 import torch
 
 from paceline.clock import SystemClock
+from paceline.compression.push import Pusher, push_format
 from paceline.errors import PacelineError
 from paceline.events.log import MemoryLog
 from paceline.events.read import History
@@ -87,28 +88,69 @@ def replay(
     return _run_again(plan, history, recorded_sha256)
 
 
+class _Worker:
+    """A worker of the run that is replayed: its replica, its slots and, when it compresses, its memory."""
+
+    def __init__(self, plan: Plan, rank: Rank, replica: Replica, history: History) -> None:
+        self._plan, self._rank, self._replica = plan, rank, replica
+        layout = replica.arena.layout
+        self._format = push_format(plan, layout, rank)
+        self.slots = Slots.new(
+            layout.numel, layout.dtype, None if self._format is None else self._format.slot_bytes
+        )
+        replica.arena.place_state(self.slots.parameters)
+        if self._format is None:
+            replica.arena.place_gradients(self.slots.gradients)
+        self._resumed_at = _resumed_at(history, rank)
+        self._pusher = self._new_pusher()
+
+    def push(self, source: GradientSource, share: Share, step: int) -> float:
+        """The gradient of this share lies in the slot as it was pushed; its loss."""
+        arena = self._replica.arena
+        loss = source.compute(self._replica, share)
+        tamper(self._plan, arena, worker=self._rank, step=step)
+        arena.buffers_to_gradients()
+        if step in self._resumed_at:
+            self._pusher = self._new_pusher()  # workers of a server resume with empty memories
+        if self._pusher is not None:
+            self._pusher.fill(self.slots.gradients, arena.gradients)
+        return loss
+
+    def _new_pusher(self) -> Pusher | None:
+        if self._format is None:
+            return None
+        arena = self._replica.arena
+        return Pusher(self._format, arena.gradients, arena.layout.buffers_start, self._plan, SystemClock())
+
+
+def _resumed_at(history: History, rank: Rank) -> frozenset[int]:
+    """The steps with which this worker went on after the run had been resumed."""
+    resumes = (event.fields["clocks"] for event in history.plain if event.kind == "run_resumed")
+    return frozenset(int(str(clocks).split(",")[rank]) for clocks in resumes)
+
+
 class _Replay:
     def __init__(self, plan: Plan, history: History, recorded: str, on_update: Callable[[int], None]) -> None:
         set_up_torch(plan)
         self._plan, self._recorded, self._on_update = plan, recorded, on_update
         # A gradient that arrives, or is discarded, changes nothing.
         self._rows = [row for row in history.server if row.op in ("read", "apply")]
-        self._applied = {(row.rank, row.step) for row in history.server if row.op == "apply"}
+        # An error memory also remembers what was pushed and then discarded.
+        decisive = ("apply",) if plan.compress is None else ("apply", "discard")
+        self._counted = {(row.rank, row.step) for row in history.server if row.op in decisive}
         # Of a worker that was killed, the last rows may be missing; what it pushed is known all the same.
         self._losses = {(rank, r.step): r.loss for rank, rows in history.steps.items() for r in rows}
         task, cpu, clock = build_task(plan), torch.device("cpu"), SystemClock()
         self._server = ParameterServer(
             plan, Replica(plan, task, cpu, clock), strategy_class(plan.mode), log=MemoryLog(), clock=clock
         )
-        self._replicas = {}
         self._source = GradientSource(plan, task, cpu, clock)
-        for rank in range(plan.num_workers):
-            replica = Replica(plan, task, cpu, clock)
-            slots = Slots(torch.zeros_like(replica.arena.state), torch.zeros_like(replica.arena.state))
-            replica.arena.place_state(slots.parameters)
-            replica.arena.place_gradients(slots.gradients)
-            self._server.attach(Rank(rank), slots)
-            self._replicas[rank] = replica
+        self._workers = {
+            rank: _Worker(plan, Rank(rank), Replica(plan, task, cpu, clock), history)
+            for rank in range(plan.num_workers)
+        }
+        for rank, worker in self._workers.items():
+            self._server.attach(Rank(rank), worker.slots)
         self._gradients = 0
 
     def run(self) -> Verdict:
@@ -129,13 +171,10 @@ class _Replay:
         for row in rows:
             self._server.answer(Rank(row.rank), Step(row.step), row.position)
             recorded = self._losses.get((row.rank, row.step))
-            if (row.rank, row.step) not in self._applied:
+            if (row.rank, row.step) not in self._counted:
                 continue  # the worker stopped before it finished this step
             share = Share.at(row.position, self._plan.num_workers)
-            replica = self._replicas[row.rank]
-            loss = self._source.compute(replica, share)
-            tamper(self._plan, replica.arena, worker=row.rank, step=row.step)
-            replica.arena.buffers_to_gradients()
+            loss = self._workers[row.rank].push(self._source, share, row.step)
             self._gradients += 1
             if recorded is not None and not same_bits(loss, recorded):
                 return (
