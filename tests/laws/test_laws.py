@@ -33,6 +33,8 @@ def test_there_are_the_laws_that_were_promised() -> None:
         *(f"L{n}" for n in range(1, 8)),
         "L9",
         *(f"H{n}" for n in range(1, 6)),
+        *(f"C{n}" for n in range(1, 13)),
+        "D9",
     ]
     ids = {case.id.split(".")[0] for case in ALL}
     assert set(promised) <= ids
@@ -58,6 +60,9 @@ BROKEN = [
     ("ApplyOnPush", "ssp", {"P3", "U6.ssp"}, {"P1", "P2", "P4", "P5", "U2.ssp", "U3.ssp"}),
     ("OffByOne", "ssp", {"P1", "P3", "U6.ssp"}, {"P4", "P5", "U2.ssp", "U3.ssp"}),
     ("DeafToAggregate", "ssgd", {"R2.ssgd", "R4.ssgd"}, {"R1.ssgd", "R6.ssgd", "U2.ssgd", "U4.ssgd", "S1"}),
+    ("NoErrorMemory", "ssgd", {"C1.run"}, {"U1.ssgd", "U2.ssgd", "C3", "C6.run", "C12.equal.ssgd"}),
+    ("ForgetsPlaces", "ssgd", {"C6.run"}, {"U1.ssgd", "U2.ssgd", "C1.run", "C3", "C9"}),
+    ("ClipsLikeGrace", "ssgd", {"C9.clip"}, {"U1.ssgd", "C1.run", "C3", "C9"}),
     ("LostUpdate", "asgd", {"U2.asgd", "U3.asgd", "A1", "A4"}, {"A2", "A3", "A5", "A6"}),
 ]
 

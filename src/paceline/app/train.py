@@ -187,7 +187,7 @@ def _result(
         "metrics": metrics,
         "state_sha256": hashes,
         **(_summary_json(summary) if recorded else {}),
-        **(_compression_json(plan, summary) if recorded and plan.compress is not None else {}),
+        **(_compression_json(plan, summary) if recorded else {}),
     }
 
 
@@ -200,11 +200,13 @@ def _summary_json(summary: Summary) -> dict[str, Json]:
 
 
 def _compression_json(plan: Plan, summary: Summary) -> dict[str, Json]:
-    """What was saved, beside what it cost."""
-    assert plan.compress is not None, "this run compressed"
+    """What was saved, beside what it cost; nothing when nothing was compressed."""
+    if plan.compress is None and summary.bytes_saved == 0:
+        return {}
+    name = plan.mode if plan.compress is None else in_words(plan.compress.codec, plan.compress.amount)
     plain, busy_s = summary.bytes_out + summary.bytes_saved, sum(summary.phases_s.values())
     saving: dict[str, Json] = {
-        "codec": in_words(plan.compress.codec, plan.compress.amount),
+        "codec": name,
         "bytes_out_plain": plain,
         "ratio": plain / summary.bytes_out if summary.bytes_out else None,
     }

@@ -27,4 +27,4 @@ class Cast:
         return as_bytes(cast)
 
     def decode(self, payload: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        return from_bytes(payload, self.short).to(dtype)
+        return from_bytes(payload, self.short).to(dtype, copy=True)

@@ -28,12 +28,14 @@ class Coder(Protocol):
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().view(torch.uint8)
+    if tensor.stride(-1) != 1:  # also a single number of a strided vector, which counts as contiguous
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+    return tensor.view(torch.uint8)
 
 
 def from_bytes(payload: Tensor, dtype: torch.dtype) -> Tensor:
     """The same bits as another type; copied where they do not start at a multiple of its size."""
-    if payload.storage_offset() % dtype.itemsize or not payload.is_contiguous():
+    if payload.storage_offset() % dtype.itemsize:
         payload = payload.clone(memory_format=torch.contiguous_format)
     return payload.view(dtype)
 

@@ -1,4 +1,4 @@
-"""How does a number fit into a byte? As a multiple of its block's scale, the largest magnitude / 127.
+"""How does a number fit into a byte? As a multiple of its block's scale: its largest magnitude / 127.
 
 Rounded to the nearest it is off by at most half a scale; together with an
 error memory nothing is lost for good. Rounded at random, up or down in
@@ -24,7 +24,7 @@ class Int8:
 
     def encode(self, vector: Tensor, nonce: int = 0) -> Tensor:
         blocks = in_blocks(vector)
-        scales = (blocks.abs().amax(1) / LARGEST).float() if vector.numel() else blocks.new_empty(0).float()
+        scales = _scales(blocks)
         divisors = torch.where(scales.isfinite() & (scales > 0), scales, 1.0).to(vector.dtype)
         # NaN has no byte; its block's scale is NaN or infinite, and makes it NaN again.
         codes = self._rounded(blocks / divisors[:, None], nonce).nan_to_num_(0.0).clamp_(-LARGEST, LARGEST)
@@ -38,6 +38,15 @@ class Int8:
 
     def _rounded(self, numbers: Tensor, nonce: int) -> Tensor:
         return numbers.round_()
+
+
+def _scales(blocks: Tensor) -> Tensor:
+    """Rounded up, so that no number is beyond 127 of them: cutting it off would be a bias."""
+    if not blocks.numel():
+        return torch.empty(0, dtype=torch.float32, device=blocks.device)
+    scales = (blocks.abs().amax(1) / LARGEST).float()
+    upwards = torch.full_like(scales, torch.inf)
+    return torch.where(scales > 0, torch.nextafter(scales, upwards), scales)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,14 @@ class CompressedMean:
     lossy_end: int
     lossy: LossyMean
     rest: Tensor | None  # where what follows the lossy part is averaged
+    padding: Tensor  # the places between tensors, which belong to none
     is_lossy = True
 
     def reduce(self) -> Traffic:
-        traffic = self.lossy.reduce(self.vector[: self.lossy_end]) + self._reduce_rest()
+        part = self.vector[: self.lossy_end]
+        traffic = self.lossy.reduce(part) + self._reduce_rest()
+        # Nobody writes there, so what a codec left would come back as next step's gradient.
+        part.index_fill_(0, self.padding, 0.0)
         plain = ring_bytes(self.vector.nbytes, self.collective.world_size)
         return replace(traffic, bytes_saved=plain - traffic.bytes_out)
 
@@ -72,7 +76,15 @@ def compressed_mean(
     lossy = _lossy_mean(plan, compress, collective, part, pieces, clock)
     after = vector.numel() - lossy_end
     rest = collective.allocate(after, vector.dtype) if after else None
-    return CompressedMean(collective, vector, lossy_end, lossy, rest)
+    padding = torch.tensor(_between(pieces, lossy_end), dtype=torch.int64, device=vector.device)
+    return CompressedMean(collective, vector, lossy_end, lossy, rest, padding)
+
+
+def _between(pieces: Sequence[Piece], end: int) -> list[int]:
+    """None are known when `pieces` are not: whoever cuts through tensors fills the whole vector anew."""
+    ends = [piece.start + piece.shape.numel() for piece in pieces]
+    starts = [*(piece.start for piece in pieces[1:]), end]
+    return [place for gap in zip(ends, starts, strict=False) for place in range(*gap)]
 
 
 def _lossy_mean(

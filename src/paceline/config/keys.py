@@ -314,6 +314,14 @@ _ROWS = (
         example="yes",
     ),
     Key(
+        name="freeze_after",
+        help="onebit: steps of plain Adam before its second moment is frozen.",
+        kind=Kind.INTEGER,
+        default="a fifth of the steps",
+        example="100",
+        minimum=1,
+    ),
+    Key(
         name="straggler",
         help="Slow workers down: worker=1,factor=3 or p=0.05,factor=10 or "
         "worker=0,delay=50ms,from=100,to=200 or trace=FILE. Repeatable.",

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from paceline.laws import (
     asynchronous,
     bounded,
+    coders,
+    compressed,
     harness,
     local,
     outer,
@@ -28,6 +30,8 @@ LAWS: tuple[Law, ...] = (
     *outer.LAWS,
     *robust.LAWS,
     *harness.LAWS,
+    *coders.LAWS,
+    *compressed.LAWS,
     *performance.LAWS,
     *processes.LAWS,
 )

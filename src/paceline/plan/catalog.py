@@ -27,6 +27,7 @@ class Mode:
     options: frozenset[str] = frozenset()  # fields of StrategyOptions it reads
     sums_updates: bool = False  # each gradient is applied alone, so the rate is divided by N
     compresses: frozenset[Codec] = frozenset()  # what --compress may name
+    optimizers: frozenset[str] = frozenset()  # the only ones it works with; empty: any
 
     @property
     def implementation(self) -> str:
@@ -99,6 +100,13 @@ MODES: dict[str, Mode] = {
                 {"sync_every", "outer_lr", "outer_momentum", "fragments", "sync_delay", "mixing"}
             ),
             compresses=_NOT_DGC,
+        ),
+        Mode(
+            name="onebit",
+            channel=Channel.COLLECTIVE,
+            summary="Adam together for `freeze_after` steps, then signs of the momentum (1-bit Adam)",
+            options=frozenset({"freeze_after"}),
+            optimizers=frozenset({"adam", "adamw"}),
         ),
     )
 }

@@ -57,6 +57,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     if checked.are_sound("mode"):
         _check_mode_options(checked)
         _check_single(checked)
+        _check_only_optimizers(checked)
         _check_delay(checked)
         _check_virtual(checked)
     _check_batch_count(checked)
@@ -179,6 +180,21 @@ def _check_optimizer(checked: _Check) -> None:
     if config.weight_decay is not None and config.optimizer is None and checked.are_sound("optimizer"):
         hint = "name the optimizer too, such as --optimizer sgd; a task's own optimizer keeps its own decay"
         checked.add("weight_decay", "weight_decay is set, but no optimizer is named", hint)
+
+
+def _check_only_optimizers(checked: _Check) -> None:
+    """Some modes are made for one optimizer; the built-in tasks bring plain SGD."""
+    config, mode = checked.config, decide.mode_of(checked.config)
+    if mode is None or not mode.optimizers or not checked.are_sound("optimizer", "task"):
+        return
+    hint = f"use {' or '.join(f'--optimizer {name}' for name in sorted(mode.optimizers))}"
+    unsaid = config.optimizer is None and decide.task_of(config).lower() in TASKS
+    if unsaid or (config.optimizer is not None and config.optimizer not in mode.optimizers):
+        has = "the task's own is sgd" if unsaid else f"optimizer is {config.optimizer}"
+        checked.add("optimizer", f"mode {mode.name} is made for Adam, but {has}", hint)
+    if config.clip_norm is not None:
+        what = f"mode {mode.name} averages momentum, so the mean of the gradients cannot be clipped"
+        checked.add("clip_norm", what, "leave clip_norm out, or use --mode ssgd")
 
 
 def _check_transport(checked: _Check) -> None:

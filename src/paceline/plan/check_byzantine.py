@@ -75,7 +75,7 @@ def _check_company(config: TrainConfig) -> list[Problem]:
     """What does not go together with any way but the mean."""
     found: list[Problem] = []
     if config.compress is not None:
-        what = f"aggregate {decide.aggregate_of(config)} compares gradients, and compressed they are no longer whole"
+        what = f"aggregate {decide.aggregate_of(config)} compares whole gradients, but these are compressed"
         hint = "leave compress out, or use --aggregate mean"
         found.append(Problem(what, hint, config.origin("compress")))
     sizes = decide.batch_sizes_of(config)

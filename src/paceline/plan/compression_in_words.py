@@ -9,6 +9,11 @@ _SPARSE = frozenset({Codec.TOPK, Codec.DGC})
 
 
 def about_compression(plan: Plan) -> Iterator[str]:
+    if plan.mode == "onebit":
+        yield (
+            "parameters that have no gradient at all before the second moment is frozen stay as they are"
+            " afterwards; too small a freeze_after makes steps wild"
+        )
     if plan.compress is None:
         return
     yield (

@@ -78,6 +78,9 @@ def _travels(plan: Plan) -> str:
         return _averaging(plan, by)
     if plan.mode == "diloco":
         return _outer_steps(plan, by)
+    if plan.mode == "onebit":
+        start = f"gradients during the first {plan.strategy.freeze_after} steps, then signs of the momentum"
+        return f"{start}, averaged at every step over {by}"
     if MODES[plan.mode].channel is Channel.STORE:
         return f"gradients to a parameter server and parameters back at every step, by {by}"
     if plan.strategy.aggregate != "mean":

@@ -102,6 +102,7 @@ class StrategyOptions:
     sync_delay: int = 0  # diloco: steps between averaging a fragment and applying it
     mixing: float = 0.0  # diloco: how much of a worker's own parameters stays
     average_optimizer_state: bool = False  # localsgd: average moments as well as parameters
+    freeze_after: int = 1  # onebit: steps of plain Adam before its second moment is frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from paceline.plan.compression_in_words import about_compression
 from paceline.plan.plan import AsgdVariant, Device, Launcher, Plan
 from paceline.plan.stragglers_in_words import persistent_stragglers
 
-_WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps"})
+_WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps", "onebit"})
 _ADAM_LIKE = frozenset({"adam", "adamw"})
 
 
