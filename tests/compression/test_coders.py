@@ -12,7 +12,7 @@ from paceline.compression.casts import Cast
 from paceline.compression.coder import Coder
 from paceline.compression.int8 import Int8, StochasticInt8
 from paceline.compression.memory import ErrorMemory
-from paceline.compression.sign import Sign
+from paceline.compression.sign import SCALE_BYTES, Sign, packed_by_torch, unpacked_by_torch
 from paceline.compression.topk import TopK
 from paceline.errors import TrainingError
 
@@ -143,3 +143,11 @@ def test_random_rounding_rolls_other_dice_for_another_message_and_another_worker
     vector = torch.linspace(-1, 1, 100)
     payloads = [StochasticInt8(seed=s).encode(vector, n).numpy().tobytes() for s in (1, 2) for n in (0, 1)]
     assert len(set(payloads)) == 4
+
+
+@settings(max_examples=40, deadline=None)
+@given(vector=vectors())
+def test_a_gpu_packs_signs_as_a_cpu_does(vector: Tensor) -> None:
+    packed = Sign().encode(vector)[SCALE_BYTES * (-(-vector.numel() // 256)) :]
+    assert torch.equal(packed_by_torch(vector >= 0), packed)
+    assert torch.equal(unpacked_by_torch(packed, vector.numel()), (vector >= 0).to(torch.uint8))

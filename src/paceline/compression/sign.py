@@ -38,13 +38,20 @@ def _packed(bits: Tensor) -> Tensor:
     """Eight to a byte, the first in the lowest place."""
     if bits.device.type == "cpu":  # numpy does it many times faster than torch can
         return torch.from_numpy(np.packbits(bits.numpy(), bitorder="little"))
-    padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -bits.numel() % 8)).view(-1, 8)
-    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return (padded << places).sum(1, dtype=torch.uint8)
+    return packed_by_torch(bits)
 
 
 def _unpacked(payload: Tensor, numel: int) -> Tensor:
     if payload.device.type == "cpu":
         return torch.from_numpy(np.unpackbits(payload.numpy(), count=numel, bitorder="little"))
+    return unpacked_by_torch(payload, numel)
+
+
+def packed_by_torch(bits: Tensor) -> Tensor:
+    padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -bits.numel() % 8)).view(-1, 8)
+    return (padded << torch.arange(8, dtype=torch.uint8, device=bits.device)).sum(1, dtype=torch.uint8)
+
+
+def unpacked_by_torch(payload: Tensor, numel: int) -> Tensor:
     places = torch.arange(8, dtype=torch.uint8, device=payload.device)
     return ((payload[:, None] >> places) & 1).view(-1)[:numel]

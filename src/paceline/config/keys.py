@@ -89,7 +89,8 @@ _ROWS = (
     ),
     Key(
         name="mode",
-        help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, localsgd, or module:Class.",
+        help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, localsgd, diloco, onebit, "
+        "or module:Class.",
         kind=Kind.TEXT,
         default="ssgd",
         example="ssgd",

@@ -21,6 +21,8 @@ def about_compression(plan: Plan) -> Iterator[str]:
         " averaging (Agarwal 2022); compare `codec` with what is saved"
     )
     yield from _about_codec(plan, plan.compress)
+    if plan.mode not in MODES:
+        yield "your own strategy compresses only what it averages through strategies/means.py"
     if _has_server(plan):
         yield "only gradients are compressed: parameters come back from the server in full"
         if plan.compress.error_feedback:

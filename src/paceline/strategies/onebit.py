@@ -92,7 +92,8 @@ class Onebit:
 
 
 def _adam_of(replica: Replica) -> Freezable:
-    optimizer = replica.optimizer
+    # Not part of the port: no other strategy needs to know which optimizer it is.
+    optimizer: object = getattr(replica, "optimizer", None)
     if not isinstance(optimizer, Freezable):
         raise PacelineError(
             f"onebit freezes the second moment of Paceline's own Adam, but has a {type(optimizer).__name__}",

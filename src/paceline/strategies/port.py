@@ -38,11 +38,6 @@ class Replica(Protocol):
         """
         ...
 
-    @property
-    def optimizer(self) -> object:
-        """For a strategy that needs a certain one: built when first asked for, saved and restored with us."""
-        ...
-
     def optimizer_state(self) -> dict[str, Tensor]:
         """The optimizer's own tensors by name, to read or to write in place."""
         ...
