@@ -26,6 +26,8 @@ from paceline.events.schema import COLUMN_KINDS, PHASES, PLAIN_KINDS, SCHEMA, Se
 from paceline.laws import catalog as laws_catalog
 from paceline.laws.law import Law
 from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, OPTIMIZERS, TASKS, TRANSPORTS, Mode
+from paceline.plan.compression import CODECS
+from paceline.plan.plan import Codec
 
 FOLDER = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `make docs` from the code. Do not edit. -->"
@@ -190,7 +192,7 @@ def _fields(row: type) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     above = ""
     for line in map(str.strip, inspect.getsource(row).splitlines()):
-        field = re.fullmatch(r"(\w+): (\w+)(?:  # (.*))?", line)
+        field = re.fullmatch(r"(\w+): (\w+)(?: = \S+)?(?:  # (.*))?", line)
         if field is not None:
             found.append((code(field[1]), field[2], field[3] or above))
         above = f"{above} {line[1:].strip()}".strip() if line.startswith("#") else ""
@@ -304,6 +306,15 @@ def _modes() -> list[str]:
         "",
         *table(("aggregate", "what it is"), ((code(name), text) for name, text in AGGREGATES.items())),
         "",
+        "## Compression",
+        "",
+        "What `--compress` takes; what it means is in [compression](../concepts/compression.md).",
+        "",
+        *table(
+            ("codec", "what travels", "number after the colon", "error feedback", "modes"),
+            (_codec_row(codec) for codec in CODECS),
+        ),
+        "",
         "## Laws of each mode",
         "",
         *table(
@@ -328,6 +339,13 @@ def _mode_row(mode: Mode) -> tuple[str, ...]:
     own = ", ".join(code(name) for name in sorted(mode.options)) or "none"
     rate = "divided by N" if mode.sums_updates else "as given"
     return code(mode.name), mode.summary, _CHANNELS[mode.channel.value], transports, own, rate
+
+
+def _codec_row(codec: Codec) -> tuple[str, ...]:
+    info = CODECS[codec]
+    amount = f"its {info.amount}, {info.default:g} if not said" if info.amount else "none"
+    modes = ", ".join(code(mode.name) for mode in MODES.values() if codec in mode.compresses)
+    return code(codec.value), info.summary, amount, "yes" if info.has_memory else "no", modes
 
 
 def main() -> None:

@@ -34,6 +34,8 @@ def test_there_are_the_laws_that_were_promised() -> None:
         "L9",
         *(f"H{n}" for n in range(1, 6)),
         *(f"{letter}{n}" for letter in "EF" for n in range(1, 5)),
+        *(f"C{n}" for n in range(1, 13)),
+        "D9",
     ]
     ids = {case.id.split(".")[0] for case in ALL}
     assert set(promised) <= ids
@@ -64,6 +66,9 @@ BROKEN = [
     ("HalfABlock", "easgd", {"U7.easgd", "E2"}, {"U5.easgd", "E1", "E3", "E4"}),
     ("OneClientOneVote", "fedavg", {"F1", "F2"}, {"U1.fedavg", "U3.fedavg", "U4.fedavg", "F3", "F4"}),
     ("KeepsItsMoments", "fedavg", {"F4"}, {"U1.fedavg", "U2.fedavg", "F1", "F2", "F3"}),
+    ("NoErrorMemory", "ssgd", {"C1.run"}, {"U1.ssgd", "U2.ssgd", "C3", "C6.run", "C12.equal.ssgd"}),
+    ("ForgetsPlaces", "ssgd", {"C6.run"}, {"U1.ssgd", "U2.ssgd", "C1.run", "C3", "C9"}),
+    ("ClipsLikeGrace", "ssgd", {"C9.clip"}, {"U1.ssgd", "C1.run", "C3", "C9"}),
     ("LostUpdate", "asgd", {"U2.asgd", "U3.asgd", "A1", "A4"}, {"A2", "A3", "A5", "A6"}),
 ]
 

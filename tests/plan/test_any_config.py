@@ -71,6 +71,11 @@ CONFIGS = st.builds(
     lr=st.none() | _numbers,
     weight_decay=st.none() | _numbers,
     clip_norm=st.none() | _numbers,
+    compress=st.none()
+    | st.sampled_from(["int8", "topk:0.5", "dgc", "powersgd:3", "sign:1", "topk:"])
+    | _names,
+    error_feedback=st.none() | st.booleans(),
+    compress_warmup=st.none() | _integers,
     staleness=st.none() | st.just("inf") | _integers,
     sync_every=st.none() | _integers,
     post_local_after=st.none() | _integers,

@@ -22,6 +22,7 @@ from paceline.events.read import read_history
 from paceline.events.summary import Summary, summarise
 from paceline.launchers.local import Ended, LocalLauncher, Message
 from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
+from paceline.plan.compression import in_words
 from paceline.plan.plan import EventDetail, Plan
 
 RESULT_SCHEMA = "paceline.result/1"
@@ -186,6 +187,7 @@ def _result(
         "metrics": metrics,
         "state_sha256": hashes,
         **(_summary_json(summary) if recorded else {}),
+        **(_compression_json(plan, summary) if recorded else {}),
     }
 
 
@@ -193,4 +195,22 @@ def _summary_json(summary: Summary) -> dict[str, Json]:
     numbers = to_json(summary)
     assert isinstance(numbers, dict), "a dataclass becomes an object"
     numbers["bytes"] = {"out": numbers.pop("bytes_out"), "in": numbers.pop("bytes_in")}
+    del numbers["bytes_saved"]
     return numbers
+
+
+def _compression_json(plan: Plan, summary: Summary) -> dict[str, Json]:
+    """What was saved, beside what it cost; nothing when nothing was compressed."""
+    if plan.compress is None and summary.bytes_saved == 0:
+        return {}
+    name = plan.mode if plan.compress is None else in_words(plan.compress.codec, plan.compress.amount)
+    plain, busy_s = summary.bytes_out + summary.bytes_saved, sum(summary.phases_s.values())
+    saving: dict[str, Json] = {
+        "codec": name,
+        "bytes_out_plain": plain,
+        "ratio": plain / summary.bytes_out if summary.bytes_out else None,
+    }
+    if plan.mode != "ddp":  # where torch hides it in backward
+        saving["codec_s"] = summary.phases_s["codec"]
+        saving["codec_share"] = summary.phases_s["codec"] / busy_s if busy_s else 0.0
+    return {"compression": saving}

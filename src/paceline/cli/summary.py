@@ -15,6 +15,7 @@ def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[
         *_learnt(result),
         *_speed(result),
         *_bytes(result),
+        *_compression(result),
         *_staleness(result),
         ("run folder", str(run_dir)),
         ("next", next_command(result, plan, run_dir)),
@@ -39,7 +40,8 @@ def _can_replay(plan: Plan) -> bool:
     """What worker/replay.py refuses is not suggested."""
     is_recorded = plan.events is EventDetail.FULL and plan.device is Device.CPU and not plan.vmap
     has_known_order = plan.num_workers <= 2 or plan.transport not in (Transport.GLOO, Transport.NCCL)
-    return is_recorded and has_known_order
+    is_torchs = plan.mode == "ddp" and plan.compress is not None
+    return is_recorded and has_known_order and not is_torchs
 
 
 def _learnt(result: "dict[str, Json]") -> list[tuple[str, str]]:
@@ -72,6 +74,21 @@ def _bytes(result: "dict[str, Json]") -> list[tuple[str, str]]:
     if out is None or back is None:
         return []
     return [("travelled", f"{short_bytes(out)} out, {short_bytes(back)} in")]
+
+
+def _compression(result: "dict[str, Json]") -> list[tuple[str, str]]:
+    """What was saved beside what it cost."""
+    seen = _object(result.get("compression"))
+    plain, ratio = _number(seen.get("bytes_out_plain")), _number(seen.get("ratio"))
+    codec_s, share = _number(seen.get("codec_s")), _number(seen.get("codec_share"))
+    if plain is None or ratio is None:
+        return []
+    cost = "coding hides in backward"
+    if codec_s is not None and share is not None:
+        cost = f"coding took {short_duration(codec_s)}, {share:.0%} of the workers' time"
+    return [
+        ("compressed", f"{seen.get('codec')}: {short_bytes(plain)} out without it ({ratio:.3g}x); {cost}")
+    ]
 
 
 def _staleness(result: "dict[str, Json]") -> list[tuple[str, str]]:

@@ -91,8 +91,8 @@ _ROWS = (
     ),
     Key(
         name="mode",
-        help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, diloco, or "
-        "module:Class.",
+        help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, diloco, "
+        "onebit, or module:Class.",
         kind=Kind.TEXT,
         default="ssgd",
         example="ssgd",
@@ -179,6 +179,29 @@ _ROWS = (
         default="no clipping",
         example="1.0",
         above=0,
+    ),
+    Key(
+        name="compress",
+        help="How numbers are made smaller before they travel: fp32, fp16, bf16, int8, sign, topk:0.01, "
+        "dgc:0.01 or powersgd:2.",
+        kind=Kind.TEXT,
+        default="nothing is compressed",
+        example="int8",
+    ),
+    Key(
+        name="error_feedback",
+        help="Whether what compression leaves out is added to the next message.",
+        kind=Kind.YES_NO,
+        default="yes (no for fp32, fp16, bf16)",
+        example="no",
+    ),
+    Key(
+        name="compress_warmup",
+        help="dgc: first steps during which more is sent (1/4, 1/16, … of the numbers); 0 for none.",
+        kind=Kind.INTEGER,
+        default="a twentieth of the steps",
+        example="20",
+        minimum=0,
     ),
     Key(
         name="staleness",
@@ -319,6 +342,14 @@ _ROWS = (
         kind=Kind.YES_NO,
         default="no",
         example="yes",
+    ),
+    Key(
+        name="freeze_after",
+        help="onebit: steps of plain Adam before its second moment is frozen.",
+        kind=Kind.INTEGER,
+        default="a fifth of the steps",
+        example="100",
+        minimum=1,
     ),
     Key(
         name="straggler",

@@ -31,6 +31,9 @@ class TrainConfig:
     lr: float | None = None
     weight_decay: float | None = None
     clip_norm: float | None = None
+    compress: str | None = None  # NAME or NAME:AMOUNT
+    error_feedback: bool | None = None
+    compress_warmup: int | None = None
     staleness: int | Literal["inf"] | None = None
     staleness_range: int | None = None
     asgd: str | None = None
@@ -48,6 +51,7 @@ class TrainConfig:
     mixing: float | None = None
     post_local_after: int | None = None
     average_optimizer_state: bool | None = None
+    freeze_after: int | None = None
     straggler: tuple[StragglerRule, ...] | None = None
     byzantine: tuple[ByzantineRule, ...] | None = None
     pace: float | None = None  # seconds

@@ -36,6 +36,7 @@ class StepRow(NamedTuple):
     bytes_in: int
     version: int  # of the parameters the gradient was computed on (stores); the round (fedavg)
     synced: bool  # all replicas hold the same bits after this step
+    bytes_saved: int = 0  # that would have been sent in addition without compression; may be negative
 
 
 class ServerRow(NamedTuple):

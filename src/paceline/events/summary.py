@@ -33,6 +33,7 @@ class Summary:
     phases_s: dict[str, float]  # summed over workers
     bytes_out: int
     bytes_in: int
+    bytes_saved: int  # that would have been sent in addition without compression
     first_step_s: float | None  # from the launcher's start to the end of the first step
     staleness: Staleness | None
     discarded: int  # gradients that were too stale to be applied
@@ -54,6 +55,7 @@ def summarise(history: History) -> Summary:
         phases_s={p: sum(getattr(r, f"{p}_ns") for r in rows) / 1e9 for p in PHASES},
         bytes_out=sum(r.bytes_out for r in rows),
         bytes_in=sum(r.bytes_in for r in rows),
+        bytes_saved=sum(r.bytes_saved for r in rows),
         first_step_s=None if first is None else (first - history.t0_ns) / 1e9,
         staleness=staleness(history.server),
         discarded=sum(r.op == "discard" for r in history.server),

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from paceline.laws import (
     asynchronous,
     bounded,
+    coders,
+    compressed,
     elastic,
     federated,
     harness,
@@ -32,6 +34,8 @@ LAWS: tuple[Law, ...] = (
     *harness.LAWS,
     *elastic.LAWS,
     *federated.LAWS,
+    *coders.LAWS,
+    *compressed.LAWS,
     *performance.LAWS,
     *processes.LAWS,
 )

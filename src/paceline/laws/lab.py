@@ -7,19 +7,21 @@ are the built-in ones.
 
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
+from paceline.app.progress import Progress, SilentWatcher
+from paceline.app.train import resumable, train
 from paceline.events.read import History, read_history
 from paceline.launchers.local import LocalLauncher
 from paceline.laws.told import Harness, Told, told_of
 from paceline.plan.catalog import MODES, TRANSPORTS
-from paceline.plan.plan import Dtype, Plan, StrategyOptions
+from paceline.plan.codec import Json
+from paceline.plan.plan import Dtype, OptimizerChoice, Plan, StrategyOptions
 from paceline.sync.samples import SampleStream, slice_of
 from paceline.sync.stragglers import StragglerRule
 from paceline.worker.participant import state_hash
@@ -39,6 +41,7 @@ _OPTIONS = {
     "fedavg": StrategyOptions(sync_every=4),
     # An outer step that gives the plain mean, so that every gradient counts 1/N here as elsewhere.
     "diloco": StrategyOptions(sync_every=4, outer_lr=1.0, outer_momentum=0.0),
+    "onebit": StrategyOptions(freeze_after=5),
 }
 RANDOM_SPEEDS = (StragglerRule(probability=0.4, factor=4.0), StragglerRule(worker=1, factor=1.7))
 
@@ -68,14 +71,42 @@ class Lab:
         """What the program on trial says about a run of this plan."""
         return tell(plan, **how) if self.harness is None else self.harness(plan, **how)
 
-    def really_run(self, plan: Plan) -> RealRun:
-        """The plan as a user would run it: worker processes, a run folder, an event log."""
+    def really_run(self, plan: Plan, *, stops_at: int | None = None) -> RealRun:
+        """The plan as a user would run it: worker processes, a run folder, an event log.
+
+        With `stops_at` it is asked to stop at about that step, and then resumed.
+        """
+        plan = _for_processes(plan, self.mode)
         with tempfile.TemporaryDirectory() as folder:
-            result = train(_for_processes(plan, self.mode), Path(folder), SilentWatcher(), warm=self.launcher)
+            if stops_at is None:
+                result = train(plan, Path(folder), SilentWatcher(), warm=self.launcher)
+            else:
+                result = _stopped_and_resumed(plan, Path(folder), stops_at, self.launcher)
             history = read_history(Path(folder) / "events.jsonl")
         hashes = result["state_sha256"]
         assert isinstance(hashes, dict), "a finished run names its participants' states"
         return RealRun(history, tuple(str(hashes[who]) for who in sorted(hashes)))
+
+
+class _Stopping(SilentWatcher):
+    def __init__(self, launcher: LocalLauncher, stops_at: int) -> None:
+        self._launcher, self._stops_at, self._has_asked = launcher, stops_at, False
+
+    def progress(self, progress: Progress) -> None:
+        if progress.step >= self._stops_at and not self._has_asked:
+            self._has_asked = True
+            self._launcher.stop()
+
+
+def _stopped_and_resumed(
+    plan: Plan, folder: Path, stops_at: int, warm: LocalLauncher | None
+) -> dict[str, Json]:
+    slow = replace(plan, pace_s=0.005)  # so that there is something left to do when the wish arrives
+    with LocalLauncher() if warm is None else nullcontext(warm) as launcher:
+        first = train(slow, folder, _Stopping(launcher, stops_at), warm=launcher)
+        assert first["stopped_early"], "the run stopped before its end"
+        _, checkpoint = resumable(folder)
+        return train(slow, folder, SilentWatcher(), warm=launcher, resume_from=checkpoint)
 
 
 def _for_processes(plan: Plan, family: str) -> Plan:
@@ -103,6 +134,8 @@ def _plan(family: str, mode: str, **changes: object) -> Plan:
         plan = replace(plan, batch_sizes=(4,) * plan.num_workers)
     if MODES[family].sums_updates and "lr_scale" not in changes:
         plan = replace(plan, lr_scale=1 / plan.num_workers)
+    if MODES[family].optimizers and plan.optimizer is None:
+        plan = replace(plan, optimizer=OptimizerChoice(name=min(MODES[family].optimizers), lr=0.01))
     return plan
 
 

@@ -6,7 +6,7 @@ import torch
 
 from paceline.laws.lab import Lab, ledger, sequential
 from paceline.laws.law import Finding, Law, bit_equal
-from paceline.plan.plan import Dtype, OptimizerChoice
+from paceline.plan.plan import Codec, Compression, Dtype, OptimizerChoice
 from paceline.worker.participant import state_hash
 from paceline.worker.replay import replay
 
@@ -28,6 +28,18 @@ def u1_a_real_run_replays(lab: Lab) -> Finding:
     verdict = replay(plan, done.history, done.state_sha256[0])
     return Finding(
         verdict.is_equal, verdict.parted or f"{verdict.gradients} gradients of real processes replayed"
+    )
+
+
+def c11_an_error_memory_survives_a_resume(lab: Lab) -> Finding:
+    """Stopped in order and resumed, a run ends with the bits of one that was not."""
+    parted = []
+    for compress in (Compression(codec=Codec.SIGN), Compression(codec=Codec.TOPK, amount=0.1)):
+        plan = lab.plan(steps=60, compress=compress, optimizer=OptimizerChoice(name="adam", lr=0.01))
+        if lab.really_run(plan, stops_at=3).state_sha256 != lab.really_run(plan).state_sha256:
+            parted.append(compress.codec.value)
+    return Finding(
+        not parted, f"signs and topk, stopped and resumed, against a run in one go; different: {parted}"
     )
 
 
@@ -63,8 +75,16 @@ LAWS = (
     Law(
         "U1.local",
         "a run of real processes replays in one process, bit by bit",
-        ("ssgd", "ps", "asgd", "ssp", "dssp", "easgd", "localsgd", "fedavg", "diloco"),
+        ("ssgd", "ps", "asgd", "ssp", "dssp", "easgd", "localsgd", "fedavg", "diloco", "onebit"),
         u1_a_real_run_replays,
+        per_mode=True,
+        starts_processes=True,
+    ),
+    Law(
+        "C11",
+        "error memories are in the checkpoint: a resumed run ends with the bits of an unbroken one",
+        ("ssgd", "localsgd", "diloco"),
+        c11_an_error_memory_survives_a_resume,
         per_mode=True,
         starts_processes=True,
     ),

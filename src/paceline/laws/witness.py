@@ -57,8 +57,8 @@ class _WitnessedStore:
         self._witness, self._rank, self._store = witness, rank, store
         self._slots: Slots | None = None
 
-    def open(self, numel: int, dtype: torch.dtype) -> Slots:
-        self._slots = self._store.open(numel, dtype)
+    def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
+        self._slots = self._store.open(numel, dtype, push_bytes)
         return self._slots
 
     def join(self, clock: Clock) -> None:

@@ -7,7 +7,7 @@ help texts and checks read. A new mode is one row here and one file there.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from paceline.plan.plan import Transport
+from paceline.plan.plan import Codec, Transport
 
 
 class Channel(StrEnum):
@@ -26,6 +26,8 @@ class Mode:
     summary: str
     options: frozenset[str] = frozenset()  # fields of StrategyOptions it reads
     sums_updates: bool = False  # each gradient is applied alone, so the rate is divided by N
+    compresses: frozenset[Codec] = frozenset()  # what --compress may name
+    optimizers: frozenset[str] = frozenset()  # the only ones it works with; empty: any
 
     @property
     def implementation(self) -> str:
@@ -39,6 +41,9 @@ AGGREGATES: dict[str, str] = {
     "krum": "the one gradient that is nearest to the N-f-2 nearest others",
 }
 ROBUST = frozenset({"aggregate", "byzantine_tolerance"})
+_ANY_CODEC = frozenset(Codec)
+_NOT_DGC = _ANY_CODEC - {Codec.DGC}  # whose momentum needs gradients that are averaged at every step
+_ONE_PAYLOAD = _NOT_DGC - {Codec.POWERSGD}  # which needs two meetings of everybody
 
 MODES: dict[str, Mode] = {
     m.name: m
@@ -49,17 +54,20 @@ MODES: dict[str, Mode] = {
             channel=Channel.COLLECTIVE,
             summary="all-reduce of gradients at every step, together",
             options=ROBUST,
+            compresses=_ANY_CODEC,
         ),
         Mode(
             name="ddp",
             channel=Channel.TORCH,
             summary="torch DistributedDataParallel at every step, together",
+            compresses=frozenset({Codec.FP16, Codec.BF16, Codec.POWERSGD}),
         ),
         Mode(
             name="ps",
             channel=Channel.STORE,
             summary="a parameter server averages all gradients of a step, then applies once",
             options=ROBUST,
+            compresses=_ONE_PAYLOAD,
         ),
         Mode(
             name="asgd",
@@ -67,6 +75,7 @@ MODES: dict[str, Mode] = {
             summary="a parameter server applies every gradient at once, nobody waits",
             options=frozenset({"asgd", "dc_lambda", "max_staleness"}),
             sums_updates=True,
+            compresses=_ONE_PAYLOAD,
         ),
         Mode(
             name="ssp",
@@ -74,6 +83,7 @@ MODES: dict[str, Mode] = {
             summary="like asgd, but nobody runs more than `staleness` steps ahead of the slowest",
             options=frozenset({"staleness"}),
             sums_updates=True,
+            compresses=_ONE_PAYLOAD,
         ),
         Mode(
             name="dssp",
@@ -93,6 +103,7 @@ MODES: dict[str, Mode] = {
             channel=Channel.COLLECTIVE,
             summary="`sync_every` steps alone, then the parameters are averaged",
             options=frozenset({"sync_every", "post_local_after", "average_optimizer_state"}),
+            compresses=_NOT_DGC,
         ),
         Mode(
             name="fedavg",
@@ -107,6 +118,14 @@ MODES: dict[str, Mode] = {
             options=frozenset(
                 {"sync_every", "outer_lr", "outer_momentum", "fragments", "sync_delay", "mixing"}
             ),
+            compresses=_NOT_DGC,
+        ),
+        Mode(
+            name="onebit",
+            channel=Channel.COLLECTIVE,
+            summary="Adam together for `freeze_after` steps, then signs of the momentum (1-bit Adam)",
+            options=frozenset({"freeze_after"}),
+            optimizers=frozenset({"adam", "adamw"}),
         ),
     )
 }

@@ -19,6 +19,7 @@ from paceline.errors import Problem
 from paceline.plan import decide
 from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS
 from paceline.plan.check_byzantine import check_aggregate, check_byzantine
+from paceline.plan.check_compression import check_compression
 from paceline.plan.check_stragglers import check_stragglers
 from paceline.plan.plan import Device, StrategyOptions
 
@@ -56,6 +57,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     if checked.are_sound("mode"):
         _check_mode_options(checked)
         _check_single(checked)
+        _check_only_optimizers(checked)
         _check_delay(checked)
         _check_virtual(checked)
         _check_lower_bound(checked)
@@ -63,6 +65,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     _check_batch_count(checked)
     _check_optimizer(checked)
     _check_transport(checked)
+    checked.problems += check_compression(config, facts, checked.are_sound)
     num_workers = decide.num_workers_of(config) if checked.are_sound("num_workers", "mode") else None
     checked.problems += check_stragglers(config, num_workers)
     checked.problems += check_byzantine(config, num_workers)
@@ -197,6 +200,21 @@ def _check_optimizer(checked: _Check) -> None:
     if config.weight_decay is not None and config.optimizer is None and checked.are_sound("optimizer"):
         hint = "name the optimizer too, such as --optimizer sgd; a task's own optimizer keeps its own decay"
         checked.add("weight_decay", "weight_decay is set, but no optimizer is named", hint)
+
+
+def _check_only_optimizers(checked: _Check) -> None:
+    """Some modes are made for one optimizer; the built-in tasks bring plain SGD."""
+    config, mode = checked.config, decide.mode_of(checked.config)
+    if mode is None or not mode.optimizers or not checked.are_sound("optimizer", "task"):
+        return
+    hint = f"use {' or '.join(f'--optimizer {name}' for name in sorted(mode.optimizers))}"
+    unsaid = config.optimizer is None and decide.task_of(config).lower() in TASKS
+    if unsaid or (config.optimizer is not None and config.optimizer not in mode.optimizers):
+        has = "the task's own is sgd" if unsaid else f"optimizer is {config.optimizer}"
+        checked.add("optimizer", f"mode {mode.name} is made for Adam, but {has}", hint)
+    if config.clip_norm is not None:
+        what = f"mode {mode.name} averages momentum, so the mean of the gradients cannot be clipped"
+        checked.add("clip_norm", what, "leave clip_norm out, or use --mode ssgd")
 
 
 def _check_transport(checked: _Check) -> None:

@@ -73,13 +73,16 @@ def _check_count(config: TrainConfig, way: str, tolerance: int) -> list[Problem]
 
 def _check_company(config: TrainConfig) -> list[Problem]:
     """What does not go together with any way but the mean."""
-    # Compressed gradients cannot be compared with each other yet: whoever adds a setting that
-    # compresses them refuses it here.
+    found: list[Problem] = []
+    if config.compress is not None:
+        what = f"aggregate {decide.aggregate_of(config)} compares whole gradients, but these are compressed"
+        hint = "leave compress out, or use --aggregate mean"
+        found.append(Problem(what, hint, config.origin("compress")))
     sizes = decide.batch_sizes_of(config)
     if len(set(sizes)) == 1:
-        return []
+        return found
     what = (
         f"aggregate {decide.aggregate_of(config)} gives no worker a weight, but the batches differ: {sizes}"
     )
     hint = "give every worker the same batch_size, or use --aggregate mean, which weights them"
-    return [Problem(what, hint, config.origin("batch_size"))]
+    return [*found, Problem(what, hint, config.origin("batch_size"))]

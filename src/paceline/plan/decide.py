@@ -10,7 +10,17 @@ from typing import TypedDict
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.plan.catalog import MODE_ALIASES, MODES, TRANSPORTS, Channel, Mode
-from paceline.plan.plan import AsgdVariant, Device, Launcher, OptimizerChoice, StrategyOptions, Transport
+from paceline.plan.compression import CODECS, read_compression
+from paceline.plan.plan import (
+    AsgdVariant,
+    Codec,
+    Compression,
+    Device,
+    Launcher,
+    OptimizerChoice,
+    StrategyOptions,
+    Transport,
+)
 
 DEFAULT_TASK = "xor"
 DEFAULT_MODE = "ssgd"
@@ -19,6 +29,7 @@ _DEFAULT_SYNC_EVERY = 8
 _DEFAULT_DC_LAMBDA = 0.04
 _VIRTUAL_PACE_S = 0.01
 _ON_THE_GPU = frozenset({Transport.NCCL, Transport.CUDA_IPC})
+_DGC_WARMUP_SHARE = 20  # one of so many steps (Lin 2017 takes 4 of 70 to 160 epochs)
 _ADAM_LIKE = frozenset({"adam", "adamw"})
 
 
@@ -78,6 +89,8 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
     refused = {Transport.SHM} if num_workers <= facts.cuda_devices else {Transport.SHM, Transport.NCCL}
     if facts.cuda_devices > 1:
         refused.add(Transport.CUDA_IPC)  # the store's memory is one GPU's; others may not reach it
+    if config.compress is not None:
+        refused.add(Transport.CUDA_IPC)  # within one GPU's memory nothing travels
     return tuple(sorted((t for t in usable if t not in refused), key=lambda t: t not in _ON_THE_GPU))
 
 
@@ -109,6 +122,25 @@ def batch_sizes_of(config: TrainConfig) -> tuple[int, ...]:
     if isinstance(config.batch_size, tuple):
         return config.batch_size
     return (32 if config.batch_size is None else config.batch_size,) * num_workers_of(config)
+
+
+def steps_of(config: TrainConfig) -> int:
+    return 200 if config.steps is None else config.steps
+
+
+def compression_of(config: TrainConfig) -> Compression | None:
+    """None also for a text that `check` refuses."""
+    found = None if config.compress is None else read_compression(config.compress)
+    if not isinstance(found, tuple):
+        return None
+    codec, amount = found
+    usual = steps_of(config) // _DGC_WARMUP_SHARE if codec is Codec.DGC else 0
+    return Compression(
+        codec=codec,
+        amount=amount,
+        error_feedback=CODECS[codec].has_memory if config.error_feedback is None else config.error_feedback,
+        warmup=usual if config.compress_warmup is None else config.compress_warmup,
+    )
 
 
 def optimizer_of(config: TrainConfig) -> OptimizerChoice | None:
@@ -149,6 +181,7 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
         fragments=config.fragments or 1,
         sync_delay=config.sync_delay or 0,
         mixing=config.mixing or 0.0,
+        freeze_after=_freeze_after_of(config) if "freeze_after" in reads else 1,
     )
 
 
@@ -156,6 +189,11 @@ def aggregate_of(config: TrainConfig) -> str:
     """A built-in way in lower case; `module:function` as it was written."""
     written = config.aggregate or "mean"
     return written if ":" in written else written.lower()
+
+
+def _freeze_after_of(config: TrainConfig) -> int:
+    """A fifth, as the paper's 1-bit Adam takes 15 to 20 % of its steps."""
+    return max(1, steps_of(config) // 5) if config.freeze_after is None else config.freeze_after
 
 
 def _asgd_options_of(config: TrainConfig) -> _AsgdOptions:

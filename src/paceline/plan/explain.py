@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from paceline.plan.byzantine_in_words import aggregate_in_words, attack_in_words
 from paceline.plan.catalog import MODES, TASKS, Channel
+from paceline.plan.compression import CODECS
+from paceline.plan.compression import in_words as codec_in_words
 from paceline.plan.plan import Device, EventDetail, Launcher, Plan, Transport
 from paceline.plan.remarks import is_unbounded, remarks
 from paceline.plan.stragglers_in_words import in_words
@@ -33,6 +35,7 @@ def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
         Line("mode", MODES[plan.mode].summary if plan.mode in MODES else "your own class, imported by name"),
         Line("workers", _workers(plan)),
         Line("travels", _travels(plan)),
+        *_smaller(plan),
         Line("work", _work(plan)),
         Line("rate", _rate(plan)),
     ]
@@ -79,6 +82,9 @@ def _travels(plan: Plan) -> str:
         return f"parameters, averaged over a round's workers after {_steps(plan)}, by all-reduce over {by}"
     if plan.mode == "easgd":
         return f"a worker's parameters to the centre on a server, and back, after {_steps(plan)}, by {by}"
+    if plan.mode == "onebit":
+        start = f"gradients during the first {plan.strategy.freeze_after} steps, then signs of the momentum"
+        return f"{start}, averaged at every step over {by}"
     if MODES[plan.mode].channel is Channel.STORE:
         return f"gradients to a parameter server and parameters back at every step, by {by}"
     if plan.strategy.aggregate != "mean":
@@ -89,6 +95,17 @@ def _travels(plan: Plan) -> str:
 def _steps(plan: Plan) -> str:
     every = plan.strategy.sync_every
     return "every step" if every == 1 else f"{every} steps each"
+
+
+def _smaller(plan: Plan) -> list[Line]:
+    if plan.compress is None:
+        return []
+    codec = plan.compress.codec
+    memory = "; what a message leaves out is added to the next" if plan.compress.error_feedback else ""
+    text = f"{codec_in_words(codec, plan.compress.amount)}: {CODECS[codec].summary}{memory}"
+    if plan.compress.warmup:
+        text += f"; more is sent during the first {plan.compress.warmup} steps"
+    return [Line("compressed", text)]
 
 
 def _averaging(plan: Plan, by: str) -> str:

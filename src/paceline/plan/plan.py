@@ -63,6 +63,27 @@ class AsgdVariant(StrEnum):
     RINGMASTER = "ringmaster"
 
 
+class Codec(StrEnum):
+    """How numbers are made smaller before they travel (plan.compression says what each one takes)."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+    SIGN = "sign"
+    TOPK = "topk"
+    DGC = "dgc"
+    POWERSGD = "powersgd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compression:
+    codec: Codec
+    amount: float | None = None  # topk, dgc: the part of the numbers that is sent; powersgd: the rank
+    error_feedback: bool = True  # what a message leaves out is added to the next one
+    warmup: int = 0  # dgc: averagings during which more is sent
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyOptions:
     """The knobs of all modes; a mode reads only its own (plan.catalog says which)."""
@@ -84,6 +105,7 @@ class StrategyOptions:
     sync_delay: int = 0  # diloco: steps between averaging a fragment and applying it
     mixing: float = 0.0  # diloco: how much of a worker's own parameters stays
     average_optimizer_state: bool = False  # localsgd: average moments as well as parameters
+    freeze_after: int = 1  # onebit: steps of plain Adam before its second moment is frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +126,7 @@ class Plan:
     lr: float | None = None  # overrides the rate of the task's own optimizer
     lr_scale: float = 1.0  # asynchronous updates are summed: 1/N makes equal samples move equally far
     clip_norm: float | None = None
+    compress: Compression | None = None  # None: numbers travel as they are
     strategy: StrategyOptions = field(default_factory=StrategyOptions)
     stragglers: tuple[StragglerRule, ...] = ()
     vmap: bool = False  # launcher virtual: gradients of all workers by one vmapped pass
@@ -114,6 +137,11 @@ class Plan:
     checkpoint_every: int = 0  # steps between checkpoints; 0 writes only the final one
     events: EventDetail = EventDetail.FULL
     schema: str = PLAN_SCHEMA
+
+    @property
+    def has_momentum_in_codec(self) -> bool:
+        """DGC accumulates and clips before it sends, so the optimizer must do neither."""
+        return self.compress is not None and self.compress.codec is Codec.DGC
 
     @property
     def global_batch(self) -> int:

@@ -6,11 +6,12 @@
 from collections.abc import Iterator
 
 from paceline.plan.byzantine_in_words import about_bad_workers
+from paceline.plan.compression_in_words import about_compression
 from paceline.plan.plan import AsgdVariant, Device, Launcher, Plan
 from paceline.plan.stragglers_in_words import persistent_stragglers
 from paceline.sync.clients import clients_per_round
 
-_WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps"})
+_WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps", "onebit"})
 _ADAM_LIKE = frozenset({"adam", "adamw"})
 
 
@@ -24,6 +25,7 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
     if plan.num_workers > 1:
         found += [*_about_stragglers(plan), *_about_staleness(plan), *_about_local_steps(plan)]
         found += about_bad_workers(plan)
+        found += about_compression(plan)
     elif plan.mode not in ("single", "easgd", "fedavg"):
         found.append("with one worker every mode is plain sequential training")
     return [*found, *_about_elasticity(plan), *_about_clients(plan)]

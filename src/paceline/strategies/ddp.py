@@ -2,6 +2,7 @@
 
 torch reduces the gradients during backward by its own buckets. The wish to
 stop cannot ride along there, so every few steps one extra number is reduced.
+Compression is torch's own too (torch_hooks.py).
 """
 
 from typing import ClassVar
@@ -17,6 +18,7 @@ from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
+from paceline.strategies.torch_hooks import Hook, hook_of
 from paceline.transport.ports import Traffic
 from paceline.transport.torch_dist import leave_group, ring_bytes
 
@@ -40,8 +42,10 @@ class Ddp:
         replica.forward = self._wrapped
         replica.arena.gathers_gradients = False
         payload = sum(p.numel() * p.element_size() for p in replica.arena.module.parameters())
-        moved = ring_bytes(payload, self._links.world_size)
-        self._traffic = Traffic(moved, moved)
+        self._plain_bytes = ring_bytes(payload, self._links.world_size)
+        self._hook: Hook | None = None
+        if self._plan.compress is not None:
+            self._hook = hook_of(self._plan.compress, self._wrapped, seed=self._plan.seed)
 
     def begin_step(self, step: Step) -> Begun | None:
         return own_share(self._plan, self._links, step)
@@ -50,7 +54,13 @@ class Ddp:
         apply_ns = self._replica.update()
         asks = (step + 1) % STOP_EVERY == 0 and step + 1 < self._plan.steps
         stop = asks and self._agree(wants_stop)
-        return Outcome(traffic=self._traffic, apply_ns=apply_ns, synced=True, stop=stop)
+        return Outcome(traffic=self._traffic(), apply_ns=apply_ns, synced=True, stop=stop)
+
+    def _traffic(self) -> Traffic:
+        if self._hook is None:
+            return Traffic(self._plain_bytes, self._plain_bytes)
+        moved = ring_bytes(self._hook.payload_bytes(), self._links.world_size)
+        return Traffic(moved, moved, bytes_saved=self._plain_bytes - moved)
 
     def _agree(self, wants_stop: bool) -> bool:
         wish = torch.tensor([float(wants_stop)], device=self._replica.arena.state.device)

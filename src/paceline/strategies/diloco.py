@@ -69,7 +69,8 @@ class Diloco:
             rest = layout.numel - layout.buffers_start if number == 0 else 0
             shared = self._collective.allocate(end - start + rest, layout.dtype)
             theta = common[start:end].clone()
-            averaging = mean_of(self._plan, self._links, shared, lossy_end=end - start)
+            whole = layout.parameters if self._options.fragments == 1 else ()  # a cut may go through a tensor
+            averaging = mean_of(self._plan, self._links, shared, lossy_end=end - start, pieces=whole)
             fragment = _Fragment(number, start, end, theta, theta.new_zeros(theta.shape), shared, averaging)
             averaging.restore(_named(self._saved, f"mean.{number}."))
             if self._saved:

@@ -1,4 +1,4 @@
-"""How do workers that meet average one vector? As it is; other ways of averaging have the same port.
+"""How do workers that meet average one vector? As it is, or compressed if the plan says so.
 
 A strategy makes one `Mean` for each vector that it averages. `lossy_end` is
 where the part of the vector ends that may be approximated; what follows
@@ -11,6 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from paceline.compression.mean import compressed_mean
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Links
 from paceline.transport.arena import Piece
@@ -53,6 +54,15 @@ def mean_of(
     plan: Plan, links: Links, vector: Tensor, *, lossy_end: int, pieces: Sequence[Piece] = ()
 ) -> Mean:
     """The plan's way of averaging `vector` (from `allocate`); `pieces` are the tensors it consists of."""
-    del plan, lossy_end, pieces
     assert links.collective is not None, "averaging needs a collective"
-    return ExactMean(links.collective, vector)
+    if plan.compress is None or lossy_end == 0:
+        return ExactMean(links.collective, vector)
+    return compressed_mean(
+        plan,
+        plan.compress,
+        links.collective,
+        vector,
+        lossy_end=lossy_end,
+        pieces=pieces,
+        clock=links.clock,
+    )

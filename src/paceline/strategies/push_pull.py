@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from paceline.compression.push import Pusher, push_format
 from paceline.ids import Clock, Step, Version
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
@@ -15,6 +16,7 @@ from paceline.strategies.corrections import Correction, Plain
 from paceline.strategies.exchanges import Exchange
 from paceline.strategies.port import Begun, Links, Outcome, Replica
 from paceline.sync.assignment import Assignment, Share, Static
+from paceline.transport.ports import NO_TRAFFIC
 
 
 class PushPull:
@@ -23,6 +25,7 @@ class PushPull:
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.store is not None, "push and pull need a parameter store"
         self._store = links.store
+        self._plan, self._links = plan, links
         self._num_workers = links.world_size
         self._version = Version(0)
         self._has_left = False
@@ -30,11 +33,18 @@ class PushPull:
     def prepare(self, replica: Replica, clock: Clock) -> None:
         arena = replica.arena
         self._arena = arena
-        self._slots = self._store.open(arena.layout.numel, arena.layout.dtype)
+        layout, shape = arena.layout, push_format(self._plan, arena.layout, self._links.rank)
+        self._slots = self._store.open(
+            layout.numel, layout.dtype, None if shape is None else shape.slot_bytes
+        )
         # On a CPU the model lives in the slots, and nothing is copied; a GPU has memory of its own.
         self._copies = arena.state.device != self._slots.parameters.device
         if not self._copies:
             arena.place_state(self._slots.parameters)
+        self._pusher: Pusher | None = None
+        if shape is not None:
+            self._pusher = Pusher(shape, arena.gradients, layout.buffers_start, self._plan, self._links.clock)
+        elif not self._copies:
             arena.place_gradients(self._slots.gradients)
         self._store.join(clock)
 
@@ -50,10 +60,13 @@ class PushPull:
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         self._arena.buffers_to_gradients()
-        if self._copies:
+        coding = NO_TRAFFIC
+        if self._pusher is not None:
+            coding = self._pusher.fill(self._slots.gradients, self._arena.gradients)
+        elif self._copies:
             self._slots.gradients.copy_(self._arena.gradients)
         traffic = self._store.push(wants_stop=wants_stop)
-        return Outcome(traffic=traffic, version=self._version)
+        return Outcome(traffic=traffic + coding, version=self._version)
 
     def snapshot(self) -> dict[str, Tensor]:
         return {}

@@ -103,24 +103,56 @@ class Adam(_Optimizer):
         defaults = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}
         super().__init__(parameters, {**defaults, "weight_decay": weight_decay, "decoupled": decoupled})
 
+    @property
+    def is_frozen(self) -> bool:
+        return "frozen_at" in self.param_groups[0]
+
+    def freeze(self) -> None:
+        """Keep the second moment as it now is; from now on `step` takes gradients for ready first moments."""
+        self.param_groups[0]["frozen_at"] = self.steps
+
+    @torch.no_grad()
+    def to_momentum(self) -> None:
+        """Replace every gradient by the first moment that it leads to."""
+        gradients = self._gradients()
+        moments = torch._foreach_lerp(
+            self._slot("first_moment"), self._decayed(gradients), 1 - self.param_groups[0]["beta1"]
+        )
+        torch._foreach_copy_(gradients, moments)
+
     @torch.no_grad()
     def step(self) -> None:
         group, gradients = self.param_groups[0], self._gradients()
-        lr, beta1, beta2 = group["lr"], group["beta1"], group["beta2"]
         self.steps += 1
         if group["weight_decay"] and group["decoupled"]:
-            torch._foreach_mul_(self.parameters, 1 - lr * group["weight_decay"])
-        elif group["weight_decay"]:
-            gradients = list(torch._foreach_add(gradients, self.parameters, alpha=group["weight_decay"]))
+            torch._foreach_mul_(self.parameters, 1 - group["lr"] * group["weight_decay"])
         first, second = self._slot("first_moment"), self._slot("second_moment")
-        torch._foreach_lerp_(first, gradients, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
-        correction1, correction2 = 1 - beta1**self.steps, 1 - beta2**self.steps
-        denominator = torch._foreach_sqrt(second)
-        torch._foreach_div_(denominator, correction2**0.5)
+        if self.is_frozen:
+            torch._foreach_copy_(first, gradients)
+        else:
+            gradients = self._decayed(gradients)
+            torch._foreach_lerp_(first, gradients, 1 - group["beta1"])
+            torch._foreach_mul_(second, group["beta2"])
+            torch._foreach_addcmul_(second, gradients, gradients, value=1 - group["beta2"])
+        rate = -group["lr"] / (1 - group["beta1"] ** self.steps)
+        torch._foreach_addcdiv_(self.parameters, first, self._denominator(second), value=rate)
+
+    def _decayed(self, gradients: list[Tensor]) -> list[Tensor]:
+        group = self.param_groups[0]
+        if not group["weight_decay"] or group["decoupled"]:
+            return gradients
+        return list(torch._foreach_add(gradients, self.parameters, alpha=group["weight_decay"]))
+
+    def _denominator(self, second: list[Tensor]) -> list[Tensor]:
+        group = self.param_groups[0]
+        seen = group.get("frozen_at", self.steps)  # gradients that are in the second moment
+        denominator = list(torch._foreach_sqrt(second))
+        torch._foreach_div_(denominator, (1 - group["beta2"] ** seen) ** 0.5)
         torch._foreach_add_(denominator, group["eps"])
-        torch._foreach_addcdiv_(self.parameters, first, denominator, value=-lr / correction1)
+        if self.is_frozen:  # nothing is known about what never had a gradient, so it is not moved
+            for divisor, moment in zip(denominator, second, strict=True):
+                divisor.masked_fill_(moment == 0, float("inf"))
+        return denominator
 
 
 def build_optimizer(

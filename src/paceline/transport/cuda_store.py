@@ -36,12 +36,13 @@ class CudaStore(ShmStore):
         super().__init__(world, rank, clock=clock, timeout_s=timeout_s)
         self._device = device
 
-    def open(self, numel: int, dtype: torch.dtype) -> Slots:
+    def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
+        assert push_bytes is None, "within one GPU nothing is gained by fewer bytes, so nothing is compressed"
         mailbox = self._world.map_vectors(1, _MAILBOX_BYTES, torch.uint8)[0]
         self._world.wait(self._rank, _HANDLE_IS_THERE, self._timeout_s, what="the parameter server's memory")
         block = _opened(mailbox, dtype)
         slots = Slots(*block.view(self._server, 2, numel)[self._rank])
-        self._payload_bytes = slots.gradients.nbytes
+        self._push_bytes, self._pull_bytes = slots.gradients.nbytes, slots.parameters.nbytes
         return slots
 
     def push(self, *, wants_stop: bool) -> Traffic:

@@ -142,12 +142,11 @@ class InProcessStore:
         self._answers = answers  # shared by all workers of this server: who may read what
         self._turns = turns
         self._timeout_s = timeout_s
-        self._payload_bytes = 0
+        self._push_bytes, self._pull_bytes = 0, 0
 
-    def open(self, numel: int, dtype: torch.dtype) -> Slots:
-        parameters, gradients = torch.zeros((2, numel), dtype=dtype, device=self._device)
-        slots = Slots(parameters, gradients)
-        self._payload_bytes = slots.gradients.nbytes
+    def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
+        slots = Slots.new(numel, dtype, push_bytes, device=self._device)
+        self._push_bytes, self._pull_bytes = slots.gradients.nbytes, slots.parameters.nbytes
         self._handler.attach(self._rank, slots)
         return slots
 
@@ -162,12 +161,12 @@ class InProcessStore:
             )
         wait_ns = self._turns.now_ns() - started_ns
         answer = self._answers.pop(self._rank)
-        payload_bytes = 0 if answer.position is None else self._payload_bytes
+        payload_bytes = 0 if answer.position is None else self._pull_bytes
         return Pulled(answer.version, answer.position, Traffic(0, payload_bytes, wait_ns))
 
     def push(self, *, wants_stop: bool) -> Traffic:
         self._note(self._handler.push(self._rank, wants_stop=wants_stop))
-        return Traffic(self._payload_bytes, 0, 0)
+        return Traffic(self._push_bytes, 0, 0)
 
     def leave(self) -> None:
         self._note(self._handler.leave(self._rank))

@@ -24,6 +24,7 @@ class Traffic:
     bytes_in: int = 0
     wait_ns: int = 0
     codec_ns: int = 0  # compressing and decompressing
+    bytes_saved: int = 0  # that would have been sent in addition without compression; may be negative
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(
@@ -31,6 +32,7 @@ class Traffic:
             self.bytes_in + other.bytes_in,
             self.wait_ns + other.wait_ns,
             self.codec_ns + other.codec_ns,
+            self.bytes_saved + other.bytes_saved,
         )
 
 
@@ -77,7 +79,20 @@ class Slots:
     """A worker's two vectors in a store: what it reads and what it pushes."""
 
     parameters: Tensor
-    gradients: Tensor
+    gradients: Tensor  # bytes (uint8) when they are compressed
+
+    @classmethod
+    def new(
+        cls,
+        numel: int,
+        dtype: torch.dtype,
+        push_bytes: int | None = None,
+        device: torch.device | None = None,
+    ) -> "Slots":
+        size, kind = (numel, dtype) if push_bytes is None else (push_bytes, torch.uint8)
+        return cls(
+            torch.zeros(numel, dtype=dtype, device=device), torch.zeros(size, dtype=kind, device=device)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +105,9 @@ class Pulled:
 class ParameterStore(Protocol):
     """A worker's end of a parameter server: join, then pull and push in turn, then leave."""
 
-    def open(self, numel: int, dtype: torch.dtype) -> Slots: ...
+    def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
+        """With `push_bytes`, what is pushed is so many bytes instead of a vector like the parameters."""
+        ...
 
     def join(self, clock: Clock) -> None:
         """Take part, with `clock` gradients behind us, and ask for parameters."""

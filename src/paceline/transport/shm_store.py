@@ -28,10 +28,12 @@ def store_world(num_workers: int) -> SharedWorld:
     return SharedWorld(parties=num_workers + 1, semaphores_each=SEMAPHORES, words_each=WORDS)
 
 
-def _slots(world: SharedWorld, numel: int, dtype: torch.dtype) -> list[Slots]:
+def _slots(world: SharedWorld, numel: int, dtype: torch.dtype, push_bytes: int | None) -> list[Slots]:
     workers = world.parties - 1
-    vectors = world.map_vectors(2 * workers, numel, dtype)
-    return [Slots(vectors[2 * r], vectors[2 * r + 1]) for r in range(workers)]
+    parameters = world.map_vectors(workers, numel, dtype)
+    size, kind = (numel, dtype) if push_bytes is None else (push_bytes, torch.uint8)
+    pushed = world.map_vectors(workers, size, kind)
+    return [Slots(*own) for own in zip(parameters, pushed, strict=True)]
 
 
 class ShmStore:
@@ -44,11 +46,11 @@ class ShmStore:
         self._clock = clock
         self._timeout_s = timeout_s
         self._words = world.words[rank]
-        self._payload_bytes = 0
+        self._push_bytes, self._pull_bytes = 0, 0
 
-    def open(self, numel: int, dtype: torch.dtype) -> Slots:
-        slots = _slots(self._world, numel, dtype)[self._rank]
-        self._payload_bytes = slots.gradients.nbytes
+    def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
+        slots = _slots(self._world, numel, dtype, push_bytes)[self._rank]
+        self._push_bytes, self._pull_bytes = slots.gradients.nbytes, slots.parameters.nbytes
         return slots
 
     def join(self, clock: StepClock) -> None:
@@ -62,11 +64,11 @@ class ShmStore:
         version, position = Version(int(self._words[_VERSION])), int(self._words[_POSITION])
         if position == _NOTHING_LEFT:
             return Pulled(version, None, Traffic(0, 0, wait_ns))
-        return Pulled(version, position, Traffic(0, self._payload_bytes, wait_ns))
+        return Pulled(version, position, Traffic(0, self._pull_bytes, wait_ns))
 
     def push(self, *, wants_stop: bool) -> Traffic:
         self._ask(Request.PUSH_AND_STOP if wants_stop else Request.PUSH)
-        return Traffic(self._payload_bytes, 0, 0)
+        return Traffic(self._push_bytes, 0, 0)
 
     def leave(self) -> None:
         self._ask(Request.LEAVE)
@@ -82,10 +84,12 @@ class ShmStore:
 class ShmStoreHost:
     """The server's end: takes requests one at a time until every worker has left."""
 
-    def __init__(self, world: SharedWorld, *, numel: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, world: SharedWorld, *, numel: int, dtype: torch.dtype, push_bytes: int | None = None
+    ) -> None:
         self._world = world
         self._num_workers = world.parties - 1
-        self._numel, self._dtype = numel, dtype
+        self._numel, self._dtype, self._push_bytes = numel, dtype, push_bytes
         self._slots = self._new_slots()
         self._next = 0
 
@@ -105,7 +109,7 @@ class ShmStoreHost:
             left += (request is Request.LEAVE) + sum(a.position is None for a in answers)
 
     def _new_slots(self) -> list[Slots]:
-        return _slots(self._world, self._numel, self._dtype)
+        return _slots(self._world, self._numel, self._dtype, self._push_bytes)
 
     def _find_request(self) -> Rank:
         """The next worker with an open request, taken in turn so that nobody starves."""

@@ -40,10 +40,6 @@ def refuse_plaintext_beyond_loopback(host: str, tls: ssl.SSLContext | None) -> N
         )
 
 
-def _new_slots(numel: int, dtype: torch.dtype) -> Slots:
-    return Slots(torch.zeros(numel, dtype=dtype), torch.zeros(numel, dtype=dtype))
-
-
 class TcpStore:
     """A worker's end."""
 
@@ -63,8 +59,8 @@ class TcpStore:
         self._connection: socket.socket | None = None
         self._slots: Slots | None = None
 
-    def open(self, numel: int, dtype: torch.dtype) -> Slots:
-        self._slots = _new_slots(numel, dtype)
+    def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
+        self._slots = Slots.new(numel, dtype, push_bytes)
         try:
             self._connection = self._connect(self._slots.gradients.nbytes)
         except OSError as error:
@@ -155,12 +151,13 @@ class TcpStoreHost:
         dtype: torch.dtype,
         token: bytes,
         timeout_s: float,
+        push_bytes: int | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         refuse_plaintext_beyond_loopback(listener.getsockname()[0], tls)
         self._listener, self._token, self._tls = listener, token, tls
         self._num_workers, self._timeout_s = num_workers, timeout_s
-        self._slots = [_new_slots(numel, dtype) for _ in range(num_workers)]
+        self._slots = [Slots.new(numel, dtype, push_bytes) for _ in range(num_workers)]
         self._talks: list[threading.Thread] = []
         self._requests: queue.SimpleQueue[_Asked | PeerLostError] = queue.SimpleQueue()
         self._answers: list[queue.SimpleQueue[Answer]] = [queue.SimpleQueue() for _ in range(num_workers)]

@@ -107,6 +107,7 @@ class Worker:
                     traffic.bytes_in,
                     outcome.version,
                     outcome.synced,
+                    traffic.bytes_saved,
                 )
             )
         self.control.finished_step(step + 1, loss)

@@ -17,6 +17,7 @@ from itertools import groupby
 import torch
 
 from paceline.clock import SystemClock
+from paceline.compression.push import Pusher, push_format
 from paceline.errors import PacelineError
 from paceline.events.log import MemoryLog
 from paceline.events.read import History
@@ -76,6 +77,11 @@ def replay(
                 "and no log says which",
                 "to prove a synchronous run bit by bit, make it with --mode ssgd --transport shm",
             )
+        if channel is Channel.TORCH and plan.compress is not None:
+            raise PacelineError(
+                f"ddp compressed to {plan.compress.codec} by torch's own code, which only torch can repeat",
+                "to prove a compressed run bit by bit, make it with --mode ssgd",
+            )
         if channel is Channel.TORCH:  # of two numbers there is one sum: ddp computes what ssgd computes
             plan = dataclasses.replace(plan, mode="ssgd")
     if channel is Channel.STORE:
@@ -89,7 +95,9 @@ class _Replay:
         self._plan, self._recorded, self._on_update = plan, recorded, on_update
         # A gradient that arrives, or is discarded, changes nothing.
         self._rows = [row for row in history.server if row.op in ("read", "apply")]
-        self._applied = {(row.rank, row.step) for row in history.server if row.op == "apply"}
+        # An error memory also remembers what was pushed and then discarded.
+        decisive = ("apply",) if plan.compress is None else ("apply", "discard")
+        self._counted = {(row.rank, row.step) for row in history.server if row.op in decisive}
         # Of a worker that was killed, the last rows may be missing; what it pushed is known all the same.
         self._losses = {(rank, r.step): r.loss for rank, rows in history.steps.items() for r in rows}
         task, cpu, clock = build_task(plan), torch.device("cpu"), SystemClock()
@@ -110,7 +118,12 @@ class _Replay:
         links = Links(rank=rank, world_size=self._plan.num_workers, clock=self._clock, store=store)
         strategy: Strategy = strategy_class(self._plan.mode)(self._plan, links)
         strategy.prepare(replica, Clock(0))
-        return ScriptedWorker(replica, strategy, store, self._source)
+        arena = replica.arena
+        shape = push_format(self._plan, arena.layout, rank)
+        pusher = None
+        if shape is not None:
+            pusher = Pusher(shape, arena.gradients, arena.layout.buffers_start, self._plan, self._clock)
+        return ScriptedWorker(replica, strategy, store, self._source, pusher)
 
     def run(self) -> Verdict:
         for (op, version), group in groupby(self._rows, key=lambda r: (r.op, r.version)):
@@ -131,7 +144,7 @@ class _Replay:
             if (row.rank, row.step) in self._restarts:
                 self._workers[row.rank] = self._new_worker(Rank(row.rank))
             self._server.answer(Rank(row.rank), Step(row.step), row.position)
-            if (row.rank, row.step) not in self._applied:
+            if (row.rank, row.step) not in self._counted:
                 continue  # the worker stopped before it finished this step
             parted = self._work(row)
             if parted is not None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from paceline.checkpoints.nested import join, split
 from paceline.checkpoints.store import Snapshot
 from paceline.clock import Clock
+from paceline.errors import PacelineError
 from paceline.plan.plan import Plan
 from paceline.tasks.optim import Adam, Sgd, build_optimizer
 from paceline.tasks.port import Optimizer, Task
@@ -38,7 +39,7 @@ class Replica:
     def update(self, rate_factor: float = 1.0) -> int:
         """One optimizer step, at this multiple of its rate; how long it took in nanoseconds."""
         started_ns = self._clock.now_ns()
-        if self._plan.clip_norm is not None:
+        if self._plan.clip_norm is not None and not self._plan.has_momentum_in_codec:
             self._clip(self._plan.clip_norm)
         if rate_factor == 1.0:
             self.optimizer.step()
@@ -86,6 +87,8 @@ class Replica:
             optimizer = build_optimizer(
                 choice.name, self._parameters, lr=choice.lr, weight_decay=choice.weight_decay
             )
+        if plan.has_momentum_in_codec:
+            _refuse_momentum(optimizer)
         for group in optimizer.param_groups:
             rate = group["lr"] if plan.lr is None or plan.optimizer is not None else plan.lr
             group["lr"] = rate * plan.lr_scale
@@ -97,6 +100,15 @@ class Replica:
         norm = float(torch.linalg.vector_norm(norms))
         if norm > limit:
             torch._foreach_mul_(gradients, limit / norm)
+
+
+def _refuse_momentum(optimizer: Optimizer) -> None:
+    """Plain SGD says that its momentum is 0; Adam and the like do not say so."""
+    if any(group.get("momentum") != 0.0 for group in optimizer.param_groups):
+        raise PacelineError(
+            f"dgc keeps the momentum itself, but the task's {type(optimizer).__name__} has its own",
+            "use --optimizer sgd",
+        )
 
 
 def _collect_tensors(prefix: str, value: object, found: dict[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline.compression.push import Pusher
 from paceline.ids import Clock, Rank, Step, Version
 from paceline.strategies.port import Begun, Strategy
 from paceline.sync.assignment import Share
@@ -28,10 +29,10 @@ class ScriptedStore:
         self.next: Pulled | None = None  # what the coming pull is answered with
         self.has_pushed = False
 
-    def open(self, numel: int, dtype: torch.dtype) -> Slots:
-        slots = Slots(torch.zeros(numel, dtype=dtype), torch.zeros(numel, dtype=dtype))
-        self._handler.attach(self._rank, slots)
-        return slots
+    def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
+        self.slots = Slots.new(numel, dtype, push_bytes)
+        self._handler.attach(self._rank, self.slots)
+        return self.slots
 
     def join(self, clock: Clock) -> None: ...
 
@@ -55,11 +56,15 @@ class ScriptedWorker:
     strategy: Strategy
     store: ScriptedStore
     source: GradientSource
+    pusher: Pusher | None  # where gradients are compressed; its memory is the worker's
 
     def compute(self, step: Step, share: Share) -> Iterator[tuple[Step, float]]:
         """Leave the share's gradient where it is pushed; the step and its loss."""
         yield step, self.source.compute(self.replica, share)
-        self.replica.arena.buffers_to_gradients()
+        arena = self.replica.arena
+        arena.buffers_to_gradients()
+        if self.pusher is not None:
+            self.pusher.fill(self.store.slots.gradients, arena.gradients)
 
     def work_until_push(self, first: Step, version: int, position: int) -> Iterator[tuple[Step, float]]:
         """Do what was handed out, from this step on; each step and its loss, as they come."""

@@ -14,6 +14,7 @@ import torch
 
 from paceline.checkpoints.store import Snapshot
 from paceline.clock import Clock
+from paceline.compression.push import push_format
 from paceline.events.log import Log
 from paceline.events.schema import ServerRow
 from paceline.ids import Clock as StepClock
@@ -51,6 +52,8 @@ class ParameterServer:
         self._read: dict[Rank, tuple[Version, int]] = {}  # what each worker last read, and when
         self._combining = combining_of(plan, replica.arena.layout)
         self._mean = torch.empty(0)
+        self._format = push_format(plan, replica.arena.layout, Rank(0))  # None: nothing is compressed
+        self._decoded: dict[Rank, torch.Tensor] = {}  # each worker's last push, when they are
         self.on_applied: Callable[[], None] = lambda: None  # told after updates, before answers
 
     def attach(self, rank: Rank, slots: Slots) -> None:
@@ -159,7 +162,7 @@ class ParameterServer:
 
     def _combined(self, group: tuple[Held, ...]) -> torch.Tensor:
         """The gradient to apply: the batch-weighted mean over the group, or what the plan takes instead."""
-        pushed = [self._slots[held.rank].gradients for held in group]
+        pushed = [self._pushed(held.rank) for held in group]
         end = self.replica.arena.layout.buffers_start
         for held, vector in zip(group, pushed, strict=True):
             weight = self._weights[self._doing[held.rank] % self._plan.num_workers]
@@ -175,6 +178,15 @@ class ParameterServer:
         for vector in pushed[2:]:
             self._mean.add_(vector)
         return self._mean.div_(len(pushed))
+
+    def _pushed(self, rank: Rank) -> torch.Tensor:
+        slot = self._slots[rank].gradients
+        if self._format is None:
+            return slot
+        if rank not in self._decoded:
+            self._decoded[rank] = torch.zeros_like(self.replica.arena.state)
+        self._format.read(slot, self._decoded[rank])
+        return self._decoded[rank]
 
     def answer(self, rank: Rank, step: Step, position: int) -> Answer:
         """Give this worker the parameters, to do this share of the work with."""

@@ -43,6 +43,7 @@ class VirtualRun:
 
     history: History
     replicas: dict[int, Replica] = field(default_factory=dict)  # by rank
+    strategies: dict[int, Strategy] = field(default_factory=dict)  # by rank
     server: Replica | None = None
     errors: list[BaseException | None] = field(default_factory=list)
     ended_s: dict[int, float] = field(default_factory=dict)  # by rank
@@ -161,6 +162,7 @@ class Cluster:
         replica = self._run.replicas[rank] = self._new_replica()
         strategy: Strategy = self._kind(self._plan, self._links(rank))
         log = self._worker_log(rank)
+        self._run.strategies[rank] = strategy
         return Worker(
             plan=self._plan,
             rank=rank,

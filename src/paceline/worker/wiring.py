@@ -13,6 +13,7 @@ import torch
 
 from paceline.checkpoints.store import read_snapshot
 from paceline.clock import Clock, SystemClock
+from paceline.compression.push import push_format
 from paceline.errors import ConfigError, Problem
 from paceline.events.log import EventLog
 from paceline.ids import Clock as StepClock
@@ -207,9 +208,11 @@ def _host(seat: Seat, replica: Replica) -> ShmStoreHost | TcpStoreHost:
     if seat.plan.transport is Transport.CUDA_IPC:
         assert seat.world is not None, "the launcher makes the shared words"
         return CudaStoreHost(seat.world, numel=layout.numel, dtype=layout.dtype, device=state.device)
+    shape = push_format(seat.plan, layout, Rank(0))
+    push_bytes = None if shape is None else shape.slot_bytes
     if seat.plan.transport is Transport.SHM:
         assert seat.world is not None, "the launcher makes the shared memory"
-        return ShmStoreHost(seat.world, numel=layout.numel, dtype=layout.dtype)
+        return ShmStoreHost(seat.world, numel=layout.numel, dtype=layout.dtype, push_bytes=push_bytes)
     assert seat.listener is not None, "the launcher opens the store's port"
     return TcpStoreHost(
         seat.listener,
@@ -218,4 +221,5 @@ def _host(seat: Seat, replica: Replica) -> ShmStoreHost | TcpStoreHost:
         dtype=layout.dtype,
         token=seat.token,
         timeout_s=seat.plan.timeout_s,
+        push_bytes=push_bytes,
     )

@@ -1,0 +1,1 @@
+"""How fewer bytes travel: codecs, error memories, and means made of them."""

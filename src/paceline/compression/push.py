@@ -1,0 +1,66 @@
+"""How does a compressed gradient lie in a worker's slot of a parameter server?
+
+First, as they are, the numbers that must stay exact (buffers and tail), so
+that they start where a number may start; then the payload. The worker keeps
+the error memory; the server only decodes, and answers with full parameters.
+"""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from paceline.clock import Clock
+from paceline.compression.build import coder_of
+from paceline.compression.coder import as_bytes
+from paceline.compression.memory import memory_of
+from paceline.compression.stopwatch import Stopwatch
+from paceline.ids import Rank
+from paceline.plan.plan import Compression, Plan
+from paceline.transport.arena import Layout
+from paceline.transport.ports import Traffic
+
+
+class PushFormat:
+    """What both sides know: where what lies, and how long it is."""
+
+    def __init__(self, compress: Compression, layout: Layout, *, seed: int, rank: Rank) -> None:
+        self.coder = coder_of(compress, seed=seed, rank=rank)
+        self._end, self._dtype, self._numel = layout.buffers_start, layout.dtype, layout.numel
+        self._exact_bytes = (layout.numel - layout.buffers_start) * layout.dtype.itemsize
+        self.slot_bytes = self._exact_bytes + self.coder.payload_bytes(layout.buffers_start, layout.dtype)
+        self.saved_bytes = layout.numel * layout.dtype.itemsize - self.slot_bytes
+
+    def write(self, slot: Tensor, payload: Tensor, exact: Tensor) -> None:
+        slot[: self._exact_bytes] = as_bytes(exact)
+        slot[self._exact_bytes :] = payload
+
+    def read(self, slot: Tensor, gradients: Tensor) -> None:
+        """Decode a slot into a vector of the layout."""
+        gradients[: self._end] = self.coder.decode(slot[self._exact_bytes :], self._end, self._dtype)
+        gradients[self._end :] = slot[: self._exact_bytes].view(self._dtype)
+
+
+def push_format(plan: Plan, layout: Layout, rank: Rank) -> PushFormat | None:
+    """None: gradients are pushed as they are."""
+    return None if plan.compress is None else PushFormat(plan.compress, layout, seed=plan.seed, rank=rank)
+
+
+class Pusher:
+    """A worker's side: its memory, and how many messages it has sent."""
+
+    def __init__(self, shape: PushFormat, gradients: Tensor, end: int, plan: Plan, clock: Clock) -> None:
+        assert plan.compress is not None, "whoever compresses knows how"
+        self._format, self._end = shape, end
+        self._memory = memory_of(gradients[:end], error_feedback=plan.compress.error_feedback)
+        self._watch, self._sent = Stopwatch(clock), 0
+
+    def fill(self, slot: Tensor, gradients: Tensor) -> Traffic:
+        """Put the gradients into the slot; what coding took, and what it saves."""
+        with self._watch:
+            wanted = self._memory.corrected(gradients[: self._end])
+            payload = self._format.coder.encode(wanted, self._sent)
+            if self._memory.remembers:
+                self._memory.sent(self._format.coder.decode(payload, self._end, gradients.dtype))
+            self._format.write(slot, payload, gradients[self._end :])
+        self._sent += 1
+        return replace(self._watch.traffic(), bytes_saved=self._format.saved_bytes)

@@ -1,0 +1,81 @@
+"""Which ways of compressing exist, and what does `topk:0.01` mean?
+
+Said without importing torch; the code is in the room `compression`. See
+docs/concepts/compression.md.
+"""
+
+import math
+from dataclasses import dataclass
+
+from paceline.config.nearest import did_you_mean
+from paceline.config.values import shown
+from paceline.plan.plan import Codec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecInfo:
+    summary: str
+    amount: str = ""  # what the number after the colon is; "": there is none
+    default: float | None = None  # the amount when none is written
+    is_rank: bool = False  # a whole number from 1 on; otherwise a part, at most 1
+    has_memory: bool = True  # error feedback, unless the user says otherwise
+
+
+CODECS: dict[Codec, CodecInfo] = {
+    Codec.FP32: CodecInfo(summary="4 bytes each, for float64 runs", has_memory=False),
+    Codec.FP16: CodecInfo(summary="2 bytes each, up to 65504", has_memory=False),
+    Codec.BF16: CodecInfo(summary="2 bytes each, 8 bits of precision", has_memory=False),
+    Codec.INT8: CodecInfo(summary="1 byte each, a scale for every 256"),
+    Codec.SIGN: CodecInfo(summary="1 bit each, a scale for every 256"),
+    Codec.TOPK: CodecInfo(summary="only the largest, with their places", amount="part", default=0.01),
+    Codec.DGC: CodecInfo(
+        summary="only the largest of accumulated momentum (Deep Gradient Compression)",
+        amount="part",
+        default=0.01,
+    ),
+    Codec.POWERSGD: CodecInfo(
+        summary="matrices as products of two thin ones", amount="rank", default=2.0, is_rank=True
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """Why a text names no compression."""
+
+    what: str
+    hint: str
+
+
+def read_compression(text: str) -> tuple[Codec, float | None] | Unusable:
+    """`int8`, `topk:0.01`: the codec, and its amount where it takes one."""
+    name, colon, amount = text.strip().lower().partition(":")
+    if name not in set(Codec):
+        known = f"compress takes {', '.join(CODECS)}"
+        return Unusable(f"there is no compression {shown(name)}", did_you_mean(name, CODECS, otherwise=known))
+    codec = Codec(name)
+    info = CODECS[codec]
+    if not colon:
+        return codec, info.default
+    if not info.amount:
+        return Unusable(f"compress is {shown(text)}, but {name} takes no amount", f"write {name}")
+    number = _number(amount)
+    fits = number >= 1 and number.is_integer() if info.is_rank else 0 < number <= 1
+    if not fits:
+        must = "a whole number, 1 or more" if info.is_rank else "more than 0 and at most 1"
+        what = f"compress is {shown(text)}, but the {info.amount} of {name} must be {must}"
+        return Unusable(what, f"write for example {name}:{info.default:g}")
+    return codec, number
+
+
+def in_words(codec: Codec, amount: float | None) -> str:
+    return codec.value if amount is None else f"{codec.value}:{amount:g}"
+
+
+def _number(text: str) -> float:
+    """NaN, which fits nowhere, for what is not a finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
