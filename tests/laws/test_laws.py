@@ -33,6 +33,7 @@ def test_there_are_the_laws_that_were_promised() -> None:
         *(f"L{n}" for n in range(1, 8)),
         "L9",
         *(f"H{n}" for n in range(1, 6)),
+        *(f"G{n}" for n in range(1, 6)),
     ]
     ids = {case.id.split(".")[0] for case in ALL}
     assert set(promised) <= ids
@@ -59,6 +60,9 @@ BROKEN = [
     ("OffByOne", "ssp", {"P1", "P3", "U6.ssp"}, {"P4", "P5", "U2.ssp", "U3.ssp"}),
     ("DeafToAggregate", "ssgd", {"R2.ssgd", "R4.ssgd"}, {"R1.ssgd", "R6.ssgd", "U2.ssgd", "U4.ssgd", "S1"}),
     ("LostUpdate", "asgd", {"U2.asgd", "U3.asgd", "A1", "A4"}, {"A2", "A3", "A5", "A6"}),
+    ("EqualVoices", "gossip", {"G1", "G4", "G6.gossip"}, {"U1.gossip", "U3.gossip", "G3", "G9"}),
+    ("StopsWhenHeard", "gossip", {"G9"}, {"U3.gossip", "G1", "G2", "G3", "G4", "G6.gossip"}),
+    ("UnorderedLocks", "adpsgd", {"G5"}, {"U1.adpsgd", "U7.adpsgd", "G6.adpsgd", "G8"}),
 ]
 
 

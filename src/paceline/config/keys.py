@@ -89,7 +89,7 @@ _ROWS = (
     ),
     Key(
         name="mode",
-        help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, localsgd, or module:Class.",
+        help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, localsgd, gossip, or module:Class.",
         kind=Kind.TEXT,
         default="ssgd",
         example="ssgd",
@@ -289,6 +289,23 @@ _ROWS = (
         kind=Kind.YES_NO,
         default="no",
         example="yes",
+    ),
+    Key(
+        name="gossip",
+        help="gossip: mix with the neighbours, then update (dpsgd); update, then mix (diffusion); update, "
+        "then send parts along directed edges (push-sum).",
+        kind=Kind.CHOICE,
+        default="dpsgd",
+        example="push-sum",
+        choices=("dpsgd", "diffusion", "push-sum"),
+    ),
+    Key(
+        name="topology",
+        help="gossip, adpsgd: who is whose neighbour; exponential is directed and for push-sum only.",
+        kind=Kind.CHOICE,
+        default="ring (exponential for push-sum)",
+        example="hypercube",
+        choices=("ring", "torus", "hypercube", "star", "complete", "exponential"),
     ),
     Key(
         name="straggler",

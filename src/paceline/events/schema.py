@@ -34,8 +34,10 @@ class StepRow(NamedTuple):
     samples: int
     bytes_out: int
     bytes_in: int
-    version: int  # of the parameters the gradient was computed on (stores only)
+    version: int  # of the parameters the gradient was computed on (stores); exchanges before (peers)
     synced: bool  # all replicas hold the same bits after this step
+    peer: int | None = None  # whom this worker then averaged with (peers only)
+    exchange: int | None = None  # the number of that exchange in the order of all, from 1 (peers only)
 
 
 class ServerRow(NamedTuple):

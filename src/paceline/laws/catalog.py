@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from paceline.laws import (
     asynchronous,
     bounded,
+    gossip,
     harness,
     local,
     outer,
+    pairs,
     performance,
     processes,
     robust,
@@ -28,6 +30,8 @@ LAWS: tuple[Law, ...] = (
     *outer.LAWS,
     *robust.LAWS,
     *harness.LAWS,
+    *gossip.LAWS,
+    *pairs.LAWS,
     *performance.LAWS,
     *processes.LAWS,
 )

@@ -17,7 +17,8 @@ from paceline.worker.virtual import WorkerGoneError, run_virtual
 from paceline.worker.wiring import channel_of
 
 ALL = ("single", "ssgd", "ps", "asgd", "ssp", "localsgd", "diloco")
-TOGETHER = ("ssgd", "ps", "ssp", "localsgd", "diloco")  # modes whose result does not depend on speeds
+NEAR = ("gossip", "adpsgd")  # a gradient reaches all by mixing, rounded on its way: not U2, but G6
+TOGETHER = ("ssgd", "ps", "ssp", "localsgd", "diloco", "gossip")  # the result does not depend on speeds
 TIMEOUT_S = 5.0
 
 
@@ -93,7 +94,7 @@ def u5_nobody_waits_longer_than_the_timeout(lab: Lab) -> Finding:
     odd = [e for e in done.errors if not isinstance(e, PeerLostError | WorkerGoneError | None)]
     busy_until = {r: rows[-1].start_ns / 1e9 + PACE_S for r, rows in done.history.steps.items()}
     waited = max(done.ended_s[rank] - busy_until[rank] for rank in done.ended_s)
-    ok = not odd and waited <= TIMEOUT_S + PACE_S
+    ok = not odd and waited <= TIMEOUT_S + PACE_S + 1e-9
     return Finding(ok, f"longest wait {waited:.2f} s, timeout {TIMEOUT_S:g} s; unexpected errors: {odd}")
 
 
@@ -120,7 +121,7 @@ LAWS = (
     Law(
         "U1",
         "the same seed and schedule give the same bits, also when the log is replayed",
-        ALL,
+        ALL + NEAR,
         u1_same_schedule_same_bits,
         per_mode=True,
     ),
@@ -134,21 +135,21 @@ LAWS = (
     Law(
         "U3",
         "one worker computes what torch's own optimizer computes, bit by bit",
-        ALL,
+        ALL + NEAR,
         u3_alone_it_is_the_optimizer,
         per_mode=True,
     ),
     Law(
         "U4",
         "after each sync all replicas hold the same bits, buffers included",
-        ("ssgd", "ps", "localsgd", "diloco"),
+        ("ssgd", "ps", "localsgd", "diloco", "gossip"),
         u4_after_a_sync_all_replicas_are_equal,
         per_mode=True,
     ),
     Law(
         "U5",
         "when a worker falls silent, nobody waits longer than the timeout",
-        ("ssgd", "ps", "asgd", "ssp", "localsgd", "diloco"),
+        ("ssgd", "ps", "asgd", "ssp", "localsgd", "diloco", *NEAR),
         u5_nobody_waits_longer_than_the_timeout,
         per_mode=True,
     ),
@@ -162,7 +163,7 @@ LAWS = (
     Law(
         "U7",
         "a wish to stop ends all workers at a common point, with no share left out",
-        ALL,
+        ALL + NEAR,
         u7_a_wish_to_stop_ends_all_at_one_point,
         per_mode=True,
     ),

@@ -10,7 +10,16 @@ from typing import TypedDict
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.plan.catalog import MODE_ALIASES, MODES, TRANSPORTS, Channel, Mode
-from paceline.plan.plan import AsgdVariant, Device, Launcher, OptimizerChoice, StrategyOptions, Transport
+from paceline.plan.plan import (
+    AsgdVariant,
+    Device,
+    GossipVariant,
+    Launcher,
+    OptimizerChoice,
+    StrategyOptions,
+    Transport,
+)
+from paceline.sync.topology import Topology
 
 DEFAULT_TASK = "xor"
 DEFAULT_MODE = "ssgd"
@@ -52,6 +61,12 @@ def averages_unweighted(mode: Mode | None) -> bool:
     return mode is not None and mode.channel is Channel.TORCH
 
 
+def needs_shm(config: TrainConfig) -> bool:
+    """Vectors that other processes may change at any moment lie in shared memory, and only there."""
+    mode = mode_of(config)
+    return mode is not None and mode.channel is Channel.PEERS and not is_virtual(config)
+
+
 def num_workers_of(config: TrainConfig) -> int:
     if config.num_workers is not None:
         return config.num_workers
@@ -61,8 +76,8 @@ def num_workers_of(config: TrainConfig) -> int:
 def device_of(config: TrainConfig, facts: Facts) -> Device:
     if config.device in (Device.CPU, Device.CUDA):
         return Device(config.device)
-    # Shared memory holds tensors of the CPU only: whoever asks for it asks for the CPU.
-    wants_cpu = config.transport == Transport.SHM
+    # Shared memory holds tensors of the CPU only: whoever asks for it, or needs it, asks for the CPU.
+    wants_cpu = config.transport == Transport.SHM or needs_shm(config)
     return Device.CUDA if facts.cuda_devices > 0 and not wants_cpu else Device.CPU
 
 
@@ -146,6 +161,8 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
         fragments=config.fragments or 1,
         sync_delay=config.sync_delay or 0,
         mixing=config.mixing or 0.0,
+        gossip=gossip_of(config),
+        topology=topology_of(config),
     )
 
 
@@ -153,6 +170,17 @@ def aggregate_of(config: TrainConfig) -> str:
     """A built-in way in lower case; `module:function` as it was written."""
     written = config.aggregate or "mean"
     return written if ":" in written else written.lower()
+
+
+def gossip_of(config: TrainConfig) -> GossipVariant:
+    said = config.gossip
+    return GossipVariant(said) if said in tuple(GossipVariant) else GossipVariant.DPSGD
+
+
+def topology_of(config: TrainConfig) -> Topology:
+    if config.topology in tuple(Topology):
+        return Topology(config.topology)
+    return Topology.EXPONENTIAL if gossip_of(config) is GossipVariant.PUSH_SUM else Topology.RING
 
 
 def _asgd_options_of(config: TrainConfig) -> _AsgdOptions:

@@ -6,8 +6,9 @@
 from collections.abc import Iterator
 
 from paceline.plan.byzantine_in_words import about_bad_workers
-from paceline.plan.plan import AsgdVariant, Device, Launcher, Plan
+from paceline.plan.plan import AsgdVariant, Device, GossipVariant, Launcher, Plan
 from paceline.plan.stragglers_in_words import persistent_stragglers
+from paceline.sync.topology import Topology, rounds_to_all
 
 _WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps"})
 _ADAM_LIKE = frozenset({"adam", "adamw"})
@@ -15,7 +16,7 @@ _ADAM_LIKE = frozenset({"adam", "adamw"})
 
 def is_unbounded(plan: Plan) -> bool:
     """Does nobody ever wait for another worker?"""
-    return plan.mode == "asgd" or (plan.mode == "ssp" and plan.strategy.staleness is None)
+    return plan.mode in ("asgd", "adpsgd") or (plan.mode == "ssp" and plan.strategy.staleness is None)
 
 
 def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
@@ -23,6 +24,7 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
     if plan.num_workers > 1:
         found += [*_about_stragglers(plan), *_about_staleness(plan), *_about_local_steps(plan)]
         found += about_bad_workers(plan)
+        found += _about_neighbours(plan)
     elif plan.mode != "single":
         found.append("with one worker every mode is plain sequential training")
     return found
@@ -61,6 +63,17 @@ def _about_stragglers(plan: Plan) -> Iterator[str]:
             f" {knob} is; it helps against passing delays. Against a lasting one use asgd,"
             " or a smaller batch_size for the slow worker"
         )
+    elif plan.mode == "gossip":
+        yield (
+            f"{who} always slow: gossip then has the same long-run rate as ssgd, N / t_max: neighbours wait"
+            " at every step, and their neighbours for them. It helps against passing delays; against a"
+            " lasting one use adpsgd or asgd"
+        )
+    elif plan.mode == "adpsgd":
+        yield (
+            f"{who} always slow: the others go on without waiting, and its gradients are computed on"
+            " parameters that neighbours have averaged with since"
+        )
     elif plan.mode in ("asgd", "ssp"):
         yield f"{who} always slow: the others go on without waiting, and its gradients arrive stale"
 
@@ -79,7 +92,7 @@ def _about_staleness(plan: Plan) -> Iterator[str]:
                 f" parameters, staleness is at most (2*{bound}+1)*(N-1) = {(2 * bound + 1) * others}"
             )
     yield from _about_variants(plan)
-    if is_unbounded(plan):
+    if is_unbounded(plan) and plan.mode != "adpsgd":
         yield f"mean staleness tends to N-1 = {others}, whatever the workers' speeds"
     name = plan.optimizer.name if plan.optimizer is not None else None
     if plan.mode in ("asgd", "ssp") and name in ("momentum", "nesterov"):
@@ -120,3 +133,23 @@ def _about_local_steps(plan: Plan) -> Iterator[str]:
     stateful = plan.optimizer is None or plan.optimizer.name != "sgd"
     if stateful and not plan.strategy.average_optimizer_state:
         yield "the optimizer's own state, if it has one, stays local; average_optimizer_state averages it too"
+
+
+def _about_neighbours(plan: Plan) -> Iterator[str]:
+    if plan.mode not in ("gossip", "adpsgd"):
+        return
+    yield "workers differ during the run; after the last step their exact mean is the model of all"
+    options = plan.strategy
+    if plan.mode == "gossip":
+        rounds = rounds_to_all(options.topology, plan.num_workers)
+        yield (
+            f"news of a worker, and a wish to stop, reach all others after {rounds}"
+            f" step{'s' * (rounds != 1)} on this graph ({options.topology.value})"
+        )
+        if options.topology is Topology.COMPLETE and options.gossip is GossipVariant.DPSGD:
+            yield (
+                "dpsgd on a complete graph is not ssgd: each gradient is computed before the mixing;"
+                " --gossip diffusion is ssgd there"
+            )
+    if plan.optimizer is None or plan.optimizer.name != "sgd":
+        yield "the optimizer's own state, if it has one, stays local"

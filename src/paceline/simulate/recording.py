@@ -168,6 +168,12 @@ def _refuse_what_cannot_be_read(history: Log, plan: Plan) -> None:
             f"mode {plan.mode} of run {plan.run} is a class of your own, so its waiting cannot be told apart",
             "record the same work under a built-in mode:  paceline train --mode ssgd",
         )
+    if plan.mode in ("gossip", "adpsgd"):
+        raise PacelineError(
+            f"run {plan.run} used {plan.mode}, whose workers agree with a few others at a time, so what an"
+            " exchange of all costs is not in its log",
+            "record the same work under another mode:  paceline train --mode ssgd",
+        )
     if MODES[plan.mode].channel is Channel.TORCH:
         raise PacelineError(
             f"run {plan.run} used ddp, which hides waiting for others in backward",

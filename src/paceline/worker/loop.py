@@ -102,6 +102,8 @@ class Worker:
                     traffic.bytes_in,
                     outcome.version,
                     outcome.synced,
+                    outcome.peer,
+                    outcome.exchange,
                 )
             )
         self.control.finished_step(step + 1, loss)

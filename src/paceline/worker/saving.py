@@ -1,7 +1,8 @@
 """When does a participant save itself, and what does it save?
 
-Workers of synchronous modes save after steps at which all replicas agree;
-behind a parameter server only the server saves, with the number of each
+Workers of synchronous modes save after steps at which all replicas agree, or at
+least have all heard the same from each other; workers that never meet save when
+all is over; behind a parameter server only the server saves, with the number of each
 worker's gradients it has applied. Either way the snapshot names the next step
 of every worker, so a resumed run uses each sample exactly once.
 """
@@ -23,7 +24,7 @@ class WorkerSaver:
     def __init__(
         self, plan: Plan, rank: int, replica: Replica, strategy: Strategy, *, root: Path, log: Log
     ) -> None:
-        self._every, self._total = plan.checkpoint_every, plan.steps
+        self._every, self._total, self._workers = plan.checkpoint_every, plan.steps, plan.num_workers
         self._who = f"worker-{rank}"
         self._replica, self._strategy, self._root, self._log = replica, strategy, root, log
         self.begin_at(Clock(0))
@@ -35,19 +36,29 @@ class WorkerSaver:
     def maybe_save(self, finished: Clock, outcome: Outcome) -> None:
         is_due = self._every > 0 and finished >= self._due
         is_last = outcome.stop or finished == self._total
-        if outcome.synced and (is_due or is_last):
+        if (outcome.synced or outcome.resumable) and (is_due or is_last):
             self._due = finished + self._every
             self.save(finished)
 
-    def save(self, finished: Clock) -> None:
+    def save(self, finished: Clock, *, number: int | None = None) -> None:
         self._log.flush()  # first: a checkpoint must never be ahead of the log
         snapshot = self._replica.snapshot()
         skeleton, tensors = split(self._strategy.snapshot(), "strategy")
         facts = {**snapshot.facts, "strategy": skeleton, "clock": finished}
-        folder = folder_at(self._root, finished)
+        folder = folder_at(self._root, finished if number is None else number)
         write_snapshot(folder, self._who, Snapshot({**snapshot.tensors, **tensors}, facts))
         self._log.write("checkpoint", path=folder.name, step=finished)
-        remove_old(self._root)
+        remove_old(self._root, participants=self._workers)
+
+
+class EndSaver(WorkerSaver):
+    """Workers that do not meet have a common point only at the end."""
+
+    def maybe_save(self, finished: Clock, outcome: Outcome) -> None: ...
+
+    def save_at_end(self, finished: Clock) -> None:
+        """Named by the shares done: workers differ in their steps, and all must find the same folder."""
+        self.save(finished, number=int(self._strategy.snapshot()["done"]))
 
 
 class NoSaver:
@@ -93,4 +104,4 @@ class ServerSaver:
         folder = folder_at(self._root, self._server.version)
         write_snapshot(folder, "server-0", self._server.snapshot())
         self._log.write("checkpoint", path=folder.name, step=self._server.version)
-        remove_old(self._root)
+        remove_old(self._root, participants=1)
