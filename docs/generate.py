@@ -48,6 +48,7 @@ _EXIT_CODES = {
 _CHANNELS = {
     "alone": "nobody",
     "collective": "everybody, by all-reduce",
+    "peers": "one neighbour at a time, by averaging two vectors",
     "torch": "everybody, by torch's own process group",
     "store": "a parameter server, by push and pull",
 }
@@ -192,7 +193,7 @@ def _fields(row: type) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     above = ""
     for line in map(str.strip, inspect.getsource(row).splitlines()):
-        field = re.fullmatch(r"(\w+): (\w+)(?: = \S+)?(?:  # (.*))?", line)
+        field = re.fullmatch(r"(\w+): ([\w |]+?)(?: = \S+)?(?:  # (.*))?", line)
         if field is not None:
             found.append((code(field[1]), field[2], field[3] or above))
         above = f"{above} {line[1:].strip()}".strip() if line.startswith("#") else ""
@@ -338,7 +339,10 @@ def _mode_row(mode: Mode) -> tuple[str, ...]:
     transports = ", ".join(code(t.value) for t in TRANSPORTS[mode.channel])
     own = ", ".join(code(name) for name in sorted(mode.options)) or "none"
     rate = "divided by N" if mode.sums_updates else "as given"
-    return code(mode.name), mode.summary, _CHANNELS[mode.channel.value], transports, own, rate
+    talks_to = (
+        "its neighbours; at the end everybody" if mode.name == "gossip" else _CHANNELS[mode.channel.value]
+    )
+    return code(mode.name), mode.summary, talks_to, transports, own, rate
 
 
 def _codec_row(codec: Codec) -> tuple[str, ...]:

@@ -11,12 +11,14 @@ from paceline.app.train import resumable, train
 from paceline.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import dumps
-from paceline.plan.plan import OptimizerChoice, Plan, StrategyOptions, Transport
+from paceline.plan.plan import GossipVariant, OptimizerChoice, Plan, StrategyOptions, Transport
+from paceline.sync.topology import Topology
 from paceline.worker.replay import replay
 
 STEPS = 60
 ADAM = OptimizerChoice(name="adam", lr=0.01)
 LOCKSTEP = StrategyOptions(staleness=0)
+PUSH_ON_A_STAR = StrategyOptions(gossip=GossipVariant.PUSH_SUM, topology=Topology.STAR)
 
 
 def stopped_and_resumed(plan: Plan, run_dir: Path, launcher: LocalLauncher) -> RealRun:
@@ -47,6 +49,8 @@ def plan_of(mode: str, **changes: object) -> Plan:
         plan_of("diloco", strategy=StrategyOptions(sync_every=4)),
         plan_of("ssp", strategy=LOCKSTEP),
         plan_of("ssp", strategy=LOCKSTEP, num_workers=3),
+        plan_of("gossip", num_workers=5, task_options={"batch_norm": True}),
+        plan_of("gossip", strategy=PUSH_ON_A_STAR, num_workers=3, batch_sizes=(2, 4, 3)),
     ],
     ids=lambda plan: f"{plan.mode}-{plan.transport.value}-{plan.num_workers}",
 )
@@ -69,6 +73,8 @@ def test_a_stopped_and_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(
         plan_of("ps"),
         plan_of("ssgd"),
         plan_of("localsgd"),
+        plan_of("gossip", num_workers=4),
+        plan_of("adpsgd", num_workers=3, task_options={"batch_norm": True}),
     ],
     ids=lambda plan: f"{plan.mode}-{plan.transport.value}-{plan.strategy.staleness}",
 )
@@ -91,6 +97,14 @@ def test_a_run_may_be_stopped_and_resumed_more_than_once(launcher: LocalLauncher
     assert last.positions() == list(range(plan.total_gradients))
     assert len(last.history.sessions) == 2
     assert replay(plan, last.history, last.sha256).is_equal
+
+
+@pytest.mark.parametrize("mode", ["gossip", "adpsgd"])
+def test_a_finished_run_that_is_resumed_keeps_its_model(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    done = real(small_plan(mode, num_workers=3), tmp_path, launcher)
+    assert resumed(tmp_path, launcher).sha256 == done.sha256
 
 
 def test_a_run_that_left_no_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_reading_a_damaged_snapshot_says_what_to_do(tmp_path: Path) -> None:
 def test_only_the_last_few_checkpoints_are_kept(tmp_path: Path) -> None:
     for clock in range(1, 8):
         write(tmp_path, clock)
-        remove_old(tmp_path)
+        remove_old(tmp_path, participants=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == [folder_at(tmp_path, n).name for n in (5, 6, 7)]
     assert KEPT == 3
 
@@ -97,10 +97,23 @@ def test_a_worker_that_is_one_checkpoint_ahead_removes_no_whole_one_that_is_need
     for clock in (1, 2, 3):
         write(tmp_path, clock)
     write_snapshot(folder_at(tmp_path, 4), "worker-0", snapshot(4))
-    remove_old(tmp_path)
+    remove_old(tmp_path, participants=2)
     found = newest_complete(tmp_path, 2)
     assert found is not None
     assert found.version == 3
+
+
+def test_a_worker_that_is_far_ahead_leaves_the_folders_that_others_will_complete(tmp_path: Path) -> None:
+    for clock in range(1, 9):  # neighbours that only wait for neighbours can be this far apart
+        write_snapshot(folder_at(tmp_path, clock), "worker-0", snapshot(clock))
+        remove_old(tmp_path, participants=2)
+    for clock in range(1, 6):
+        write_snapshot(folder_at(tmp_path, clock), "worker-1", snapshot(clock))
+        remove_old(tmp_path, participants=2)
+    found = newest_complete(tmp_path, 2)
+    assert found is not None
+    assert found.version == 5
+    assert not folder_at(tmp_path, 2).exists()
 
 
 def test_nothing_is_pickled_and_a_pickle_is_never_opened(tmp_path: Path) -> None:

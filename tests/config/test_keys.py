@@ -5,7 +5,8 @@ import dataclasses
 from paceline.config.keys import KEYS, Kind
 from paceline.config.train_config import TrainConfig
 from paceline.plan.catalog import OPTIMIZERS
-from paceline.plan.plan import Device, Dtype, EventDetail, Launcher, Transport
+from paceline.plan.plan import Device, Dtype, EventDetail, GossipVariant, Launcher, Transport
+from paceline.sync.topology import Topology
 
 
 def test_every_field_of_the_config_is_a_key_and_the_other_way_round() -> None:
@@ -20,6 +21,8 @@ def test_the_choices_are_those_that_a_plan_knows() -> None:
     assert set(KEYS["launcher"].choices) == {x.value for x in Launcher}
     assert set(KEYS["events"].choices) == {e.value for e in EventDetail}
     assert KEYS["optimizer"].choices == OPTIMIZERS
+    assert KEYS["gossip"].choices == tuple(GossipVariant)
+    assert KEYS["topology"].choices == tuple(Topology)
 
 
 def test_a_key_gives_its_flag_and_its_variable() -> None:

@@ -18,6 +18,7 @@ STEPS, EVERY = 300, 20
         ["--mode", "ssgd"],
         ["--mode", "ddp"],
         ["--mode", "localsgd", "--sync-every", "4"],
+        ["--mode", "gossip", "--gossip", "push-sum", "--topology", "star", "--optimizer", "momentum"],
         ["--mode", "ps"],
         ["--mode", "asgd", "--optimizer", "adam"],
         ["--mode", "ssp", "--staleness", "2", "--transport", "tcp"],

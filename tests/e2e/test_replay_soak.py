@@ -1,5 +1,6 @@
 """Does every recorded schedule of real processes replay to the same bits? A few here, 200 in `make soak`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tests.fixtures.runs import real
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan, StrategyOptions, Transport
 from paceline.sync.stragglers import StragglerRule
+from paceline.sync.topology import Topology
 from paceline.worker.replay import replay
 
 
@@ -43,6 +45,23 @@ def check(numbers: range, folder: Path, launcher: LocalLauncher) -> None:
 
 def test_recorded_runs_replay_bit_by_bit(tmp_path: Path, launcher: LocalLauncher) -> None:
     check(range(12), tmp_path, launcher)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_recorded_exchanges_replay_bit_by_bit(number: int, tmp_path: Path, launcher: LocalLauncher) -> None:
+    plan = replace(
+        plan_number(number),
+        mode="adpsgd",
+        num_workers=4,
+        batch_sizes=(8, 8, 4, 8),
+        lr_scale=1.0,
+        transport=Transport.SHM,
+        strategy=StrategyOptions(topology=list(Topology)[number]),
+    )
+    done = real(plan, tmp_path / plan.run, launcher)
+    verdict = replay(plan, done.history, done.sha256)
+    assert verdict.is_equal, verdict.parted
+    assert verdict.gradients == plan.total_gradients
 
 
 @pytest.mark.soak

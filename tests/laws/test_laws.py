@@ -36,6 +36,7 @@ def test_there_are_the_laws_that_were_promised() -> None:
         *(f"{letter}{n}" for letter in "EF" for n in range(1, 5)),
         *(f"C{n}" for n in range(1, 13)),
         "D9",
+        *(f"G{n}" for n in range(1, 6)),
     ]
     ids = {case.id.split(".")[0] for case in ALL}
     assert set(promised) <= ids
@@ -70,6 +71,9 @@ BROKEN = [
     ("ForgetsPlaces", "ssgd", {"C6.run"}, {"U1.ssgd", "U2.ssgd", "C1.run", "C3", "C9"}),
     ("ClipsLikeGrace", "ssgd", {"C9.clip"}, {"U1.ssgd", "C1.run", "C3", "C9"}),
     ("LostUpdate", "asgd", {"U2.asgd", "U3.asgd", "A1", "A4"}, {"A2", "A3", "A5", "A6"}),
+    ("EqualVoices", "gossip", {"G1", "G4", "G6.gossip"}, {"U1.gossip", "U3.gossip", "G3", "G9"}),
+    ("StopsWhenHeard", "gossip", {"G9"}, {"U3.gossip", "G1", "G2", "G3", "G4", "G6.gossip"}),
+    ("UnorderedLocks", "adpsgd", {"G5"}, {"U1.adpsgd", "U7.adpsgd", "G6.adpsgd", "G8"}),
 ]
 
 

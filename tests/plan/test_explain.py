@@ -7,10 +7,11 @@ import pytest
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.plan.explain import explain
-from paceline.plan.plan import OptimizerChoice, Plan, StrategyOptions
+from paceline.plan.plan import GossipVariant, OptimizerChoice, Plan, StrategyOptions
 from paceline.plan.resolve import resolve
 from paceline.plan.stragglers_in_words import in_words, persistent_stragglers
 from paceline.sync.stragglers import StragglerRule
+from paceline.sync.topology import Topology
 
 ALWAYS = StragglerRule(worker=1, factor=3)
 SOMETIMES = StragglerRule(probability=0.05, factor=10)
@@ -68,6 +69,35 @@ def test_localsgd_with_a_period_of_one_equals_ssgd_only_for_linear_optimizers() 
     adam = replace(every_step, optimizer=OptimizerChoice(name="adam", lr=0.001))
     assert "does not equal ssgd here: adam" in said(adam, "remark")
     assert "does not equal ssgd here: clipping" in said(replace(every_step, clip_norm=1.0), "remark")
+
+
+def test_gossip_says_what_travels_to_whom() -> None:
+    assert "to 2 neighbours on a ring of 4, mixed before the update" in said(plan_for("gossip"), "travels")
+    star = StrategyOptions(gossip=GossipVariant.DIFFUSION, topology=Topology.STAR)
+    assert "to 1 to 3 neighbours on a star of 4, mixed after" in said(with_options("gossip", star), "travels")
+    pushed = StrategyOptions(gossip=GossipVariant.PUSH_SUM, topology=Topology.EXPONENTIAL)
+    assert "half of each worker's parameters" in said(with_options("gossip", pushed), "travels")
+    assert "one random neighbour's on a ring of 4" in said(plan_for("adpsgd"), "travels")
+    assert "whoever is free takes the next" in said(plan_for("adpsgd"), "work")
+
+
+def test_gossip_waits_for_a_lasting_straggler_in_the_long_run_and_pairs_do_not() -> None:
+    assert "the same long-run rate as ssgd, N / t_max" in said(plan_for("gossip", ALWAYS), "remark")
+    assert "long-run rate" not in said(plan_for("gossip", SOMETIMES), "remark")
+    assert "go on without waiting" in said(plan_for("adpsgd", ALWAYS), "remark")
+    assert "staleness" not in said(plan_for("adpsgd"), "remark")
+
+
+def test_gossip_says_when_news_has_reached_everybody_and_that_replicas_differ() -> None:
+    assert "after 2 steps on this graph (ring)" in said(plan_for("gossip"), "remark")
+    for mode in ("gossip", "adpsgd"):
+        assert "their exact mean is the model of all" in said(plan_for(mode), "remark")
+    complete = StrategyOptions(topology=Topology.COMPLETE)
+    assert "complete graph is not ssgd" in said(with_options("gossip", complete), "remark")
+
+
+def with_options(mode: str, options: StrategyOptions) -> Plan:
+    return replace(plan_for(mode), strategy=options)
 
 
 def test_one_worker_is_plain_training_in_every_mode() -> None:

@@ -10,6 +10,7 @@ from paceline.errors import ConfigError, Problem
 from paceline.plan.plan import Device, OptimizerChoice, Plan, StrategyOptions, Transport
 from paceline.plan.resolve import resolve
 from paceline.sync.stragglers import StragglerRule
+from paceline.sync.topology import Topology
 
 CPU = Facts()
 TWO_GPUS = Facts(cuda_devices=2, cpu_count=8)
@@ -228,6 +229,25 @@ def test_an_impossible_transport_lists_those_that_work() -> None:
 def test_shared_memory_is_for_the_cpu() -> None:
     assert "on cuda" in problem(TWO_GPUS, device="cuda", transport="shm").what
     assert plan(TWO_GPUS, transport="shm").device is Device.CPU
+
+
+def test_whoever_averages_in_pairs_shares_memory_and_saves_only_at_the_end() -> None:
+    found = plan(TWO_GPUS, mode="adpsgd")
+    assert (found.device, found.transport) == (Device.CPU, Transport.SHM)
+    assert "shared memory" in problem(TWO_GPUS, mode="adpsgd", device="cuda").what
+    assert "no common point to save" in problem(mode="adpsgd", checkpoint_every=5).what
+    virtual = plan(TWO_GPUS, mode="adpsgd", launcher="virtual")
+    assert (virtual.device, virtual.transport) == (Device.CUDA, Transport.NONE)
+
+
+def test_the_graph_follows_from_how_one_gossips() -> None:
+    assert plan(mode="gossip").strategy.topology is Topology.RING
+    assert plan(mode="gossip", gossip="push-sum").strategy.topology is Topology.EXPONENTIAL
+    assert plan(mode="gossip", gossip="push-sum", topology="star").strategy.topology is Topology.STAR
+    for said in ({"mode": "gossip"}, {"mode": "gossip", "gossip": "diffusion"}, {"mode": "adpsgd"}):
+        assert "only push-sum can use it" in problem(**said, topology="exponential").what
+    assert "does not read gossip" in problem(mode="adpsgd", gossip="push-sum").what
+    assert "does not read topology" in problem(mode="ssgd", topology="ring").what
 
 
 def test_cuda_needs_a_gpu() -> None:

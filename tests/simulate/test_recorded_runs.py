@@ -86,6 +86,9 @@ def test_what_cannot_tell_waiting_from_work_is_refused_with_a_way_out() -> None:
     with pytest.raises(PacelineError, match="hides waiting") as hidden:
         profile_of(history, replace(plan, mode="ddp"))
     assert "--mode ssgd" in hidden.value.hint
+    for mode in ("gossip", "adpsgd"):
+        with pytest.raises(PacelineError, match="a few others at a time"):
+            profile_of(history, replace(plan, mode=mode))
     with pytest.raises(PacelineError, match="class of your own"):
         profile_of(history, replace(plan, mode="my_code:Mine"))
     with pytest.raises(PacelineError, match="no steps"):

@@ -16,7 +16,7 @@ from paceline.ids import Rank
 from paceline.transport.in_process import InProcessCollective, Meeting
 from paceline.transport.ports import Collective
 from paceline.transport.shm import SharedWorld
-from paceline.transport.shm_collective import BLOCK, SEMAPHORES, ShmCollective
+from paceline.transport.shm_collective import BLOCK, SEMAPHORES, WORDS, ShmCollective
 from paceline.transport.torch_dist import TorchCollective, join_group, ring_bytes
 from paceline.transport.turns import Turns
 
@@ -39,7 +39,7 @@ def as_bytes(vector: Tensor) -> bytes:
 
 
 def new_world(parties: int) -> SharedWorld:
-    return SharedWorld(parties=parties, semaphores_each=SEMAPHORES, words_each=0)
+    return SharedWorld(parties=parties, semaphores_each=SEMAPHORES, words_each=WORDS)
 
 
 def shm(world: SharedWorld, rank: int, timeout_s: float = 20.0) -> ShmCollective:
@@ -78,6 +78,94 @@ def sees_the_others(collective: Collective) -> bytes:
         seen += [all_bytes.bytes_in, near_bytes.bytes_in, swap_bytes.bytes_in]
         assert seen[-3:] == [(world - 1) * world * 6, (len(neighbours) - 1) * world * 6, (world - 1) * 6]
     return json.dumps(seen).encode()
+
+
+def hears_along_edges(collective: Collective) -> bytes:
+    """Directed edges that change at every round, as fast as it goes; what was heard, and the bytes."""
+    rank, world = collective.rank, collective.world_size
+    vector = collective.allocate(8, torch.float64)
+    heard, out, into = [], 0, 0
+    for number in range(60):
+        hop = 1 + number % (world - 1)
+        vector.fill_(100 * number + rank)
+        source, target = Rank((rank - hop) % world), Rank((rank + hop) % world)
+        if number % 5 == 4:  # now and then along both ways of a ring
+            copies, traffic = collective.gather(vector, [source, target] if source != target else [source])
+        elif number % 5 == 3:  # or only rank 0 hears
+            others = [Rank(r) for r in range(1, world)]
+            near = (others, []) if rank == 0 else ([], [Rank(0)])
+            copies, traffic = collective.gather(vector, *near)
+        else:
+            copies, traffic = collective.gather(vector, [source, rank], [target])
+            assert torch.equal(copies[1], vector)
+        heard += [float(copy[7]) for copy in copies]
+        out, into = out + traffic.bytes_out, into + traffic.bytes_in
+        if number == 30:
+            collective.all_reduce_mean(vector)
+    return json.dumps([heard, out, into]).encode()
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_vectors_travel_along_directed_edges_the_same_way_in_every_adapter(
+    world_size: int, tmp_path: Path
+) -> None:
+    world, meeting, turns = new_world(world_size), Meeting(world_size), Turns()
+    over_shm = values(in_processes(world_size, lambda rank: hears_along_edges(shm(world, rank))))
+    world.close()
+    heard: dict[int, bytes] = {}
+
+    def body(rank: int) -> None:
+        turns.sleep(0.1 * rank)
+        own = InProcessCollective(meeting, Rank(rank), turns=turns, timeout_s=20)
+        heard[rank] = hears_along_edges(own)
+
+    def by_gloo(rank: int) -> bytes:
+        collective = gloo(rank, world_size, tmp_path)
+        result = hears_along_edges(collective)
+        collective.close()
+        return result
+
+    assert turns.run([partial(body, rank) for rank in range(world_size)]) == [None] * world_size
+    assert [heard[rank] for rank in range(world_size)] == over_shm
+    assert meeting.shown == {}
+    assert values(in_processes(world_size, by_gloo)) == over_shm
+
+
+def test_who_hears_from_neighbours_waits_for_them_alone() -> None:
+    """On a ring of six the far side goes on for as many steps as it is away from who sleeps."""
+    turns, meeting = Turns(), Meeting(6)
+    finished: dict[int, int] = {}
+
+    def body(rank: int) -> None:
+        collective = InProcessCollective(meeting, Rank(rank), turns=turns, timeout_s=60)
+        vector = collective.allocate(1, torch.float64)
+        ring = [Rank((rank - 1) % 6), Rank((rank + 1) % 6)]
+        for number in range(5):
+            turns.sleep(10.0 if rank == 0 and number == 0 else 1.0)
+            collective.gather(vector, ring)
+            if turns.now_ns() < 10e9:
+                finished[rank] = number + 1
+
+    assert turns.run([partial(body, rank) for rank in range(6)]) == [None] * 6
+    assert finished == {2: 1, 3: 2, 4: 1}
+
+
+def test_a_neighbour_that_never_comes_is_an_error_after_the_timeout() -> None:
+    world = new_world(3)
+
+    def body(rank: int) -> bytes:
+        collective = shm(world, rank, timeout_s=0.2)
+        vector = collective.allocate(16, torch.float32)
+        if rank != 2:
+            collective.gather(vector, [Rank(1 - rank)])
+            collective.gather(vector, [Rank(2)])
+        return b"left"
+
+    first, second, left = in_processes(3, body)
+    assert "neighbours, and nothing came" in first.error
+    assert "neighbours, and nothing came" in second.error
+    assert left.value == b"left"
+    world.close()
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
@@ -182,13 +270,17 @@ def test_who_arrives_after_an_abort_does_not_wait_either() -> None:
     world.close()
 
 
-def over_gloo(rank: int, *, world_size: int, numel: int, folder: Path) -> bytes:
+def gloo(rank: int, world_size: int, folder: Path) -> TorchCollective:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     join_group(
         "gloo", store_path=str(folder / "meet"), rank=Rank(rank), world_size=world_size, timeout_s=20.0
     )
-    collective = TorchCollective(device=torch.device("cpu"), clock=SystemClock(), timeout_s=20.0)
+    return TorchCollective(device=torch.device("cpu"), clock=SystemClock(), timeout_s=20.0)
+
+
+def over_gloo(rank: int, *, world_size: int, numel: int, folder: Path) -> bytes:
+    collective = gloo(rank, world_size, folder)
     result = reduce_rounds(collective, numel, torch.float32)
     vector = collective.allocate(numel, torch.float32)
     vector.copy_(own_vector(rank, numel))

@@ -128,4 +128,4 @@ def test_the_state_of_a_stopped_run_is_that_of_a_shorter_run() -> None:
 def test_rows_are_plain_numbers_that_json_can_hold() -> None:
     row = virtual(small_plan("ssgd")).history.steps[0][0]
     assert isinstance(row, StepRow)
-    assert {type(value) for value in row} <= {int, float, bool}
+    assert {type(value) for value in row} <= {int, float, bool, type(None)}

@@ -13,7 +13,8 @@ from paceline.events.read import History
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan, StrategyOptions, Transport
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay, same_bits
+from paceline.worker.replay import replay
+from paceline.worker.verdict import same_bits
 
 
 def recorded(mode: str, **changes: object) -> tuple[Plan, History, str]:

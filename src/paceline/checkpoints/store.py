@@ -50,9 +50,13 @@ def read_snapshot(folder: Path, who: str) -> Snapshot:
     return Snapshot(load((folder / f"{who}.safetensors").read_bytes()), facts)
 
 
-def remove_old(root: Path) -> None:
-    for folder in sorted(root.glob("at-*"))[:-KEPT]:
-        shutil.rmtree(folder, ignore_errors=True)  # another participant may be removing it too
+def remove_old(root: Path, *, participants: int) -> None:
+    """Remove what is older than enough complete checkpoints; workers may be several of them apart."""
+    folders = sorted(root.glob("at-*"))
+    complete = [folder for folder in folders if len(list(folder.glob("*.json"))) >= participants]
+    for folder in folders:
+        if len(complete) >= KEPT and folder < complete[-KEPT]:
+            shutil.rmtree(folder, ignore_errors=True)  # another participant may be removing it too
 
 
 def _write(path: Path, data: bytes) -> None:

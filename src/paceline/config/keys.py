@@ -92,7 +92,7 @@ _ROWS = (
     Key(
         name="mode",
         help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, diloco, "
-        "onebit, or module:Class.",
+        "onebit, gossip, adpsgd, or module:Class.",
         kind=Kind.TEXT,
         default="ssgd",
         example="ssgd",
@@ -350,6 +350,23 @@ _ROWS = (
         default="a fifth of the steps",
         example="100",
         minimum=1,
+    ),
+    Key(
+        name="gossip",
+        help="gossip: mix with the neighbours, then update (dpsgd); update, then mix (diffusion); update, "
+        "then send parts along directed edges (push-sum).",
+        kind=Kind.CHOICE,
+        default="dpsgd",
+        example="push-sum",
+        choices=("dpsgd", "diffusion", "push-sum"),
+    ),
+    Key(
+        name="topology",
+        help="gossip, adpsgd: who is whose neighbour; exponential is directed and for push-sum only.",
+        kind=Kind.CHOICE,
+        default="ring (exponential for push-sum)",
+        example="hypercube",
+        choices=("ring", "torus", "hypercube", "star", "complete", "exponential"),
     ),
     Key(
         name="straggler",

@@ -52,6 +52,8 @@ class TrainConfig:
     post_local_after: int | None = None
     average_optimizer_state: bool | None = None
     freeze_after: int | None = None
+    gossip: str | None = None
+    topology: str | None = None
     straggler: tuple[StragglerRule, ...] | None = None
     byzantine: tuple[ByzantineRule, ...] | None = None
     pace: float | None = None  # seconds

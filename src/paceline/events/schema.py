@@ -34,9 +34,12 @@ class StepRow(NamedTuple):
     samples: int
     bytes_out: int
     bytes_in: int
-    version: int  # of the parameters the gradient was computed on (stores); the round (fedavg)
+    # Of the parameters the gradient was computed on (stores); the round (fedavg); exchanges before (peers).
+    version: int
     synced: bool  # all replicas hold the same bits after this step
     bytes_saved: int = 0  # that would have been sent in addition without compression; may be negative
+    peer: int | None = None  # whom this worker then averaged with (peers only)
+    exchange: int | None = None  # the number of that exchange in the order of all, from 1 (peers only)
 
 
 class ServerRow(NamedTuple):

@@ -123,10 +123,12 @@ class _WitnessedCollective:
     def broadcast(self, vector: Tensor) -> Traffic:
         return self._collective.broadcast(vector)
 
-    def gather(self, vector: Tensor, sources: Sequence[Rank] | None = None) -> tuple[list[Tensor], Traffic]:
+    def gather(
+        self, vector: Tensor, sources: Sequence[Rank] | None = None, targets: Sequence[Rank] | None = None
+    ) -> tuple[list[Tensor], Traffic]:
         chosen = range(self.world_size) if sources is None else sources
         self._witness.moved_bytes += vector.nbytes * sum(rank != self.rank for rank in chosen)
-        return self._collective.gather(vector, sources)
+        return self._collective.gather(vector, sources, targets)
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
         self._witness.moved_bytes += vector.nbytes - vector.nbytes // self.world_size

@@ -17,6 +17,7 @@ class Channel(StrEnum):
     COLLECTIVE = "collective"  # everybody meets: all-reduce, barrier
     TORCH = "torch"  # torch.distributed itself, by its own process group
     STORE = "store"  # parameters live on a server: push and pull
+    PEERS = "peers"  # each worker's parameters lie open to the others: two average, the rest go on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,19 @@ MODES: dict[str, Mode] = {
             options=frozenset({"freeze_after"}),
             optimizers=frozenset({"adam", "adamw"}),
         ),
+        Mode(
+            name="gossip",
+            channel=Channel.COLLECTIVE,
+            summary="parameters are mixed with the neighbours' at every step, nobody else is waited for",
+            options=frozenset({"gossip", "topology"}),
+        ),
+        Mode(
+            name="adpsgd",
+            channel=Channel.PEERS,
+            summary="after each gradient a worker averages its parameters with a random neighbour's,"
+            " nobody waits",
+            options=frozenset({"topology"}),
+        ),
     )
 }
 MODE_ALIASES = {"allreduce": "ssgd", "sync": "ssgd", "async": "asgd"}
@@ -136,6 +150,7 @@ TRANSPORTS: dict[Channel, tuple[Transport, ...]] = {
     Channel.COLLECTIVE: (Transport.SHM, Transport.GLOO, Transport.NCCL),
     Channel.TORCH: (Transport.GLOO, Transport.NCCL),
     Channel.STORE: (Transport.SHM, Transport.TCP, Transport.CUDA_IPC),
+    Channel.PEERS: (Transport.SHM,),
 }
 
 TASKS: dict[str, str] = {

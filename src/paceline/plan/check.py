@@ -17,11 +17,12 @@ from paceline.config.train_config import TrainConfig
 from paceline.config.values import shown
 from paceline.errors import Problem
 from paceline.plan import decide
-from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS
+from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS, Channel
 from paceline.plan.check_byzantine import check_aggregate, check_byzantine
 from paceline.plan.check_compression import check_compression
 from paceline.plan.check_stragglers import check_stragglers
-from paceline.plan.plan import Device, StrategyOptions
+from paceline.plan.plan import Device, GossipVariant, StrategyOptions
+from paceline.sync.topology import Topology
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -62,6 +63,8 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
         _check_virtual(checked)
         _check_lower_bound(checked)
         _check_elasticity(checked)
+        _check_neighbours(checked)
+        _check_peers(checked)
     _check_batch_count(checked)
     _check_optimizer(checked)
     _check_transport(checked)
@@ -172,6 +175,30 @@ def _check_elasticity(checked: _Check) -> None:
         hint = f"set elasticity to {num_workers} or less; 0.9 is usual"
         what = f"elasticity is {said:g}, but it must not be more than the number of workers, {num_workers}"
         checked.add("elasticity", what, hint)
+
+
+def _check_neighbours(checked: _Check) -> None:
+    """A directed graph is for push-sum alone."""
+    config = checked.config
+    if decide.mode_of(config) is None or not checked.are_sound("topology", "gossip"):
+        return
+    if config.topology == Topology.EXPONENTIAL and config.gossip != GossipVariant.PUSH_SUM:
+        hint = "use --mode gossip --gossip push-sum, or a topology that goes both ways, such as hypercube"
+        checked.add("topology", "topology exponential is directed, and only push-sum can use it", hint)
+
+
+def _check_peers(checked: _Check) -> None:
+    """Workers that never meet share memory, and have no common point to save at."""
+    config, mode = checked.config, decide.mode_of(checked.config)
+    if mode is None or mode.channel is not Channel.PEERS:
+        return
+    if config.device == Device.CUDA and decide.needs_shm(config) and checked.are_sound("device"):
+        hint = "leave device out, or use --mode gossip, which also works on GPUs"
+        checked.add("device", "device is cuda, but adpsgd keeps all parameters in shared memory", hint)
+    if config.checkpoint_every and checked.are_sound("checkpoint_every"):
+        hint = "leave checkpoint_every out; a checkpoint is written at the end, and on Ctrl-C"
+        what = f"checkpoint_every is {config.checkpoint_every}, but between its start and its end"
+        checked.add("checkpoint_every", f"{what} adpsgd has no common point to save", hint)
 
 
 def _check_single(checked: _Check) -> None:

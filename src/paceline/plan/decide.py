@@ -16,11 +16,13 @@ from paceline.plan.plan import (
     Codec,
     Compression,
     Device,
+    GossipVariant,
     Launcher,
     OptimizerChoice,
     StrategyOptions,
     Transport,
 )
+from paceline.sync.topology import Topology
 
 DEFAULT_TASK = "xor"
 DEFAULT_MODE = "ssgd"
@@ -63,6 +65,12 @@ def averages_unweighted(mode: Mode | None) -> bool:
     return mode is not None and mode.channel is Channel.TORCH
 
 
+def needs_shm(config: TrainConfig) -> bool:
+    """Vectors that other processes may change at any moment lie in shared memory, and only there."""
+    mode = mode_of(config)
+    return mode is not None and mode.channel is Channel.PEERS and not is_virtual(config)
+
+
 def num_workers_of(config: TrainConfig) -> int:
     if config.num_workers is not None:
         return config.num_workers
@@ -72,8 +80,8 @@ def num_workers_of(config: TrainConfig) -> int:
 def device_of(config: TrainConfig, facts: Facts) -> Device:
     if config.device in (Device.CPU, Device.CUDA):
         return Device(config.device)
-    # Shared memory holds tensors of the CPU only: whoever asks for it asks for the CPU.
-    wants_cpu = config.transport == Transport.SHM
+    # Shared memory holds tensors of the CPU only: whoever asks for it, or needs it, asks for the CPU.
+    wants_cpu = config.transport == Transport.SHM or needs_shm(config)
     return Device.CUDA if facts.cuda_devices > 0 and not wants_cpu else Device.CPU
 
 
@@ -182,6 +190,8 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
         sync_delay=config.sync_delay or 0,
         mixing=config.mixing or 0.0,
         freeze_after=_freeze_after_of(config) if "freeze_after" in reads else 1,
+        gossip=gossip_of(config),
+        topology=topology_of(config),
     )
 
 
@@ -194,6 +204,17 @@ def aggregate_of(config: TrainConfig) -> str:
 def _freeze_after_of(config: TrainConfig) -> int:
     """A fifth, as the paper's 1-bit Adam takes 15 to 20 % of its steps."""
     return max(1, steps_of(config) // 5) if config.freeze_after is None else config.freeze_after
+
+
+def gossip_of(config: TrainConfig) -> GossipVariant:
+    said = config.gossip
+    return GossipVariant(said) if said in tuple(GossipVariant) else GossipVariant.DPSGD
+
+
+def topology_of(config: TrainConfig) -> Topology:
+    if config.topology in tuple(Topology):
+        return Topology(config.topology)
+    return Topology.EXPONENTIAL if gossip_of(config) is GossipVariant.PUSH_SUM else Topology.RING
 
 
 def _asgd_options_of(config: TrainConfig) -> _AsgdOptions:

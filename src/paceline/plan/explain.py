@@ -6,9 +6,10 @@ from paceline.plan.byzantine_in_words import aggregate_in_words, attack_in_words
 from paceline.plan.catalog import MODES, TASKS, Channel
 from paceline.plan.compression import CODECS
 from paceline.plan.compression import in_words as codec_in_words
-from paceline.plan.plan import Device, EventDetail, Launcher, Plan, Transport
+from paceline.plan.plan import Device, EventDetail, GossipVariant, Launcher, Plan, Transport
 from paceline.plan.remarks import is_unbounded, remarks
 from paceline.plan.stragglers_in_words import in_words
+from paceline.sync.topology import Topology, neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ def _travels(plan: Plan) -> str:
     if plan.mode == "onebit":
         start = f"gradients during the first {plan.strategy.freeze_after} steps, then signs of the momentum"
         return f"{start}, averaged at every step over {by}"
+    if plan.mode in ("gossip", "adpsgd"):
+        return _between_neighbours(plan, by)
     if MODES[plan.mode].channel is Channel.STORE:
         return f"gradients to a parameter server and parameters back at every step, by {by}"
     if plan.strategy.aggregate != "mean":
@@ -127,6 +130,24 @@ def _outer_steps(plan: Plan, by: str) -> str:
     if options.mixing:
         text += f"; {options.mixing:.0%} of a worker's own parameters stays"
     return text
+
+
+def _between_neighbours(plan: Plan, by: str) -> str:
+    topology, options = plan.strategy.topology, plan.strategy
+    where = f"on a {topology.value} of {plan.num_workers}" if topology is not Topology.EXPONENTIAL else ""
+    if plan.mode == "adpsgd":
+        return f"parameters, averaged with one random neighbour's {where} after each gradient, by {by}"
+    if options.gossip is GossipVariant.PUSH_SUM:
+        if not where:
+            return (
+                f"half of each worker's parameters after each update, 1, 2, 4 … ranks ahead in turn, by {by}"
+            )
+        return f"equal parts of each worker's parameters after each update to its neighbours {where}, by {by}"
+    degrees = {len(neighbours(topology, rank, plan.num_workers)) for rank in range(plan.num_workers)}
+    each = f"{min(degrees)}" if len(degrees) == 1 else f"{min(degrees)} to {max(degrees)}"
+    when = "before" if options.gossip is GossipVariant.DPSGD else "after"
+    to = f"to {each} neighbours {where}"
+    return f"each worker's parameters at every step {to}, mixed {when} the update, by {by}"
 
 
 def _work(plan: Plan) -> str:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from paceline.sync.byzantine import ByzantineRule
 from paceline.sync.stragglers import StragglerRule
+from paceline.sync.topology import Topology
 
 PLAN_SCHEMA = "paceline.plan/1"
 Option = bool | int | float | str
@@ -84,6 +85,14 @@ class Compression:
     warmup: int = 0  # dgc: averagings during which more is sent
 
 
+class GossipVariant(StrEnum):
+    """How a worker that talks to its neighbours only mixes and updates."""
+
+    DPSGD = "dpsgd"  # mixes what its neighbours had, then updates (Lian 2017)
+    DIFFUSION = "diffusion"  # updates, then mixes (adapt then combine, Chen and Sayed 2012)
+    PUSH_SUM = "push-sum"  # updates, then sends along directed edges (stochastic gradient push, Assran 2019)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyOptions:
     """The knobs of all modes; a mode reads only its own (plan.catalog says which)."""
@@ -106,6 +115,8 @@ class StrategyOptions:
     mixing: float = 0.0  # diloco: how much of a worker's own parameters stays
     average_optimizer_state: bool = False  # localsgd: average moments as well as parameters
     freeze_after: int = 1  # onebit: steps of plain Adam before its second moment is frozen
+    gossip: GossipVariant = GossipVariant.DPSGD
+    topology: Topology = Topology.RING  # gossip, adpsgd: who is whose neighbour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from paceline.plan.byzantine_in_words import about_bad_workers
 from paceline.plan.compression_in_words import about_compression
-from paceline.plan.plan import AsgdVariant, Device, Launcher, Plan
+from paceline.plan.plan import AsgdVariant, Device, GossipVariant, Launcher, Plan
 from paceline.plan.stragglers_in_words import persistent_stragglers
 from paceline.sync.clients import clients_per_round
+from paceline.sync.topology import Topology, rounds_to_all
 
 _WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps", "onebit"})
 _ADAM_LIKE = frozenset({"adam", "adamw"})
@@ -17,7 +18,7 @@ _ADAM_LIKE = frozenset({"adam", "adamw"})
 
 def is_unbounded(plan: Plan) -> bool:
     """Does nobody ever wait for another worker?"""
-    return plan.mode == "asgd" or (plan.mode == "ssp" and plan.strategy.staleness is None)
+    return plan.mode in ("asgd", "adpsgd") or (plan.mode == "ssp" and plan.strategy.staleness is None)
 
 
 def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
@@ -25,7 +26,7 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
     if plan.num_workers > 1:
         found += [*_about_stragglers(plan), *_about_staleness(plan), *_about_local_steps(plan)]
         found += about_bad_workers(plan)
-        found += about_compression(plan)
+        found += [*about_compression(plan), *_about_neighbours(plan)]
     elif plan.mode not in ("single", "easgd", "fedavg"):
         found.append("with one worker every mode is plain sequential training")
     return [*found, *_about_elasticity(plan), *_about_clients(plan)]
@@ -70,6 +71,17 @@ def _about_stragglers(plan: Plan) -> Iterator[str]:
         )
     elif plan.mode == "easgd":
         yield f"{who} always slow: the others go on without waiting, and do more of the blocks of work"
+    elif plan.mode == "gossip":
+        yield (
+            f"{who} always slow: gossip then has the same long-run rate as ssgd, N / t_max: neighbours wait"
+            " at every step, and their neighbours for them. It helps against passing delays; against a"
+            " lasting one use adpsgd or asgd"
+        )
+    elif plan.mode == "adpsgd":
+        yield (
+            f"{who} always slow: the others go on without waiting, and its gradients are computed on"
+            " parameters that neighbours have averaged with since"
+        )
     elif plan.mode in ("asgd", "ssp"):
         yield f"{who} always slow: the others go on without waiting, and its gradients arrive stale"
 
@@ -97,7 +109,7 @@ def _about_staleness(plan: Plan) -> Iterator[str]:
             " where, from the latest pushes, waiting later is foretold to cost less"
         )
     yield from _about_variants(plan)
-    if is_unbounded(plan):
+    if is_unbounded(plan) and plan.mode != "adpsgd":
         yield f"mean staleness tends to N-1 = {others}, whatever the workers' speeds"
     name = plan.optimizer.name if plan.optimizer is not None else None
     if plan.mode in ("asgd", "ssp", "dssp") and name in ("momentum", "nesterov"):
@@ -169,3 +181,23 @@ def _about_clients(plan: Plan) -> Iterator[str]:
         )
     if plan.optimizer is None or plan.optimizer.name != "sgd":
         yield "the optimizer's own state, if it has one, begins anew in every round: clients remember nothing"
+
+
+def _about_neighbours(plan: Plan) -> Iterator[str]:
+    if plan.mode not in ("gossip", "adpsgd"):
+        return
+    yield "workers differ during the run; after the last step their exact mean is the model of all"
+    options = plan.strategy
+    if plan.mode == "gossip":
+        rounds = rounds_to_all(options.topology, plan.num_workers)
+        yield (
+            f"news of a worker, and a wish to stop, reach all others after {rounds}"
+            f" step{'s' * (rounds != 1)} on this graph ({options.topology.value})"
+        )
+        if options.topology is Topology.COMPLETE and options.gossip is GossipVariant.DPSGD:
+            yield (
+                "dpsgd on a complete graph is not ssgd: each gradient is computed before the mixing;"
+                " --gossip diffusion is ssgd there"
+            )
+    if plan.optimizer is None or plan.optimizer.name != "sgd":
+        yield "the optimizer's own state, if it has one, stays local"

@@ -173,6 +173,12 @@ def _refuse_what_cannot_be_read(history: Log, plan: Plan) -> None:
             f"run {plan.run} used {plan.mode}, whose workers do not all exchange after the same steps",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
+    if plan.mode in ("gossip", "adpsgd"):
+        raise PacelineError(
+            f"run {plan.run} used {plan.mode}, whose workers agree with a few others at a time, so what an"
+            " exchange of all costs is not in its log",
+            "record the same work under another mode:  paceline train --mode ssgd",
+        )
     if MODES[plan.mode].channel is Channel.TORCH:
         raise PacelineError(
             f"run {plan.run} used ddp, which hides waiting for others in backward",

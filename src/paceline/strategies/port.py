@@ -23,7 +23,7 @@ from paceline.strategies.exchanges import Exchange
 from paceline.sync.admission import Rule
 from paceline.sync.assignment import Assignment, Share
 from paceline.transport.arena import Arena
-from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Traffic
+from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Peers, Traffic
 
 
 class Replica(Protocol):
@@ -57,6 +57,7 @@ class Links:
     clock: WallClock = field(default_factory=SystemClock)
     collective: Collective | None = None
     store: ParameterStore | None = None
+    peers: Peers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,9 @@ class Outcome:
     synced: bool = False  # after this step all replicas hold the same bits
     stop: bool = False  # the workers agreed to stop after this step
     shares_done: int | None = None  # by all workers; said where they make different numbers of steps
+    resumable: bool = False  # what all save after this same step fits together, even if replicas differ
+    peer: int | None = None  # whom we averaged with, if with one worker alone
+    exchange: int | None = None  # the number of that exchange in the order of all, from 1
 
 
 class Strategy(Protocol):

@@ -19,6 +19,7 @@ from paceline.errors import PacelineError
 ALIGN = 16  # elements: 64 bytes of float32
 TAIL = ALIGN
 STOP_FLAG = 0  # the place in the tail where a worker says that it wants to stop
+WEIGHT = 1  # the place where push-sum keeps the weight by which the vector is divided
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ gives the turn away. This is what the laws run on, and what tests use to put
 workers into any order they like.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from paceline.errors import PeerLostError
 from paceline.ids import Clock, Rank
-from paceline.transport.ports import Answer, Pulled, Slots, StoreHandler, Traffic
+from paceline.transport.ports import Answer, Held, Pulled, Slots, StoreHandler, Traffic
 from paceline.transport.shm_collective import mean_in_place, pieces
 from paceline.transport.torch_dist import ring_bytes
 
@@ -34,6 +36,8 @@ class Meeting:
         self.allocations: list[list[Tensor | None]] = []
         self.arrived: list[set[int]] = []  # by the number of the meeting
         self.copies: dict[int, list[Tensor]] = {}  # of everybody's vector, by the number of the meeting
+        self.shown: dict[int, dict[int, Tensor]] = {}  # to some: by the number of the gathering, then by rank
+        self.copied = [0] * world_size  # by rank: gatherings from some that it has copied
 
 
 class InProcessCollective:
@@ -54,6 +58,11 @@ class InProcessCollective:
         self._timeout_s = timeout_s
         self._allocated = 0
         self._meetings = 0
+        self._gatherings = 0
+        self._heard_by: tuple[Sequence[Rank], Sequence[Rank]] = (
+            (),
+            (),
+        )  # at the last two gatherings from some
         self._number: dict[int, int] = {}
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
@@ -80,11 +89,43 @@ class InProcessCollective:
             return Traffic(0, vector.nbytes, wait_ns)
         return Traffic(vector.nbytes * (self.world_size - 1), 0, wait_ns)
 
-    def gather(self, vector: Tensor, sources: Sequence[Rank] | None = None) -> tuple[list[Tensor], Traffic]:
-        chosen = range(self.world_size) if sources is None else sources
+    def gather(
+        self,
+        vector: Tensor,
+        sources: Sequence[Rank] | None = None,
+        targets: Sequence[Rank] | None = None,
+    ) -> tuple[list[Tensor], Traffic]:
+        if sources is not None:
+            return self._gather_from(vector, sources, sources if targets is None else targets)
         everybody, wait_ns = self._see_everybody(vector)
-        moved = vector.nbytes * sum(rank != self.rank for rank in chosen)
-        return [everybody[rank].clone() for rank in chosen], Traffic(moved, moved, wait_ns)
+        moved = vector.nbytes * (self.world_size - 1)
+        return [other.clone() for other in everybody], Traffic(moved, moved, wait_ns)
+
+    def _gather_from(
+        self, vector: Tensor, sources: Sequence[Rank], targets: Sequence[Rank]
+    ) -> tuple[list[Tensor], Traffic]:
+        self._gatherings += 1
+        number, copied = self._gatherings, self._meeting.copied
+        shown = self._meeting.shown.setdefault(number, {})
+        started_ns, before = self._turns.now_ns(), self._heard_by[0]
+        self._wait(lambda: all(copied[rank] >= number - 2 for rank in before))
+        shown[self.rank] = vector.clone()
+        self._wait(lambda: all(rank in shown for rank in sources))
+        copies = [shown[rank].clone() for rank in sources]
+        copied[self.rank] = number
+        self._heard_by = (self._heard_by[1], targets)
+        if min(copied) >= number:  # whoever comes last clears the table
+            self._meeting.shown.pop(number, None)
+        heard, hearing = (sum(rank != self.rank for rank in ranks) for ranks in (sources, targets))
+        wait_ns = self._turns.now_ns() - started_ns
+        return copies, Traffic(vector.nbytes * hearing, vector.nbytes * heard, wait_ns)
+
+    def _wait(self, is_true: Callable[[], bool]) -> None:
+        if not self._turns.wait_until(is_true, self._timeout_s):
+            raise PeerLostError(
+                f"waited {self._timeout_s:g} s for neighbours, and nothing came",
+                "they stopped taking part",
+            )
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
         everybody, wait_ns = self._see_everybody(vector)
@@ -121,6 +162,82 @@ class InProcessCollective:
                 "they stopped taking part",
             )
         return self._turns.now_ns() - started_ns
+
+
+class Table:
+    """What N in-process peers share: their vectors, who holds them, and what they count together."""
+
+    def __init__(self, world_size: int) -> None:
+        self.vectors: list[Tensor] = [torch.empty(0)] * world_size
+        self.held: set[Rank] = set()
+        self.arrived = [0] * world_size  # meetings, by rank
+        self.taken, self.end, self.exchanges, self.is_stopped = 0, 0, 0, False
+
+
+class InProcessPeers:
+    def __init__(
+        self,
+        table: Table,
+        rank: Rank,
+        *,
+        turns: Waiting,
+        timeout_s: float,
+        device: torch.device | None = None,
+    ) -> None:
+        self.rank = rank
+        self.world_size = len(table.vectors)
+        self._table, self._turns, self._timeout_s, self._device = table, turns, timeout_s, device
+
+    def open(self, numel: int, dtype: torch.dtype, *, shares: int, done: int) -> Tensor:
+        own = torch.zeros(numel, dtype=dtype, device=self._device)
+        self._table.vectors[self.rank] = own
+        self._table.taken, self._table.end, self._table.exchanges = done, shares, done
+        return own
+
+    @contextmanager
+    def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> Iterator[Held]:
+        table, mine = self._table, set[Rank]()
+        started_ns = self._turns.now_ns()
+        try:
+            for rank in ranks:
+                self._wait(partial(self._is_free, rank), f"worker {rank}'s parameters")
+                table.held.add(rank)
+                mine.add(rank)
+            table.exchanges += is_exchange
+            wait_ns = self._turns.now_ns() - started_ns
+            yield Held(tuple(table.vectors[rank] for rank in ranks), table.exchanges, wait_ns)
+        finally:
+            table.held -= mine
+
+    def take(self, *, wants_stop: bool) -> int | None:
+        table = self._table
+        table.is_stopped |= wants_stop
+        if table.is_stopped or table.taken >= table.end:
+            return None
+        table.taken += 1
+        return table.taken - 1
+
+    def meet(self) -> tuple[tuple[Tensor, ...], Traffic]:
+        arrived, started_ns = self._table.arrived, self._turns.now_ns()
+        arrived[self.rank] += 1
+        number = arrived[self.rank]
+        self._wait(lambda: min(arrived) >= number, "the other workers")
+        moved = self._table.vectors[self.rank].nbytes * (self.world_size - 1)
+        return tuple(self._table.vectors), Traffic(moved, moved, self._turns.now_ns() - started_ns)
+
+    def shares_taken(self) -> int:
+        return self._table.taken
+
+    def close(self) -> None: ...
+
+    def _is_free(self, rank: Rank) -> bool:
+        return rank not in self._table.held
+
+    def _wait(self, is_true: Callable[[], bool], what: str) -> None:
+        if not self._turns.wait_until(is_true, self._timeout_s):
+            raise PeerLostError(
+                f"waited {self._timeout_s:g} s for {what}, and nothing came", "a worker stopped taking part"
+            )
 
 
 class InProcessStore:

@@ -1,4 +1,4 @@
-"""What may a strategy ask of a transport? Two ports; every adapter keeps the same promises.
+"""What may a strategy ask of a transport? Three ports; every adapter keeps the same promises.
 
 Promises: nobody waits longer than the plan's timeout (PeerLostError instead);
 a wait never polls; bytes are counted as handed over, both ways; after a
@@ -7,6 +7,7 @@ adapter controls the order (shared memory, in-process).
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,10 +58,16 @@ class Collective(Protocol):
         """Replace `vector` (from `allocate`) by rank 0's."""
         ...
 
-    def gather(self, vector: Tensor, sources: Sequence[Rank] | None = None) -> tuple[list[Tensor], Traffic]:
+    def gather(
+        self,
+        vector: Tensor,
+        sources: Sequence[Rank] | None = None,
+        targets: Sequence[Rank] | None = None,
+    ) -> tuple[list[Tensor], Traffic]:
         """Copies of the `vector` (from `allocate`) of all ranks, or of `sources`, in that order.
 
-        All ranks call it, and who reads whom is mutual: a rank is read by those it reads.
+        All ranks call it. `targets` are those who name us as a source; left out, they are our
+        sources. With `sources` a rank waits for them only, and perhaps for its targets to take theirs.
         """
         ...
 
@@ -70,6 +77,45 @@ class Collective(Protocol):
         The pieces are equal: the vector's length is a multiple of the number of ranks.
         """
         ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Vectors that nobody else reads or writes for now."""
+
+    vectors: tuple[Tensor, ...]  # in the order in which they were asked for
+    number: int  # exchanges so far, with this one if it is one
+    wait_ns: int
+
+
+class Peers(Protocol):
+    """Each worker has a vector that the others may hold too; nobody meets between start and end."""
+
+    rank: Rank
+    world_size: int
+
+    def open(self, numel: int, dtype: torch.dtype, *, shares: int, done: int) -> Tensor:
+        """Our own vector, zeroed. Of `shares` of work, so many are `done`, by one exchange each."""
+        ...
+
+    def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> AbstractContextManager[Held]:
+        """These ranks' vectors for us alone, each waited for in the order given.
+
+        Who always holds in the order of ranks can never deadlock with others who do.
+        """
+        ...
+
+    def take(self, *, wants_stop: bool) -> int | None:
+        """The lowest share that nobody has taken; None when all are, or once anyone wanted to stop."""
+        ...
+
+    def meet(self) -> tuple[tuple[Tensor, ...], Traffic]:
+        """Everybody's vector, once all are here; they may be read until someone holds one again."""
+        ...
+
+    def shares_taken(self) -> int: ...
 
     def close(self) -> None: ...
 

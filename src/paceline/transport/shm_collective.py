@@ -8,7 +8,7 @@ piece, so all ranks end with the same bits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,7 +18,10 @@ from paceline.ids import Rank
 from paceline.transport.ports import Traffic
 from paceline.transport.shm import SharedWorld
 
-SEMAPHORES = 2  # meetings alternate between two, so a fast rank's next arrival is not miscounted
+SEMAPHORES = 3  # meetings alternate between two, so a fast rank's next arrival is not miscounted
+WORDS = 2
+_NEAR = 2  # the semaphore on which a rank waits for some others only
+_READY, _COPIED = range(WORDS)  # words: how many vectors this rank has shown to some, and has copied
 BLOCK = 1 << 15  # elements; the pieces of all ranks then stay in the core's cache
 ALIGN = 16
 
@@ -30,6 +33,7 @@ class _Shared:
     everybody: list[Tensor]
     blocks: list[list[Tensor]]
     traffic_bytes: int
+    shown: list[list[Tensor]] = field(default_factory=list)  # to some: two of everybody's, used in turn
 
 
 class ShmCollective:
@@ -40,6 +44,12 @@ class ShmCollective:
         self._clock = clock
         self._timeout_s = timeout_s
         self._meetings = 0
+        self._gatherings = 0
+        self._heard_by: tuple[Sequence[Rank], Sequence[Rank]] = (
+            (),
+            (),
+        )  # at the last two gatherings from some
+        self._owed = 0  # posts from some others that were announced and not taken yet
         self._shared: dict[int, _Shared] = {}  # by the address of our own vector
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
@@ -72,14 +82,41 @@ class ShmCollective:
             return Traffic(0, vector.nbytes, wait_ns)
         return Traffic(vector.nbytes * (self.world_size - 1), 0, wait_ns)
 
-    def gather(self, vector: Tensor, sources: Sequence[Rank] | None = None) -> tuple[list[Tensor], Traffic]:
+    def gather(
+        self,
+        vector: Tensor,
+        sources: Sequence[Rank] | None = None,
+        targets: Sequence[Rank] | None = None,
+    ) -> tuple[list[Tensor], Traffic]:
+        if sources is not None:
+            return self._gather_from(vector, sources, sources if targets is None else targets)
         everybody = self._shared[vector.data_ptr()].everybody
-        chosen = range(self.world_size) if sources is None else sources
         wait_ns = self._meet()
-        copies = [everybody[rank].clone() for rank in chosen]
+        copies = [other.clone() for other in everybody]
         wait_ns += self._meet()  # only then may anyone write again
-        moved = vector.nbytes * sum(rank != self.rank for rank in chosen)
+        moved = vector.nbytes * (self.world_size - 1)
         return copies, Traffic(moved, moved, wait_ns)
+
+    def _gather_from(
+        self, vector: Tensor, sources: Sequence[Rank], targets: Sequence[Rank]
+    ) -> tuple[list[Tensor], Traffic]:
+        """What is shown lies apart, two deep, so that nobody waits here for others to copy it."""
+        shared = self._shared[vector.data_ptr()]
+        if not shared.shown:
+            pair = (self._world.map_vectors(self.world_size, vector.numel(), vector.dtype) for _ in range(2))
+            shared.shown.extend(pair)
+        heard = [rank for rank in sources if rank != self.rank]
+        hearing = [rank for rank in targets if rank != self.rank]
+        self._gatherings += 1
+        number, shown = self._gatherings, shared.shown[self._gatherings & 1]
+        wait_ns = self._wait_for_some(_COPIED, number - 2, self._heard_by[0])
+        shown[self.rank].copy_(vector)
+        self._tell_some(_READY, number, hearing)
+        wait_ns += self._wait_for_some(_READY, number, heard)
+        copies = [shown[rank].clone() for rank in sources]
+        self._tell_some(_COPIED, number, heard)
+        self._heard_by = (self._heard_by[1], hearing)
+        return copies, Traffic(vector.nbytes * len(hearing), vector.nbytes * len(heard), wait_ns)
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
         everybody = self._shared[vector.data_ptr()].everybody
@@ -102,6 +139,25 @@ class ShmCollective:
         started_ns = self._clock.now_ns()
         for _ in range(self.world_size - 1):
             self._world.wait(self.rank, which, self._timeout_s, what="the other workers")
+        return self._clock.now_ns() - started_ns
+
+    def _tell_some(self, what: int, number: int, others: Sequence[Rank]) -> None:
+        self._world.words[self.rank, what] = number
+        for other in others:
+            self._world.post(other, _NEAR)
+
+    def _wait_for_some(self, what: int, number: int, others: Sequence[Rank]) -> int:
+        """Return once these are as far; how long that took.
+
+        A post only says that someone got further, and who is ahead may post early; the words say
+        who. Each expected post is taken, sooner or later, so that none pile up.
+        """
+        words, started_ns = self._world.words, self._clock.now_ns()
+        self._owed += len(others)
+        while self._owed > 0 or any(words[other, what] < number for other in others):
+            left_s = self._timeout_s - (self._clock.now_ns() - started_ns) / 1e9
+            self._world.wait(self.rank, _NEAR, max(0.0, left_s), what="neighbours")
+            self._owed -= 1
         return self._clock.now_ns() - started_ns
 
 

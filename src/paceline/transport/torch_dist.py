@@ -62,24 +62,38 @@ class TorchCollective:
             return Traffic(0, vector.nbytes, 0)
         return Traffic(vector.nbytes * (self.world_size - 1), 0, 0)
 
-    def gather(self, vector: Tensor, sources: Sequence[Rank] | None = None) -> tuple[list[Tensor], Traffic]:
-        chosen = range(self.world_size) if sources is None else sources
-        copies = [vector.clone() if rank == self.rank else torch.empty_like(vector) for rank in chosen]
+    def gather(
+        self,
+        vector: Tensor,
+        sources: Sequence[Rank] | None = None,
+        targets: Sequence[Rank] | None = None,
+    ) -> tuple[list[Tensor], Traffic]:
+        if sources is not None:
+            return self._gather_from(vector, sources, sources if targets is None else targets)
+        copies = [torch.empty_like(vector) for _ in range(self.world_size)]
         started_ns = self._clock.now_ns()
         with _lost_peer_is_an_error(self._timeout_s):
-            if sources is None:
-                dist.all_gather(copies, vector)
-            else:
-                self._exchange(vector, dict(zip(sources, copies, strict=True)))
-        moved = vector.nbytes * sum(rank != self.rank for rank in chosen)
+            dist.all_gather(copies, vector)
+        moved = vector.nbytes * (self.world_size - 1)
         return copies, Traffic(moved, moved, self._clock.now_ns() - started_ns)
 
-    def _exchange(self, vector: Tensor, places: dict[Rank, Tensor]) -> None:
-        others = {rank: place for rank, place in places.items() if rank != self.rank}
-        sends = [dist.P2POp(dist.isend, vector, rank) for rank in others]
-        receives = [dist.P2POp(dist.irecv, place, rank) for rank, place in others.items()]
-        for work in dist.batch_isend_irecv(sends + receives) if others else []:
-            work.wait()
+    def _gather_from(
+        self, vector: Tensor, sources: Sequence[Rank], targets: Sequence[Rank]
+    ) -> tuple[list[Tensor], Traffic]:
+        heard = [rank for rank in sources if rank != self.rank]
+        hearing = [rank for rank in targets if rank != self.rank]
+        started_ns = self._clock.now_ns()
+        # gloo sends between two ranks from the processor's memory only.
+        sent = vector.cpu() if dist.get_backend() == "gloo" else vector
+        places = {rank: torch.empty_like(sent) for rank in heard}
+        sends = [dist.P2POp(dist.isend, sent, rank) for rank in hearing]
+        receives = [dist.P2POp(dist.irecv, place, rank) for rank, place in places.items()]
+        with _lost_peer_is_an_error(self._timeout_s):
+            for work in dist.batch_isend_irecv(sends + receives) if sends or receives else []:
+                work.wait()
+        wait_ns = self._clock.now_ns() - started_ns
+        copies = [vector.clone() if rank == self.rank else places[rank].to(vector.device) for rank in sources]
+        return copies, Traffic(vector.nbytes * len(hearing), vector.nbytes * len(heard), wait_ns)
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
         assert vector.numel() % self.world_size == 0, "a swapped vector divides by the number of ranks"

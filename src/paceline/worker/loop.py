@@ -108,6 +108,8 @@ class Worker:
                     outcome.version,
                     outcome.synced,
                     traffic.bytes_saved,
+                    outcome.peer,
+                    outcome.exchange,
                 )
             )
         self.control.finished_step(step + 1, loss)

@@ -16,6 +16,7 @@ from paceline.events.schema import Scalar
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.tasks.port import Task
+from paceline.worker.saving import EndSaver
 from paceline.worker.wiring import Seat, build_server, build_worker
 
 Report = dict[str, Scalar | dict[str, float]]
@@ -31,6 +32,8 @@ def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
     if built.channel is not Channel.STORE:
         facts["state_sha256"] = state_hash(worker.replica.arena.named_state())
+        if isinstance(worker.saver, EndSaver):
+            worker.saver.save_at_end(ran.finished)
         if rank == 0:
             facts["metrics"] = evaluate(built.task, worker.replica.arena.module)
     worker.strategy.close()

@@ -5,13 +5,12 @@ replay does the same in one process: at every `read` it does what that worker
 did until it pushed, at every `apply` it applies that. Each
 loss is compared with the recorded one, so the first difference is found where
 it arises; at the end the parameters' SHA-256 must be the recorded one.
-Synchronous runs have no schedule to choose: they are simply run again.
+Synchronous runs have no schedule to choose: they are simply run again. Runs of
+workers that average in pairs are replayed by replay_peers.py.
 """
 
 import dataclasses
-import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -30,21 +29,14 @@ from paceline.sync.admission import Held
 from paceline.sync.assignment import Share
 from paceline.worker.gradient import GradientSource
 from paceline.worker.participant import state_hash
+from paceline.worker.replay_peers import replay_peers
 from paceline.worker.replica import Replica
 from paceline.worker.scripted import ScriptedStore, ScriptedWorker
 from paceline.worker.server import ParameterServer
 from paceline.worker.tampering import tamper
+from paceline.worker.verdict import Verdict, same_bits
 from paceline.worker.virtual import run_virtual
 from paceline.worker.wiring import build_task, channel_of, set_up_torch, strategy_class
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    is_equal: bool
-    updates: int
-    gradients: int
-    state_sha256: str
-    parted: str | None  # where the replay and the record part; None when they never do
 
 
 def replay(
@@ -72,10 +64,11 @@ def replay(
     channel = channel_of(plan.mode)
     if channel is not Channel.STORE and plan.transport not in (Transport.SHM, Transport.NONE):
         if plan.num_workers > 2 and plan.strategy.aggregate == "mean":
+            mode = "ssgd" if channel is Channel.TORCH else plan.mode
             raise PacelineError(
                 f"gloo and NCCL choose the order in which {plan.num_workers} workers' gradients are summed, "
                 "and no log says which",
-                "to prove a synchronous run bit by bit, make it with --mode ssgd --transport shm",
+                f"to prove a synchronous run bit by bit, make it with --mode {mode} --transport shm",
             )
         if channel is Channel.TORCH and plan.compress is not None:
             raise PacelineError(
@@ -84,6 +77,8 @@ def replay(
             )
         if channel is Channel.TORCH:  # of two numbers there is one sum: ddp computes what ssgd computes
             plan = dataclasses.replace(plan, mode="ssgd")
+    if channel is Channel.PEERS:
+        return replay_peers(plan, history, recorded_sha256, on_update)
     if channel is Channel.STORE:
         return _Replay(plan, history, recorded_sha256, on_update).run()
     return _run_again(plan, history, recorded_sha256)
@@ -228,8 +223,3 @@ def _first_difference(recorded: History, again: History) -> str | None:
         return None
     step, rank, old_loss, new_loss = first
     return f"worker-{rank}, step {step}: the loss is {new_loss!r} where {old_loss!r} was recorded"
-
-
-def same_bits(one: float, other: float) -> bool:
-    """Equal as bits: two NaNs are equal, 0.0 and -0.0 are not."""
-    return struct.pack("d", one) == struct.pack("d", other)

@@ -13,7 +13,8 @@ from paceline.errors import PacelineError
 from paceline.events.read import read_history
 from paceline.plan.codec import read
 from paceline.worker.kernel import die_with_parent
-from paceline.worker.replay import Verdict, replay
+from paceline.worker.replay import replay
+from paceline.worker.verdict import Verdict
 
 TELL_EVERY = 100
 

@@ -1,7 +1,8 @@
 """When does a participant save itself, and what does it save?
 
-Workers of synchronous modes save after steps at which all replicas agree;
-behind a parameter server only the server saves, with the number of each
+Workers of synchronous modes save after steps at which all replicas agree, or at
+least have all heard the same from each other; workers that never meet save when
+all is over; behind a parameter server only the server saves, with the number of each
 worker's gradients it has applied. Either way the snapshot names the next step
 of every worker, so a resumed run uses each sample exactly once.
 """
@@ -38,7 +39,7 @@ class WorkerSaver:
         at = finished if outcome.shares_done is None else outcome.shares_done // self._num_workers
         is_due = self._every > 0 and at >= self._due
         is_last = outcome.stop or at == self._total
-        if outcome.synced and (is_due or is_last):
+        if (outcome.synced or outcome.resumable) and (is_due or is_last):
             self.begin_at(Clock(at))
             self.save(finished, name=name, at=at)
 
@@ -50,7 +51,18 @@ class WorkerSaver:
         folder = folder_at(self._root, name)
         write_snapshot(folder, self._who, Snapshot({**snapshot.tensors, **tensors}, facts))
         self._log.write("checkpoint", path=folder.name, step=finished)
-        remove_old(self._root)
+        remove_old(self._root, participants=self._num_workers)
+
+
+class EndSaver(WorkerSaver):
+    """Workers that do not meet have a common point only at the end."""
+
+    def maybe_save(self, finished: Clock, outcome: Outcome) -> None: ...
+
+    def save_at_end(self, finished: Clock) -> None:
+        """Named by the shares done: workers differ in their steps, and all must find the same folder."""
+        done = int(self._strategy.snapshot()["done"])
+        self.save(finished, name=done, at=done // self._num_workers)
 
 
 class NoSaver:
@@ -97,4 +109,4 @@ class ServerSaver:
         folder = folder_at(self._root, self._server.version)
         write_snapshot(folder, "server-0", self._server.snapshot())
         self._log.write("checkpoint", path=folder.name, step=self._server.version)
-        remove_old(self._root)
+        remove_old(self._root, participants=1)

@@ -22,8 +22,8 @@ from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Links, Strategy
-from paceline.transport.in_process import InProcessCollective, InProcessStore, Meeting
-from paceline.transport.ports import Answer, Collective, ParameterStore
+from paceline.transport.in_process import InProcessCollective, InProcessPeers, InProcessStore, Meeting, Table
+from paceline.transport.ports import Answer, Collective, ParameterStore, Peers
 from paceline.transport.turns import Turns
 from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, Ran, Saver, Worker
@@ -130,6 +130,7 @@ class Cluster:
         self._turns, self._log, self._task = turns or Turns(), MemoryLog(), build_task(plan)
         self._run = VirtualRun(History(run=plan.run))
         self._meeting, self._answers = Meeting(plan.num_workers), dict[Rank, Answer]()
+        self._table = Table(plan.num_workers)
         self._server: ParameterServer | None = None
         if channel_of(plan.mode) is Channel.STORE:
             self._server = ParameterServer(
@@ -200,7 +201,10 @@ class Cluster:
         turns, timeout_s = self._turns, self._plan.timeout_s
         collective: Collective | None = None
         store: ParameterStore | None = None
-        if self._server is None:
+        peers: Peers | None = None
+        if channel_of(self._plan.mode) is Channel.PEERS:
+            peers = InProcessPeers(self._table, rank, turns=turns, timeout_s=timeout_s, device=self._device)
+        elif self._server is None:
             met = InProcessCollective(
                 self._meeting, rank, turns=turns, timeout_s=timeout_s, device=self._device
             )
@@ -211,7 +215,12 @@ class Cluster:
             )
             store = self._incidents.wrap_store(rank, plain)
         return Links(
-            rank=rank, world_size=self._plan.num_workers, clock=turns, collective=collective, store=store
+            rank=rank,
+            world_size=self._plan.num_workers,
+            clock=turns,
+            collective=collective,
+            store=store,
+            peers=peers,
         )
 
     def _new_replica(self) -> Replica:

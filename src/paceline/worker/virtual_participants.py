@@ -14,6 +14,7 @@ from paceline.clock import SystemClock
 from paceline.events.log import EventLog, Log
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
+from paceline.plan.catalog import Channel
 from paceline.strategies.port import Strategy
 from paceline.transport.turns import Turns
 from paceline.worker.control import WorkerControl
@@ -21,7 +22,7 @@ from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, Ran, Saver, Worker
 from paceline.worker.participant import Report, evaluate, state_hash
 from paceline.worker.replica import Replica
-from paceline.worker.saving import RowSaver, ServerSaver, WorkerSaver, restore_worker
+from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker
 from paceline.worker.stacked import StackedSource
 from paceline.worker.virtual import Cluster, Incidents
 from paceline.worker.wiring import Seat, open_log
@@ -105,6 +106,8 @@ class _Participants(Cluster):
         return first
 
     def _ended(self, worker: Worker, ran: Ran) -> None:
+        if isinstance(worker.saver, EndSaver):
+            worker.saver.save_at_end(ran.finished)
         self._ran[worker.rank] = ran
         reason = "stopped" if ran.was_stopped else "done"
         worker.log.write("worker_finished", steps=ran.finished, reason=reason)
@@ -118,7 +121,8 @@ class _Participants(Cluster):
     def _new_saver(self, rank: Rank, replica: Replica, strategy: Strategy, log: Log) -> Saver:
         if self._server is not None:
             return RowSaver(self._plan, log)
-        return WorkerSaver(self._plan, rank, replica, strategy, root=self._seat.checkpoints, log=log)
+        kind = EndSaver if strategy.channel is Channel.PEERS else WorkerSaver
+        return kind(self._plan, rank, replica, strategy, root=self._seat.checkpoints, log=log)
 
     def _server_log(self) -> Log:
         return self._opened("server-0")

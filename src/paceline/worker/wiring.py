@@ -25,9 +25,10 @@ from paceline.strategies.port import Links, ServerSide, Strategy
 from paceline.tasks.load import load_class, load_task
 from paceline.tasks.port import Task
 from paceline.transport.cuda_store import CudaStore, CudaStoreHost, cuda_world
-from paceline.transport.ports import Collective, ParameterStore
+from paceline.transport.ports import Collective, ParameterStore, Peers
 from paceline.transport.shm import SharedWorld
-from paceline.transport.shm_collective import SEMAPHORES, ShmCollective
+from paceline.transport.shm_collective import SEMAPHORES, WORDS, ShmCollective
+from paceline.transport.shm_peers import ShmPeers, peers_world
 from paceline.transport.shm_store import ShmStore, ShmStoreHost, store_world
 from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
 from paceline.transport.torch_dist import TorchCollective, join_group
@@ -35,7 +36,7 @@ from paceline.worker.control import ControlBlock, WorkerControl
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
 from paceline.worker.replica import Replica
-from paceline.worker.saving import RowSaver, ServerSaver, WorkerSaver, restore_worker
+from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker
 from paceline.worker.server import ParameterServer
 
 
@@ -82,7 +83,9 @@ def shared_world(plan: Plan, channel: Channel) -> SharedWorld | None:
         return None
     if channel is Channel.STORE:
         return store_world(plan.num_workers)
-    return SharedWorld(parties=plan.num_workers, semaphores_each=SEMAPHORES, words_each=0)
+    if channel is Channel.PEERS:
+        return peers_world(plan.num_workers)
+    return SharedWorld(parties=plan.num_workers, semaphores_each=SEMAPHORES, words_each=WORDS)
 
 
 def set_up_torch(plan: Plan) -> None:
@@ -118,7 +121,8 @@ def build_worker(seat: Seat, rank: Rank) -> BuiltWorker:
     saver: WorkerSaver | RowSaver = RowSaver(plan, log)
     first = StepClock(0)
     if channel is not Channel.STORE:
-        saver = WorkerSaver(plan, rank, replica, strategy, root=seat.checkpoints, log=log)
+        kind = EndSaver if channel is Channel.PEERS else WorkerSaver
+        saver = kind(plan, rank, replica, strategy, root=seat.checkpoints, log=log)
         if seat.resume_from is not None:
             saved = read_snapshot(seat.resume_from, f"worker-{rank}")
             first = restore_worker(replica, strategy, saved)
@@ -177,6 +181,7 @@ def _links(seat: Seat, rank: Rank, channel: Channel, device: torch.device, clock
     plan = seat.plan
     collective: Collective | None = None
     store: ParameterStore | None = None
+    peers: Peers | None = None
     if plan.transport in (Transport.GLOO, Transport.NCCL):
         join_group(
             plan.transport.value,
@@ -198,9 +203,13 @@ def _links(seat: Seat, rank: Rank, channel: Channel, device: torch.device, clock
         assert seat.world is not None, "the launcher makes the shared memory"
         if channel is Channel.STORE:
             store = ShmStore(seat.world, rank, clock=clock, timeout_s=plan.timeout_s)
+        elif channel is Channel.PEERS:
+            peers = ShmPeers(seat.world, rank, clock=clock, timeout_s=plan.timeout_s)
         else:
             collective = ShmCollective(seat.world, rank, clock=clock, timeout_s=plan.timeout_s)
-    return Links(rank=rank, world_size=plan.num_workers, clock=clock, collective=collective, store=store)
+    return Links(
+        rank=rank, world_size=plan.num_workers, clock=clock, collective=collective, store=store, peers=peers
+    )
 
 
 def _host(seat: Seat, replica: Replica) -> ShmStoreHost | TcpStoreHost:

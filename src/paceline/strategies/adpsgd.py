@@ -1,0 +1,149 @@
+"""AD-PSGD: after each gradient a worker averages with one random neighbour, and nobody waits.
+
+xᵢ, worker i's parameters and buffers, lies where its neighbours reach it too. A
+step: copy xᵢ, compute a gradient on the copy, hold xᵢ and a neighbour's xⱼ,
+let both become their mean, update xᵢ by one's own optimizer, let go (Lian 2018,
+arXiv 1710.06952). Two are always held in the order of ranks, so that no circle
+of waiting can arise. Meanwhile the gradient may have become stale: others have
+averaged with xᵢ since it was copied.
+
+Work is shared out first come, first served, by a common counter. Who finds
+nothing left waits for the others, and then the exact mean of all is the model
+of all. Unequal batches scale the gradient, so that each sample counts the same.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.ids import Clock, Rank, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.strategies.port import Begun, Links, Outcome, Replica
+from paceline.sync.assignment import Share
+from paceline.sync.averaging import mean_weight
+from paceline.sync.topology import neighbours, partner
+from paceline.transport.ports import NO_TRAFFIC, Held, Traffic
+
+
+class Adpsgd:
+    channel: ClassVar[Channel] = Channel.PEERS
+
+    def __init__(self, plan: Plan, links: Links) -> None:
+        assert links.peers is not None, "adpsgd averages with its peers"
+        self._plan, self._links, self._peers = plan, links, links.peers
+        self._neighbours = neighbours(plan.strategy.topology, links.rank, links.world_size)
+        self._weights = [mean_weight(rank, plan.batch_sizes) for rank in range(plan.num_workers)]
+        self._position: int | None = None
+        self._read_after = 0  # exchanges that there had been when we last copied our parameters
+        self._is_over = False
+        self._saved: dict[str, Tensor] = {}
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        layout = replica.arena.layout
+        self._replica, self._arena = replica, replica.arena
+        self._numel, self._parameters = layout.numel, slice(0, layout.buffers_start)
+        self._buffers = slice(layout.buffers_start, layout.tail_start)
+        # Buffers that count (as batch norm's) cannot be averaged; at the end all take rank 0's.
+        self._counters = [b for b in self._arena.module.buffers() if not b.is_floating_point()]
+        room = sum(counter.numel() for counter in self._counters)
+        self._own = self._peers.open(
+            layout.numel + room,
+            layout.dtype,
+            shares=self._plan.total_gradients,
+            done=int(self._saved.get("done", 0)),
+        )
+        self._own[: self._numel] = self._saved.get("own", self._arena.state)
+        everybody, _ = self._peers.meet()
+        if not self._saved:  # rank 0's parameters for all, even if a task forgot to seed its model
+            self._own[: self._numel] = everybody[0][: self._numel]
+        self._peers.meet()
+        self._position = self._peers.take(wants_stop=False)
+
+    def begin_step(self, step: Step) -> Begun | None:
+        if self._position is None:
+            if not self._is_over:
+                self._bring_together()
+            return None
+        with self._peers.hold([self._links.rank], is_exchange=False) as held:
+            self._arena.state.copy_(self._own[: self._numel])
+            self._read_after = held.number
+        self._buffers_read = self._arena.state[self._buffers].clone()
+        share = Share.at(self._position, self._links.world_size)
+        self._weight = self._weights[share.rank]
+        return Begun(share=share, traffic=Traffic(wait_ns=held.wait_ns))
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        if self._weight != 1.0:
+            self._arena.gradient_part.mul_(self._weight)
+        rank = self._links.rank
+        other = partner(self._neighbours, seed=self._plan.seed, rank=rank, step=step)
+        ranks = [rank] if other is None else self.holding_order(rank, Rank(other))
+        with self._peers.hold(ranks, is_exchange=True) as held:
+            apply_ns = self._average_and_update(held)
+        moved = 0 if other is None else self._arena.state.nbytes
+        traffic = Traffic(moved, moved, held.wait_ns)
+        self._position = self._peers.take(wants_stop=wants_stop)
+        if self._position is None:
+            traffic += self._bring_together()
+        return Outcome(
+            traffic=traffic,
+            apply_ns=apply_ns,
+            version=self._read_after,
+            synced=self._is_over,
+            stop=self._is_over and self._peers.shares_taken() < self._plan.total_gradients,
+            peer=other,
+            exchange=held.number,
+        )
+
+    @staticmethod
+    def holding_order(rank: Rank, other: Rank) -> list[Rank]:
+        """The lower one first, whoever asks: else two workers could each hold what the other waits for."""
+        return sorted((rank, other))
+
+    def _bring_together(self) -> Traffic:
+        """Wait for everybody; the exact mean of all is then everybody's model."""
+        self._is_over = True
+        if self._links.world_size == 1:
+            self._arena.state.copy_(self._own[: self._numel])
+            return NO_TRAFFIC
+        if self._counters:
+            self._own[self._numel :] = torch.cat([counter.reshape(-1) for counter in self._counters])
+        everybody, traffic = self._peers.meet()
+        total = everybody[0][: self._numel].clone()
+        for vector in everybody[1:]:
+            total.add_(vector[: self._numel])
+        self._arena.state.copy_(total.div_(len(everybody)))
+        counted = torch.split(everybody[0][self._numel :], [c.numel() for c in self._counters])
+        for counter, value in zip(self._counters, counted, strict=True):
+            counter.copy_(value.view_as(counter))
+        return traffic
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Our own parameters, before the mean; the number of shares done is final once all have met."""
+        return {
+            "own": self._own[: self._numel].clone(),
+            "done": torch.tensor(self._peers.shares_taken()),
+        }
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        self._saved = saved
+
+    def close(self) -> None:
+        self._peers.close()
+
+    def _average_and_update(self, held: Held) -> int:
+        """The two vectors become their mean; ours then also takes our update. How long that took."""
+        own, state = self._own[: self._numel], self._arena.state
+        # What the forward pass did to the buffers is added to what others did to them meanwhile.
+        drift = own[self._buffers] - self._buffers_read
+        own[self._buffers] = state[self._buffers].add_(drift)
+        if len(held.vectors) == 2:
+            one, two = (vector[: self._numel] for vector in held.vectors)
+            one.add_(two).mul_(0.5)
+            two.copy_(one)
+        state.copy_(own)
+        apply_ns = self._replica.update()
+        own[self._parameters] = state[self._parameters]
+        return apply_ns

@@ -1,0 +1,148 @@
+"""Gossip: at every step a worker mixes its parameters with its neighbours', and nobody meets everybody.
+
+xᵢ is worker i's parameters and buffers, gᵢ its gradient on xᵢ as it was before
+the step, W the weights of sync/topology.py. The optimizer and its state are local.
+
+    dpsgd      xᵢ ← Σⱼ Wᵢⱼ xⱼ - η gᵢ(xᵢ)       mix, then update (Lian 2017, arXiv 1705.09056)
+    diffusion  xᵢ ← Σⱼ Wᵢⱼ (xⱼ - η gⱼ(xⱼ))     update, then mix; on a complete graph this is ssgd
+    push-sum   the same on directed edges, where W's columns sum to 1 and its rows do not:
+               a weight wᵢ is mixed along, and the model is zᵢ = xᵢ / wᵢ (Assran 2019, arXiv 1811.10792)
+
+Unequal batches scale the gradient, so that each sample counts the same in the
+mean over workers. After the last step, one exact all-reduce makes one model of
+all. A wish to stop is passed on from neighbour to neighbour as a countdown
+that ends for all at the same step.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.ids import Clock, Rank, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import GossipVariant, Plan
+from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
+from paceline.sync.averaging import mean_weight
+from paceline.sync.topology import Mixing, metropolis, push, rounds_to_all
+from paceline.transport.arena import STOP_FLAG, WEIGHT
+from paceline.transport.ports import NO_TRAFFIC, Traffic
+
+
+class Gossip:
+    channel: ClassVar[Channel] = Channel.COLLECTIVE
+
+    def __init__(self, plan: Plan, links: Links) -> None:
+        assert links.collective is not None, "gossip reaches its neighbours by a collective"
+        self._plan, self._links, self._collective = plan, links, links.collective
+        options = plan.strategy
+        self._pushes = options.gossip is GossipVariant.PUSH_SUM
+        self._mixes_first = options.gossip is GossipVariant.DPSGD
+        self._batch_weight = mean_weight(links.rank, plan.batch_sizes)
+        self._rounds = max(1, rounds_to_all(options.topology, links.world_size))
+        self._fixed = None if self._pushes else metropolis(options.topology, links.rank, links.world_size)
+        self._countdown: int | None = None  # steps until all stop; None while nobody wants to
+        self._before_the_end: Tensor | None = None
+        self._saved: dict[str, Tensor] = {}
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        arena = replica.arena
+        self._replica, self._arena = replica, arena
+        arena.place_state(self._collective.allocate(arena.layout.numel, arena.layout.dtype))
+        self._mixed = torch.empty_like(arena.state)
+        self._body, self._tail = (
+            arena.state[: arena.layout.tail_start],
+            arena.state[arena.layout.tail_start :],
+        )
+        self._tail[WEIGHT] = 1.0
+        if clock == 0:
+            self._collective.broadcast(arena.state)
+        for name, part in {"own": arena.state, "weight": self._tail[WEIGHT]}.items():
+            if name in self._saved:
+                part.copy_(self._saved[name])
+
+    def begin_step(self, step: Step) -> Begun | None:
+        return own_share(self._plan, self._links, step)
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        if self._batch_weight != 1.0:
+            self._arena.gradient_part.mul_(self._batch_weight)
+        self._from_model()
+        apply_ns = 0 if self._mixes_first else self._replica.update()
+        traffic, stop = self._mix(self.mixing(step), wants_stop=wants_stop)
+        if self._mixes_first:
+            apply_ns = self._replica.update()
+        self._to_model()
+        is_last = step + 1 == self._plan.steps
+        stop = stop and not is_last
+        ends = stop or is_last
+        if stop:  # whoever resumes this run goes on from here, as if it had never been brought together
+            self._before_the_end = self._arena.state.clone()
+        if ends:
+            traffic += self._bring_together()
+        return Outcome(traffic=traffic, apply_ns=apply_ns, synced=ends, stop=stop, resumable=True)
+
+    def mixing(self, step: Step) -> Mixing:
+        """Whom this worker hears at this step, and who hears it."""
+        if self._fixed is not None:
+            return self._fixed
+        return push(self._plan.strategy.topology, self._links.rank, self._links.world_size, step)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Replicas differ, and each worker saves its own."""
+        if self._before_the_end is not None:
+            return {"own": self._before_the_end}
+        return {"weight": self._tail[WEIGHT].clone()}
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        self._saved = saved
+
+    def close(self) -> None:
+        self._collective.close()
+
+    def _mix(self, mixing: Mixing, *, wants_stop: bool) -> tuple[Traffic, bool]:
+        """The state becomes the weighted sum of all that is heard; is this the step after which all stop?"""
+        self._tail[STOP_FLAG] = self.wish(wants_stop=wants_stop)
+        sources, targets = ([Rank(r) for r in ranks] for ranks in (mixing.sources, mixing.targets))
+        heard, traffic = self._collective.gather(self._arena.state, sources, targets)
+        torch.mul(heard[0], mixing.weights[0][1], out=self._mixed)
+        for vector, (_, weight) in zip(heard[1:], mixing.weights[1:], strict=True):
+            self._mixed.add_(vector, alpha=weight)
+        self._arena.state.copy_(self._mixed)
+        return traffic, self._is_time_to_stop(heard)
+
+    def wish(self, *, wants_stop: bool) -> int:
+        """What we tell our neighbours: in how many mixings, with this one, all stop; 0: nobody wants to."""
+        if self._countdown is not None:
+            return self._countdown
+        return self._rounds if wants_stop else 0
+
+    def _is_time_to_stop(self, heard: Sequence[Tensor]) -> bool:
+        # The earliest wish wins. It was made so long ago that it has reached everybody when it is due.
+        flags = torch.stack([vector[self._arena.layout.tail_start + STOP_FLAG] for vector in heard]).tolist()
+        self._tail[STOP_FLAG] = 0.0
+        wishes = [round(flag) for flag in flags if flag > 0]
+        self._countdown = min(wishes) - 1 if wishes else None
+        return self._countdown == 0
+
+    def _from_model(self) -> None:
+        if (weight := self._weight()) != 1.0:
+            self._body.mul_(weight)
+
+    def _to_model(self) -> None:
+        if (weight := self._weight()) != 1.0:
+            self._body.div_(weight)
+
+    def _weight(self) -> float:
+        return float(self._tail[WEIGHT]) if self._pushes else 1.0
+
+    def _bring_together(self) -> Traffic:
+        """One model for all: the exact mean, of which push-sum's weights, too, have a mean of 1."""
+        if self._links.world_size == 1:
+            return NO_TRAFFIC
+        self._from_model()
+        traffic = self._collective.all_reduce_mean(self._arena.state)
+        self._to_model()
+        self._tail[WEIGHT] = 1.0
+        return traffic

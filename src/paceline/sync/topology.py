@@ -1,0 +1,122 @@
+"""Who hears whom when workers agree with neighbours only, and how much does each voice count?
+
+Between two workers that are neighbours both ways, Metropolis weights make the
+matrix W symmetric and doubly stochastic on any graph: mixing keeps the mean of
+all workers and brings them closer together by the factor λ₂(W) < 1. A worker
+that sends along directed edges can only split what it has, so there the columns
+sum to 1 and not the rows; push-sum makes up for that (Assran 2019).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from paceline.sync.dice import draw_u64
+
+_PARTNER = 0x70616972  # a place of its own among the dice, away from stragglers and dropout
+
+
+class Topology(StrEnum):
+    RING = "ring"
+    TORUS = "torus"
+    HYPERCUBE = "hypercube"
+    STAR = "star"
+    COMPLETE = "complete"
+    EXPONENTIAL = "exponential"  # directed, and another one at every step
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """One worker's part in one mixing."""
+
+    weights: tuple[tuple[int, float], ...]  # how much each rank counts here, by rank, oneself included
+    targets: tuple[int, ...]  # who hears us, oneself left out
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        return tuple(rank for rank, _ in self.weights)
+
+
+def neighbours(topology: Topology, rank: int, num_workers: int) -> tuple[int, ...]:
+    """Whom this worker hears and is heard by, sorted."""
+    match topology:
+        case Topology.RING:
+            found = {rank - 1, rank + 1}
+        case Topology.TORUS:
+            found = _on_torus(rank, num_workers)
+        case Topology.HYPERCUBE:  # with corners missing when N is no power of two
+            found = {rank ^ (1 << bit) for bit in range(_bits(num_workers))}
+            found = {other for other in found if other < num_workers}
+        case Topology.STAR:
+            found = set(range(1, num_workers)) if rank == 0 else {0}
+        case Topology.COMPLETE:
+            found = set(range(num_workers))
+        case Topology.EXPONENTIAL:
+            raise AssertionError("the exponential graph is directed: it has targets, not neighbours")
+    return tuple(sorted({other % num_workers for other in found} - {rank}))
+
+
+def metropolis(topology: Topology, rank: int, num_workers: int) -> Mixing:
+    """Weights 1 / (1 + the larger degree of the two); what is missing to 1 stays with oneself."""
+    near = neighbours(topology, rank, num_workers)
+    weights = {
+        other: 1.0 / (1 + max(len(near), len(neighbours(topology, other, num_workers)))) for other in near
+    }
+    weights[rank] = 1.0 - sum(weights.values())
+    return Mixing(tuple(sorted(weights.items())), near)
+
+
+def push(topology: Topology, rank: int, num_workers: int, step: int) -> Mixing:
+    """Everybody keeps an equal part of what it has and sends as much to each of its targets."""
+    if topology is Topology.EXPONENTIAL:
+        hop = _hop(num_workers, step)
+        if hop == 0:
+            return Mixing(((rank, 1.0),), ())
+        sources = sorted({rank, (rank - hop) % num_workers})
+        return Mixing(tuple((source, 0.5) for source in sources), ((rank + hop) % num_workers,))
+    near = neighbours(topology, rank, num_workers)
+    weights = {other: 1.0 / (1 + len(neighbours(topology, other, num_workers))) for other in (*near, rank)}
+    return Mixing(tuple(sorted(weights.items())), near)
+
+
+def rounds_to_all(topology: Topology, num_workers: int) -> int:
+    """After so many mixings, whenever they begin, everybody has heard of what one worker knew."""
+    match topology:
+        case Topology.RING:
+            return num_workers // 2
+        case Topology.TORUS:
+            rows, columns = _sides(num_workers)
+            return rows // 2 + columns // 2
+        case Topology.STAR:
+            return min(2, num_workers - 1)
+        case Topology.COMPLETE:
+            return min(1, num_workers - 1)
+        case Topology.HYPERCUBE | Topology.EXPONENTIAL:
+            return _bits(num_workers)
+
+
+def partner(near: tuple[int, ...], *, seed: int, rank: int, step: int) -> int | None:
+    """The neighbour that this worker averages with after this step; None when it has none."""
+    return near[draw_u64(seed, _PARTNER, rank, step) % len(near)] if near else None
+
+
+def _hop(num_workers: int, step: int) -> int:
+    """1, 2, 4 … and again: any log2(N) hops in a row reach everybody."""
+    bits = _bits(num_workers)
+    return 1 << (step % bits) if bits else 0
+
+
+def _bits(num_workers: int) -> int:
+    return (num_workers - 1).bit_length()
+
+
+def _sides(num_workers: int) -> tuple[int, int]:
+    """The most nearly square rows and columns; one row, a ring, when N is prime."""
+    rows = next(r for r in range(int(num_workers**0.5), 0, -1) if num_workers % r == 0)
+    return rows, num_workers // rows
+
+
+def _on_torus(rank: int, num_workers: int) -> set[int]:
+    rows, columns = _sides(num_workers)
+    row, column = divmod(rank, columns)
+    beside = {row * columns + (column + shift) % columns for shift in (-1, 1)}
+    return beside | {(row + shift) % rows * columns + column for shift in (-1, 1)}

@@ -1,0 +1,108 @@
+"""How do processes on one host average in pairs, without a server and without meeting?
+
+Every worker's vector lies in shared memory, with a lock of its own. Whoever
+averages holds the two locks it needs and no other; the rest go on. A few
+common numbers (shares taken, exchanges made, the wish to stop) have one more
+lock, held for a moment at a time and only after all others. A lock is a
+semaphore that is posted once: a holder that died makes the others' waits end
+with the timeout, or with the abort of the run.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paceline.clock import Clock
+from paceline.ids import Rank
+from paceline.transport.ports import Held, Traffic
+from paceline.transport.shm import SharedWorld
+
+SEMAPHORES = 4
+_FIRST, _SECOND, _VECTOR, _COMMON = range(SEMAPHORES)  # meetings alternate between the first two
+WORDS = 4
+_TAKEN, _END, _EXCHANGES, _STOP = range(WORDS)  # common to all, in rank 0's row
+
+
+def peers_world(num_workers: int) -> SharedWorld:
+    world = SharedWorld(parties=num_workers, semaphores_each=SEMAPHORES, words_each=WORDS)
+    for rank in range(num_workers):
+        world.post(rank, _VECTOR)
+    world.post(0, _COMMON)
+    return world
+
+
+class ShmPeers:
+    def __init__(self, world: SharedWorld, rank: Rank, *, clock: Clock, timeout_s: float) -> None:
+        self.rank = rank
+        self.world_size = world.parties
+        self._world, self._clock, self._timeout_s = world, clock, timeout_s
+        self._common = world.words[0]
+        self._everybody: tuple[Tensor, ...] = ()
+        self._meetings = 0
+
+    def open(self, numel: int, dtype: torch.dtype, *, shares: int, done: int) -> Tensor:
+        self._everybody = tuple(self._world.map_vectors(self.world_size, numel, dtype))
+        if self.rank == 0:  # the others read this only after a meeting
+            self._common[[_TAKEN, _END, _EXCHANGES, _STOP]] = done, shares, done, 0
+        return self._everybody[self.rank]
+
+    @contextmanager
+    def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> Iterator[Held]:
+        held: list[Rank] = []
+        started_ns = self._clock.now_ns()
+        try:
+            for rank in ranks:
+                self._world.wait(rank, _VECTOR, self._timeout_s, what=f"worker {rank}'s parameters")
+                held.append(rank)
+            wait_ns = self._clock.now_ns() - started_ns
+            # Counted while we hold the vectors: exchanges of one vector are numbered in their order.
+            number = self._count_exchange() if is_exchange else int(self._common[_EXCHANGES])
+            yield Held(tuple(self._everybody[rank] for rank in ranks), number, wait_ns)
+        finally:
+            for rank in reversed(held):
+                self._world.post(rank, _VECTOR)
+
+    def take(self, *, wants_stop: bool) -> int | None:
+        with self._counting() as common:
+            if wants_stop:
+                common[_STOP] = 1
+            taken = int(common[_TAKEN])
+            if common[_STOP] or taken >= common[_END]:
+                return None
+            common[_TAKEN] = taken + 1
+            return taken
+
+    def meet(self) -> tuple[tuple[Tensor, ...], Traffic]:
+        which = (_FIRST, _SECOND)[self._meetings & 1]
+        self._meetings += 1
+        others = [rank for rank in range(self.world_size) if rank != self.rank]
+        for other in others:
+            self._world.post(other, which)
+        started_ns = self._clock.now_ns()
+        for _ in others:
+            self._world.wait(self.rank, which, self._timeout_s, what="the other workers")
+        moved = self._everybody[0].nbytes * len(others)
+        return self._everybody, Traffic(moved, moved, self._clock.now_ns() - started_ns)
+
+    def shares_taken(self) -> int:
+        return int(self._common[_TAKEN])
+
+    def close(self) -> None:
+        self._everybody = ()
+
+    def _count_exchange(self) -> int:
+        with self._counting() as common:
+            common[_EXCHANGES] += 1
+            return int(common[_EXCHANGES])
+
+    @contextmanager
+    def _counting(self) -> Iterator[NDArray[np.int64]]:
+        self._world.wait(0, _COMMON, self._timeout_s, what="the count of shares and exchanges")
+        try:
+            yield self._common
+        finally:
+            self._world.post(0, _COMMON)

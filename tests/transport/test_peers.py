@@ -1,0 +1,147 @@
+"""Do processes that average in pairs lose nothing, never deadlock, and survive the loss of one?"""
+
+import json
+import os
+from functools import partial
+
+import pytest
+import torch
+from tests.fixtures.forks import fork, in_processes, values
+
+from paceline.clock import SystemClock
+from paceline.errors import PeerLostError
+from paceline.ids import Rank
+from paceline.transport.in_process import InProcessPeers, Table
+from paceline.transport.ports import Peers
+from paceline.transport.shm import SharedWorld
+from paceline.transport.shm_peers import ShmPeers, peers_world
+from paceline.transport.turns import Turns
+
+SHARES = 4000
+
+
+def shm(world: SharedWorld, rank: int, timeout_s: float = 20.0) -> ShmPeers:
+    torch.set_num_threads(1)
+    return ShmPeers(world, Rank(rank), clock=SystemClock(), timeout_s=timeout_s)
+
+
+def averages_until_all_is_done(peers: Peers, shares: int) -> bytes:
+    """Takes shares, and averages with everybody in turn; what it took, its numbers and the final sum."""
+    own = peers.open(100, torch.float64, shares=shares, done=0)
+    own.fill_(peers.rank)
+    peers.meet()
+    taken, numbers = [], []
+    while (share := peers.take(wants_stop=False)) is not None:
+        other = Rank((peers.rank + 1 + share % (peers.world_size - 1)) % peers.world_size)
+        with peers.hold(sorted((peers.rank, other)), is_exchange=True) as held:
+            one, two = held.vectors
+            one.add_(two).mul_(0.5)
+            two.copy_(one)
+        taken.append(share)
+        numbers.append(held.number)
+    everybody, traffic = peers.meet()
+    total = torch.stack(everybody).sum(dim=0)
+    assert traffic.bytes_in == traffic.bytes_out == 800 * (peers.world_size - 1)
+    return json.dumps([taken, numbers, float(total.min()), float(total.max())]).encode()
+
+
+def check_nothing_is_lost(said: list[bytes], shares: int) -> None:
+    found = [json.loads(answer) for answer in said]
+    expected = sum(range(len(said)))
+    assert sorted(share for taken, *_ in found for share in taken) == list(range(shares))
+    assert sorted(number for _, numbers, *_ in found for number in numbers) == list(range(1, shares + 1))
+    assert all(abs(end - expected) < 1e-12 for *_, low, high in found for end in (low, high))
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_processes_that_average_in_pairs_do_every_share_once_and_keep_the_sum(workers: int) -> None:
+    world = peers_world(workers)
+    said = in_processes(workers, lambda rank: averages_until_all_is_done(shm(world, rank), SHARES))
+    world.close()
+    check_nothing_is_lost(values(said), SHARES)
+
+
+def test_in_process_peers_keep_the_same_promises() -> None:
+    turns, table, said = Turns(), Table(3), dict[int, bytes]()
+
+    def live(rank: int) -> None:
+        turns.sleep(0.1 * rank)
+        said[rank] = averages_until_all_is_done(
+            InProcessPeers(table, Rank(rank), turns=turns, timeout_s=5), 50
+        )
+
+    assert turns.run([partial(live, rank) for rank in range(3)]) == [None] * 3
+    check_nothing_is_lost([said[rank] for rank in range(3)], 50)
+
+
+def test_once_anyone_wants_to_stop_nothing_more_is_handed_out() -> None:
+    world = peers_world(2)
+    one, two = shm(world, 0), shm(world, 1)
+    for peers in (two, one):
+        peers.open(1, torch.float64, shares=9, done=4)
+    assert [one.take(wants_stop=False), two.take(wants_stop=False)] == [4, 5]
+    assert two.take(wants_stop=True) is None
+    assert one.take(wants_stop=False) is None
+    assert one.shares_taken() == 6
+    world.close()
+
+
+def test_a_lock_whose_holder_died_is_an_error_after_the_timeout() -> None:
+    world = peers_world(2)
+
+    def dies() -> bytes:
+        peers = shm(world, 1)
+        peers.open(1, torch.float64, shares=1, done=0)
+        with peers.hold([Rank(0), Rank(1)], is_exchange=True):
+            os._exit(0)  # without a word, as a crash would
+
+    def waits() -> bytes:
+        peers = shm(world, 0, timeout_s=0.2)
+        peers.open(1, torch.float64, shares=1, done=0)
+        with peers.hold([Rank(0)], is_exchange=False):
+            return b"not reached"
+
+    fork(dies).end()
+    assert fork(waits).end().error.startswith("PeerLostError: waited 0.2 s for worker 0's parameters")
+    world.close()
+
+
+def test_an_abort_wakes_whoever_waits_for_a_lock() -> None:
+    world = peers_world(2)
+
+    def body(rank: int) -> bytes:
+        peers = shm(world, rank, timeout_s=600.0)
+        peers.open(1, torch.float64, shares=1, done=0)
+        with peers.hold([Rank(0)], is_exchange=True):
+            peers.meet()  # the other cannot come: it waits for what we hold
+        return b"not reached"
+
+    def aborts() -> bytes:
+        world.abort()
+        return b"aborted"
+
+    waiting = [fork(partial(body, rank)) for rank in range(2)]
+    assert fork(aborts).end().value == b"aborted"
+    assert all(w.end(20).error.startswith("PeerLostError: the run was aborted") for w in waiting)
+    world.close()
+
+
+def test_who_gives_up_waiting_lets_go_of_what_it_holds() -> None:
+    turns, table = Turns(), Table(2)
+
+    def holds_for_long() -> None:
+        peers = InProcessPeers(table, Rank(1), turns=turns, timeout_s=9)
+        with peers.hold([Rank(1)], is_exchange=False):
+            turns.sleep(8)
+
+    def gives_up() -> None:
+        peers = InProcessPeers(table, Rank(0), turns=turns, timeout_s=3)
+        turns.sleep(1)
+        with peers.hold([Rank(0), Rank(1)], is_exchange=True):
+            raise AssertionError("not reached")
+
+    errors = turns.run([holds_for_long, gives_up])
+    assert isinstance(errors[1], PeerLostError)
+    assert "waited 3 s for worker 1's parameters" in errors[1].what
+    assert table.held == set()
+    assert table.exchanges == 0
