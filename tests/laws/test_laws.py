@@ -26,6 +26,7 @@ def test_there_are_the_laws_that_were_promised() -> None:
     promised = [
         *(f"U{n}" for n in range(1, 7)),
         *(f"S{n}" for n in range(1, 7)),
+        *(f"B{n}" for n in range(1, 4)),
         *(f"A{n}" for n in range(1, 7)),
         *(f"P{n}" for n in range(1, 9)),
         "P7b",
@@ -64,6 +65,13 @@ BROKEN = [
     ("HalfABlock", "easgd", {"U7.easgd", "E2"}, {"U5.easgd", "E1", "E3", "E4"}),
     ("OneClientOneVote", "fedavg", {"F1", "F2"}, {"U1.fedavg", "U3.fedavg", "U4.fedavg", "F3", "F4"}),
     ("KeepsItsMoments", "fedavg", {"F4"}, {"U1.fedavg", "U2.fedavg", "F1", "F2", "F3"}),
+    ("CountsLate", "backup", {"B2", "B3", "B4"}, {"U1.backup", "U2.backup", "U3.backup", "U7.backup", "B1"}),
+    (
+        "TakesOneTwice",
+        "backup",
+        {"U2.backup", "B1", "B1.ssgd", "B2"},
+        {"U1.backup", "U3.backup", "U5.backup"},
+    ),
     ("LostUpdate", "asgd", {"U2.asgd", "U3.asgd", "A1", "A4"}, {"A2", "A3", "A5", "A6"}),
 ]
 

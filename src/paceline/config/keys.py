@@ -91,8 +91,8 @@ _ROWS = (
     ),
     Key(
         name="mode",
-        help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, diloco, or "
-        "module:Class.",
+        help="How workers agree: single, ssgd, ddp, ps, backup, asgd, ssp, dssp, easgd, localsgd, fedavg, "
+        "diloco, or module:Class.",
         kind=Kind.TEXT,
         default="ssgd",
         example="ssgd",
@@ -179,6 +179,14 @@ _ROWS = (
         default="no clipping",
         example="1.0",
         above=0,
+    ),
+    Key(
+        name="backup_workers",
+        help="backup: how many of a step's gradients are not waited for; the late ones are abandoned.",
+        kind=Kind.INTEGER,
+        default="1 for every 8 workers, at least 1",
+        example="1",
+        minimum=0,
     ),
     Key(
         name="staleness",

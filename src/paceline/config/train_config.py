@@ -31,6 +31,7 @@ class TrainConfig:
     lr: float | None = None
     weight_decay: float | None = None
     clip_norm: float | None = None
+    backup_workers: int | None = None
     staleness: int | Literal["inf"] | None = None
     staleness_range: int | None = None
     asgd: str | None = None

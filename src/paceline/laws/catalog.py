@@ -14,6 +14,7 @@ from paceline.laws import (
     performance,
     processes,
     robust,
+    spare,
     stale,
     synchronous,
     universal,
@@ -23,6 +24,7 @@ from paceline.laws.law import Law
 LAWS: tuple[Law, ...] = (
     *universal.LAWS,
     *synchronous.LAWS,
+    *spare.LAWS,
     *asynchronous.LAWS,
     *bounded.LAWS,
     *stale.LAWS,

@@ -60,6 +60,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
         _check_virtual(checked)
         _check_lower_bound(checked)
         _check_elasticity(checked)
+        _check_backup(checked)
     _check_batch_count(checked)
     _check_optimizer(checked)
     _check_transport(checked)
@@ -169,6 +170,16 @@ def _check_elasticity(checked: _Check) -> None:
         hint = f"set elasticity to {num_workers} or less; 0.9 is usual"
         what = f"elasticity is {said:g}, but it must not be more than the number of workers, {num_workers}"
         checked.add("elasticity", what, hint)
+
+
+def _check_backup(checked: _Check) -> None:
+    """At least one gradient must count, or there is nothing to update with."""
+    said, num_workers = checked.config.backup_workers, decide.num_workers_of(checked.config)
+    if said is None or not checked.are_sound("num_workers", "backup_workers") or said < num_workers:
+        return
+    what = f"backup_workers is {said}, but it must be less than num_workers, {num_workers}"
+    usual = decide.usual_backup_workers(num_workers)
+    checked.add("backup_workers", what, f"set backup_workers to {usual}, or leave it out")
 
 
 def _check_single(checked: _Check) -> None:

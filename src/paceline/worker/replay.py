@@ -87,9 +87,10 @@ class _Replay:
     def __init__(self, plan: Plan, history: History, recorded: str, on_update: Callable[[int], None]) -> None:
         set_up_torch(plan)
         self._plan, self._recorded, self._on_update = plan, recorded, on_update
-        # A gradient that arrives, or is discarded, changes nothing.
+        # A gradient that arrives, is discarded or is abandoned changes nothing.
         self._rows = [row for row in history.server if row.op in ("read", "apply")]
-        self._applied = {(row.rank, row.step) for row in history.server if row.op == "apply"}
+        # By version too: a step that was abandoned is read for again, under the same number.
+        self._applied = {(r.rank, r.step, r.read_version) for r in history.server if r.op == "apply"}
         # Of a worker that was killed, the last rows may be missing; what it pushed is known all the same.
         self._losses = {(rank, r.step): r.loss for rank, rows in history.steps.items() for r in rows}
         task, cpu, clock = build_task(plan), torch.device("cpu"), SystemClock()
@@ -131,8 +132,8 @@ class _Replay:
             if (row.rank, row.step) in self._restarts:
                 self._workers[row.rank] = self._new_worker(Rank(row.rank))
             self._server.answer(Rank(row.rank), Step(row.step), row.position)
-            if (row.rank, row.step) not in self._applied:
-                continue  # the worker stopped before it finished this step
+            if (row.rank, row.step, row.version) not in self._applied:
+                continue  # the worker stopped or abandoned this step before it was finished
             parted = self._work(row)
             if parted is not None:
                 return parted
