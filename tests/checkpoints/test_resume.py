@@ -12,6 +12,7 @@ from paceline.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import dumps
 from paceline.plan.plan import GossipVariant, OptimizerChoice, Plan, StrategyOptions, Transport
+from paceline.sync.stragglers import StragglerRule
 from paceline.sync.topology import Topology
 from paceline.worker.replay import replay
 
@@ -19,6 +20,7 @@ STEPS = 60
 ADAM = OptimizerChoice(name="adam", lr=0.01)
 LOCKSTEP = StrategyOptions(staleness=0)
 PUSH_ON_A_STAR = StrategyOptions(gossip=GossipVariant.PUSH_SUM, topology=Topology.STAR)
+SLEEPER = (StragglerRule(worker=1, delay_s=3600.0),)
 
 
 def stopped_and_resumed(plan: Plan, run_dir: Path, launcher: LocalLauncher) -> RealRun:
@@ -45,6 +47,7 @@ def plan_of(mode: str, **changes: object) -> Plan:
         plan_of("ddp"),
         plan_of("ps"),
         plan_of("ps", transport=Transport.TCP, num_workers=3),
+        plan_of("backup", strategy=StrategyOptions(backup_workers=0), num_workers=3),
         plan_of("localsgd"),
         plan_of("diloco", strategy=StrategyOptions(sync_every=4)),
         plan_of("ssp", strategy=LOCKSTEP),
@@ -71,6 +74,8 @@ def test_a_stopped_and_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(
         plan_of("ssp", strategy=StrategyOptions(staleness=None)),
         plan_of("dssp", strategy=StrategyOptions(staleness=2), num_workers=3),
         plan_of("ps"),
+        plan_of("backup", num_workers=4, stragglers=SLEEPER),
+        plan_of("backup", num_workers=4, stragglers=SLEEPER, transport=Transport.TCP),
         plan_of("ssgd"),
         plan_of("localsgd"),
         plan_of("gossip", num_workers=4),
@@ -85,6 +90,18 @@ def test_a_stopped_and_resumed_run_replays_bit_by_bit(
     verdict = replay(plan, again.history, again.sha256)
     assert verdict.is_equal, verdict.parted
     assert verdict.gradients == plan.total_gradients
+
+
+def test_what_was_abandoned_before_a_checkpoint_is_still_told_after_a_resume(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    plan = plan_of("backup", num_workers=4, stragglers=SLEEPER)
+    first = real(plan, tmp_path, launcher, stop_at=10)
+    again = resumed(tmp_path, launcher)
+    before, after = ([row for row in run.history.server if row.op == "abandon"] for run in (first, again))
+    assert before  # also of the sleeper, which never finishes a step
+    assert after[: len(before)] == before
+    assert again.history.abandoned[1][: len(first.history.abandoned[1])] == first.history.abandoned[1]
 
 
 def test_a_run_may_be_stopped_and_resumed_more_than_once(launcher: LocalLauncher, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.command import paceline, training
 
-from paceline.events.read import read_history
+from paceline.events.read import History, read_history
 from paceline.plan.catalog import MODES, TRANSPORTS
 from paceline.plan.codec import read
 from paceline.plan.plan import Transport
@@ -41,6 +41,7 @@ RESULT_KEYS = {
     "phases_s",
     "first_step_s",
     "discarded",
+    "abandoned",
     "staleness",
     "bytes",
 }
@@ -69,9 +70,30 @@ def test_ten_steps_of_xor_leave_a_complete_run_folder(mode: str, transport: str,
     assert read(run_dir / "plan.json").transport == transport
     assert list(run_dir.glob("checkpoints/at-*/*.safetensors"))
     history = read_history(run_dir / "events.jsonl")
-    positions = sorted(row.position for rows in history.steps.values() for row in rows)
-    assert positions == list(range(10 * workers))
+    assert sorted(applied(history)) == list(range(10 * workers))
     assert not list(run_dir.glob(".rendezvous*"))
+
+
+def applied(history: History) -> list[int]:
+    """The shares that are in the parameters: those of all steps, or what the server says."""
+    if history.server:
+        return [row.position for row in history.server if row.op == "apply"]
+    return [row.position for rows in history.steps.values() for row in rows]
+
+
+def test_an_hours_sleep_of_one_worker_is_abandoned_and_the_command_ends(tmp_path: Path) -> None:
+    done = paceline(
+        *("train", "--mode", "backup", "--num-workers", "4", "--steps", "10", "--pace", "5ms"),
+        *("--straggler", "worker=3,delay=3600s", "--run-dir", "run"),
+        folder=tmp_path,
+    )
+    assert done.code == 0, done.err
+    assert "abandoned" in done.out
+    history = read_history(tmp_path / "run" / "events.jsonl")
+    assert sorted(applied(history)) == list(range(40))
+    assert {row.rank for row in history.server if row.op == "apply"} == {0, 1, 2}
+    assert history.abandoned[3]
+    assert paceline("replay", "run", folder=tmp_path).code == 0
 
 
 def test_without_json_a_person_reads_a_summary(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from paceline.clock import SystemClock
 from paceline.errors import PacelineError
 from paceline.events.log import FLUSH_NS, FLUSH_ROWS, EventLog, write_header
 from paceline.events.read import read_history
-from paceline.events.schema import SCHEMA, ServerRow, StepRow
+from paceline.events.schema import SCHEMA, AbandonedRow, ServerRow, StepRow
 
 _numbers = st.integers(0, 2**62)
 _steps = st.builds(
@@ -197,3 +197,18 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         assert [row.step for row in history.steps[rank]] == list(range(20 * rounds))
         assert {row.loss for row in history.steps[rank]} == {float(rank)}
     assert len(history.plain) == 4 * rounds
+
+
+def test_abandoned_steps_are_kept_by_worker_and_those_after_a_checkpoint_never_happened(
+    tmp_path: Path,
+) -> None:
+    path = begun(tmp_path)
+    log = EventLog(path, who="worker-2", clock=StoppedClock())
+    rows = [AbandonedRow(0, 7 + n, 10 * n, 9, 1, 64, n) for n in range(5)]
+    for row in rows:
+        log.add_abandoned(row)
+    log.close()
+    history = read_history(path)
+    assert history.abandoned == {2: rows}
+    history.resume(3, [0, 0, 0])
+    assert history.abandoned == {2: rows[:3]}

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.events.read import History
-from paceline.events.schema import PHASES, ServerRow, StepRow
+from paceline.events.schema import PHASES, AbandonedRow, ServerRow, StepRow
 from paceline.events.summary import LAST_LOSSES, end_ns, staleness, summarise
 
 S = 1_000_000_000
@@ -94,3 +94,18 @@ def test_a_run_without_rows_adds_up_to_nothing() -> None:
     found = summarise(History())
     assert (found.gradients, found.loss, found.training_s, found.samples_per_s) == (0, None, 0.0, 0.0)
     assert found.first_step_s is None
+
+
+def test_what_was_thrown_away_is_no_work_but_took_time_and_travelled() -> None:
+    history = History()
+    history.steps = {0: [row(0), row(1, 1.0)]}
+    history.abandoned = {1: [AbandonedRow(0, 3, 0, 2 * S, S, 50, 0)] * 2}
+    thrown = act("discard", 1)._replace(rank=0, step=1)
+    history.server = [act("apply", 0), thrown, act("abandon", 1, age_s=2.0), act("abandon", 1, age_s=0.5)]
+    found = summarise(history)
+    assert (found.gradients, found.samples, found.discarded) == (1, 4, 1)
+    assert (found.bytes_out, found.bytes_in) == (200, 200)
+    assert found.abandoned is not None
+    assert (found.abandoned.steps, found.abandoned.lost_s) == (2, 2.5)
+    assert found.phases_s["backward"] == pytest.approx(0.6)
+    assert summarise(History()).abandoned is None

@@ -10,6 +10,7 @@ from tests.fixtures.runs import real
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Device, Launcher, Transport
+from paceline.sync.stragglers import StragglerRule
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 
@@ -25,6 +26,19 @@ def test_a_store_in_the_gpus_memory_trains_like_one_in_shared_memory(
     assert there.result["bytes"] == here.result["bytes"]
     if mode == "ps":  # the others depend on who was first
         assert there.result["loss"] == pytest.approx(here.result["loss"], rel=1e-9)
+
+
+@pytest.mark.parametrize("transport", [Transport.CUDA_IPC, Transport.TCP], ids=["cuda-ipc", "tcp"])
+def test_late_workers_abandon_their_step_on_a_gpu_too(
+    transport: Transport, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """With batch norm: what an abandoned forward pass still writes must not reach the next read."""
+    sleeper = (StragglerRule(worker=3, delay_s=3600.0),)
+    plan = small_plan("backup", num_workers=4, stragglers=sleeper, task_options={"batch_norm": True})
+    done = real(replace(plan, device=Device.CUDA, transport=transport), tmp_path, launcher)
+    assert done.positions() == list(range(plan.total_gradients))
+    assert 3 not in done.history.steps
+    assert done.history.abandoned[3]
 
 
 @pytest.mark.parametrize("mode", ["ssgd", "localsgd", "diloco", "asgd"])

@@ -38,7 +38,7 @@ def test_modes_that_wait_for_each_other_end_with_the_bits_of_processes(
     assert virtual.result["bytes"] == processes.result["bytes"]
 
 
-@pytest.mark.parametrize("mode", ["asgd", "ssp", "dssp", "easgd", "adpsgd"])
+@pytest.mark.parametrize("mode", ["asgd", "ssp", "dssp", "easgd", "adpsgd", "backup"])
 def test_an_asynchronous_run_is_the_same_every_time_and_replays(
     mode: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
@@ -54,7 +54,9 @@ def test_a_step_takes_its_pace_and_nothing_else_takes_time(launcher: LocalLaunch
     assert done.result["samples_per_s"] == pytest.approx(8 / 3600)
 
 
-@pytest.mark.parametrize("mode", ["ssgd", "localsgd", "fedavg", "asgd", "easgd", "gossip", "adpsgd"])
+@pytest.mark.parametrize(
+    "mode", ["ssgd", "localsgd", "fedavg", "asgd", "easgd", "gossip", "adpsgd", "backup"]
+)
 def test_a_stopped_run_goes_on_where_it_was(mode: str, launcher: LocalLauncher, tmp_path: Path) -> None:
     plan = in_turns(mode, steps=20_000, num_workers=4)
     first = real(plan, tmp_path, launcher, stop_at=3)
@@ -73,7 +75,7 @@ def test_an_error_of_a_task_ends_the_run_with_its_reason(launcher: LocalLauncher
     assert "workers" in caught.value.what
 
 
-@pytest.mark.parametrize("mode", ["ssgd", "localsgd", "asgd", "ps", "gossip", "adpsgd"])
+@pytest.mark.parametrize("mode", ["ssgd", "localsgd", "asgd", "ps", "gossip", "adpsgd", "backup"])
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_vmapped_gradients_are_those_of_one_after_another(
     mode: str, batch_norm: bool, launcher: LocalLauncher, tmp_path: Path

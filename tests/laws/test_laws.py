@@ -26,6 +26,7 @@ def test_there_are_the_laws_that_were_promised() -> None:
     promised = [
         *(f"U{n}" for n in range(1, 7)),
         *(f"S{n}" for n in range(1, 7)),
+        *(f"B{n}" for n in range(1, 4)),
         *(f"A{n}" for n in range(1, 7)),
         *(f"P{n}" for n in range(1, 9)),
         "P7b",
@@ -70,6 +71,13 @@ BROKEN = [
     ("NoErrorMemory", "ssgd", {"C1.run"}, {"U1.ssgd", "U2.ssgd", "C3", "C6.run", "C12.equal.ssgd"}),
     ("ForgetsPlaces", "ssgd", {"C6.run"}, {"U1.ssgd", "U2.ssgd", "C1.run", "C3", "C9"}),
     ("ClipsLikeGrace", "ssgd", {"C9.clip"}, {"U1.ssgd", "C1.run", "C3", "C9"}),
+    ("CountsLate", "backup", {"B2", "B3", "B4"}, {"U1.backup", "U2.backup", "U3.backup", "U7.backup", "B1"}),
+    (
+        "TakesOneTwice",
+        "backup",
+        {"U2.backup", "B1", "B1.ssgd", "B2"},
+        {"U1.backup", "U3.backup", "U5.backup"},
+    ),
     ("LostUpdate", "asgd", {"U2.asgd", "U3.asgd", "A1", "A4"}, {"A2", "A3", "A5", "A6"}),
     ("EqualVoices", "gossip", {"G1", "G4", "G6.gossip"}, {"U1.gossip", "U3.gossip", "G3", "G9"}),
     ("StopsWhenHeard", "gossip", {"G9"}, {"U3.gossip", "G1", "G2", "G3", "G4", "G6.gossip"}),

@@ -52,6 +52,27 @@ def test_ssgd_waits_for_the_slow_one_and_asgd_does_not() -> None:
     assert "go on without waiting" in said(plan_for("asgd", ALWAYS), "remark")
 
 
+def test_backup_says_what_counts_what_is_thrown_away_and_whom_it_does_not_wait_for() -> None:
+    remarks = said(plan_for("backup", ALWAYS), "remark")
+    assert "each update is the mean of the first 3 of 4 gradients of a step" in remarks
+    assert "is thrown away" in remarks
+    assert "none is lost" in remarks
+    assert "267 updates with the full rate where ssgd makes 200" in remarks
+    assert "worker 1 is always slow: the others go on without it" in remarks
+    assert "whoever is free takes the next" in said(plan_for("backup"), "work")
+    assert "divided" not in said(plan_for("backup"), "rate")
+    assert "nor would backup with backup_workers 1" in said(plan_for("ssgd", ALWAYS), "remark")
+
+
+def test_backup_says_when_there_are_more_slow_workers_than_spares() -> None:
+    both = (ALWAYS, replace(ALWAYS, worker=2))
+    assert "backup_workers is only 1, so every update waits for a slow one; set it to 2" in said(
+        plan_for("backup", *both), "remark"
+    )
+    none = replace(plan_for("backup"), strategy=StrategyOptions(backup_workers=0))
+    assert "backup without backup_workers is ps" in said(none, "remark")
+
+
 def test_mean_staleness_of_asgd_is_announced() -> None:
     assert "mean staleness tends to N-1 = 3" in said(plan_for("asgd"), "remark")
 

@@ -155,6 +155,7 @@ def test_the_options_of_the_modes_have_defaults() -> None:
         ({"post_local_after": 2}, "localsgd"),
         ({"average_optimizer_state": False}, "localsgd"),
         ({"outer_lr": 0.5}, "diloco"),
+        ({"backup_workers": 1}, "backup"),
         ({"asgd": "dc"}, "asgd"),
     ],
 )
@@ -167,8 +168,8 @@ def test_an_option_that_the_mode_does_not_read_is_refused(said: dict[str, Any], 
 
 def test_a_mode_of_your_own_reads_whatever_it_likes() -> None:
     known = Facts(modules=frozenset({"mine"}))
-    own = plan(known, mode="mine:Mode", staleness=2, sync_every=4, transport="tcp")
-    assert own.strategy == StrategyOptions(staleness=2, sync_every=4)
+    own = plan(known, mode="mine:Mode", staleness=2, sync_every=4, backup_workers=1, transport="tcp")
+    assert own.strategy == StrategyOptions(staleness=2, sync_every=4, backup_workers=1)
     assert own.lr_scale == 1.0
 
 
@@ -193,6 +194,23 @@ def test_summed_updates_get_a_rate_divided_by_the_workers() -> None:
     assert plan(mode="asgd", num_workers=4).lr_scale == 0.25
     assert plan(mode="ssp", num_workers=4).lr_scale == 0.25
     assert plan(mode="ps", num_workers=4).lr_scale == 1.0
+
+
+@pytest.mark.parametrize(("workers", "spares"), [(1, 0), (2, 1), (8, 1), (15, 1), (16, 2), (64, 8)])
+def test_one_backup_worker_for_every_eight_unless_said_otherwise(workers: int, spares: int) -> None:
+    usual = plan(mode="backup", num_workers=workers)
+    assert usual.strategy.backup_workers == spares
+    assert usual.gradients_per_update == workers - spares
+    assert usual.lr_scale == 1.0
+    none = plan(mode="backup", num_workers=workers, backup_workers=0)
+    assert none.gradients_per_update == workers
+
+
+def test_somebodys_gradient_must_count() -> None:
+    found = problem(mode="backup", num_workers=4, backup_workers=4)
+    assert found.what == "backup_workers is 4, but it must be less than num_workers, 4"
+    assert found.hint == "set backup_workers to 1, or leave it out"
+    assert "0 or more" in problem(mode="backup", backup_workers=-1).what
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,12 @@ def assert_equal_to_virtual(plan: Plan) -> None:
         assert found.trace.at_ns.tolist() == synced
         assert found.wait_ns == sum(row.wait_ns for rows in done.history.steps.values() for row in rows)
     steps = {rank: len(rows) for rank, rows in done.history.steps.items()}
-    assert found.steps == tuple(steps[rank] for rank in range(plan.num_workers))
+    assert found.steps == tuple(steps.get(rank, 0) for rank in range(plan.num_workers))
+    lost = [row for rows in done.history.abandoned.values() for row in rows]
+    assert found.abandoned == len(lost)
+    if plan.mode == "backup":
+        delays_ns = sum(row.delay_ns for rows in done.history.steps.values() for row in rows)
+        assert found.compute_ns == delays_ns + sum(row.lasted_ns - row.wait_ns for row in lost)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -62,8 +67,14 @@ def test_every_time_and_every_update_agree(mode: str, seed: int) -> None:
         ("dssp", StrategyOptions(staleness=0, staleness_range=3)),
         ("dssp", StrategyOptions(staleness=2, staleness_range=5)),
         ("localsgd", StrategyOptions(sync_every=5, post_local_after=7)),
+        ("backup", StrategyOptions(backup_workers=0)),
+        ("backup", StrategyOptions(backup_workers=2)),
+        ("backup", StrategyOptions(backup_workers=3)),
     ],
-    ids=["bound 0", "bound 4", "no bound", "fixed", "moving from 0", "moving from 2", "post-local"],
+    ids=[
+        *("bound 0", "bound 4", "no bound", "fixed", "moving from 0", "moving from 2", "post-local"),
+        *("no spares", "2 spares", "first of 4"),
+    ],
 )
 def test_settings_of_a_mode_agree_too(mode: str, options: StrategyOptions) -> None:
     rules = (StragglerRule(probability=0.3, delay_s=0.013), StragglerRule(worker=2, factor=2.5, first_step=9))
@@ -74,7 +85,7 @@ def test_settings_of_a_mode_agree_too(mode: str, options: StrategyOptions) -> No
 
 @settings(max_examples=12, deadline=None)
 @given(
-    mode=st.sampled_from(["asgd", "ssp", "dssp"]),
+    mode=st.sampled_from(["asgd", "ssp", "dssp", "backup"]),
     factors=st.lists(st.sampled_from([1.0, 1.5, 2.0, 3.0]), min_size=2, max_size=5),
     bound=st.integers(0, 3),
     seed=st.integers(0, 100),
@@ -83,7 +94,11 @@ def test_ties_are_broken_as_in_virtual_time(mode: str, factors: list[float], bou
     """Round factors make many workers push in the same nanosecond."""
     rules = tuple(StragglerRule(worker=r, factor=f) for r, f in enumerate(factors))
     chance = StragglerRule(probability=0.3, factor=2.0)
-    strategy = StrategyOptions(staleness=None if mode == "asgd" else bound, staleness_range=2)
+    strategy = StrategyOptions(
+        staleness=bound if mode in ("ssp", "dssp") else None,
+        staleness_range=2,
+        backup_workers=min(bound, len(factors) - 1) if mode == "backup" else 0,
+    )
     assert_equal_to_virtual(
         small_plan(
             mode,

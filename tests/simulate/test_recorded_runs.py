@@ -91,5 +91,9 @@ def test_what_cannot_tell_waiting_from_work_is_refused_with_a_way_out() -> None:
             profile_of(history, replace(plan, mode=mode))
     with pytest.raises(PacelineError, match="class of your own"):
         profile_of(history, replace(plan, mode="my_code:Mine"))
+    spared = small_plan("backup", num_workers=3, steps=3, pace_s=0.01)
+    with pytest.raises(PacelineError, match="abandoned its late steps") as spared_error:
+        profile_of(virtual(spared).history, spared)
+    assert "--mode ssgd" in spared_error.value.hint
     with pytest.raises(PacelineError, match="no steps"):
         profile_of(History(), replace(plan, events=EventDetail.OFF))

@@ -91,3 +91,16 @@ def test_first_come_work_that_is_stopped_hands_out_nothing_more(
         shares.next(0, 0)
     shares.stop(99)
     assert shares.next(1, 0) is None
+
+
+def test_what_is_given_back_is_done_before_anything_new_the_lowest_first() -> None:
+    shares = FirstCome(6)
+    for _ in range(4):
+        shares.next(0, 0)
+    for position in (3, 1):
+        shares.give_back(position)
+    assert [shares.next(0, 0) for _ in range(4)] == [1, 3, 4, 5]
+    assert shares.is_exhausted()
+    shares.give_back(2)
+    assert not shares.is_exhausted()
+    assert [shares.next(0, 0), shares.next(0, 0)] == [2, None]

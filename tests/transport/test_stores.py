@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 import torch
 from tests.fixtures.forks import Said, fork, in_processes, values
-from tests.fixtures.ledger_server import LedgerServer, work
+from tests.fixtures.ledger_server import LedgerServer, RevokingServer, work, work_until_revoked
 
 from paceline.clock import SystemClock
 from paceline.errors import PeerLostError
 from paceline.ids import Rank
-from paceline.transport.in_process import InProcessStore
+from paceline.transport.in_process import InProcessStore, Mail
 from paceline.transport.ports import Answer, ParameterStore
 from paceline.transport.shm_store import ShmStore, ShmStoreHost, store_world
 from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
@@ -61,10 +61,10 @@ def over_tcp(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
 
 
 def in_one_process(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
-    turns, answers, said = Turns(), dict[Rank, Answer](), dict[int, Said]()
+    turns, mail, said = Turns(), Mail(), dict[int, Said]()
 
     def body(rank: int) -> None:
-        store = InProcessStore(server, Rank(rank), answers, turns=turns, timeout_s=20.0)
+        store = InProcessStore(server, Rank(rank), mail, turns=turns, timeout_s=20.0)
         said[rank] = Said(live(rank, store))
 
     assert turns.run([partial(body, rank) for rank in range(num_workers)]) == [None] * num_workers
@@ -122,6 +122,39 @@ def test_a_wish_to_stop_reaches_the_server_and_nothing_pushed_is_lost(
     assert total == [1.0] * version + [0.0] * (NUMEL - version)
 
 
+@ADAPTERS
+@pytest.mark.parametrize("notices", [True, False], ids=["asleep", "pushing"])
+def test_a_worker_hears_that_its_step_is_obsolete_and_goes_on_with_another(
+    run: Callable[[int, Live, LedgerServer], list[Said]], notices: bool
+) -> None:
+    """Asleep for an hour it is woken; if its push crosses with the word, the word is skipped."""
+
+    worker, server = values(
+        run(
+            1,
+            lambda _, store: work_until_revoked(store, NUMEL, notices=notices).encode(),
+            RevokingServer(4, NUMEL),
+        )
+    )
+    assert worker == b"versions [0, 1, 1, 1, 1], shares [0, 0, 1, 2, 3]"
+    assert json.loads(server)[1] == [1.0] * 4 + [0.0] * (NUMEL - 4)
+
+
+def test_over_shared_memory_an_abort_wakes_a_worker_that_sleeps_on_purpose() -> None:
+    world = store_world(1)
+
+    def body(rank: int) -> bytes:
+        if rank == 1:
+            world.abort()
+            return b""
+        store = ShmStore(world, Rank(0), clock=SystemClock(), timeout_s=600.0)
+        return str(store.wait_unless_obsolete(3600.0)).encode()
+
+    said = in_processes(2, body)
+    assert said[0].error.startswith("PeerLostError: the run was aborted")
+    world.close()
+
+
 def test_over_shared_memory_a_server_that_never_answers_is_an_error_after_the_timeout() -> None:
     world = store_world(1)
 
@@ -158,7 +191,7 @@ def test_in_process_a_worker_that_is_never_answered_gets_an_error_at_the_deadlin
             return []
 
     turns = Turns()
-    store = InProcessStore(Silent(9, NUMEL), Rank(0), {}, turns=turns, timeout_s=3.0)
+    store = InProcessStore(Silent(9, NUMEL), Rank(0), Mail(), turns=turns, timeout_s=3.0)
     (error,) = turns.run([lambda: print(work(store, NUMEL))])
     assert isinstance(error, PeerLostError)
     assert turns.now_ns() == 3 * 10**9

@@ -18,7 +18,7 @@ import pytest
 import torch
 from tests.fixtures.certificates import tls_contexts
 from tests.fixtures.forks import Forked, fork
-from tests.fixtures.ledger_server import LedgerServer, work
+from tests.fixtures.ledger_server import LedgerServer, RevokingServer, work, work_until_revoked
 
 from paceline.clock import SystemClock
 from paceline.errors import NotReadyError, PeerLostError
@@ -53,14 +53,18 @@ class Server:
 
 @contextmanager
 def serving(
-    *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, timeout_s: float = 20.0
+    *,
+    host: str = "127.0.0.1",
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = 20.0,
+    brain: type[LedgerServer] = LedgerServer,
 ) -> Iterator[Server]:
     """One server for one worker, in a process of its own."""
     with socket.create_server((host, 0)) as listener:
         port = listener.getsockname()[1]
 
         def body() -> bytes:
-            server = LedgerServer(SHARES, NUMEL)
+            server = brain(SHARES, NUMEL)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             store = TcpStoreHost(
                 listener,
@@ -201,7 +205,11 @@ def test_a_server_that_falls_silent_is_a_lost_peer_after_the_timeout() -> None:
         pull_from(lambda _: None, timeout_s=0.2)
 
 
-def pull_from(answer: Callable[[socket.socket], None], timeout_s: float = 20.0) -> None:
+def pull_from(
+    answer: Callable[[socket.socket], None],
+    timeout_s: float = 20.0,
+    then: Callable[[TcpStore], object] = TcpStore.pull,
+) -> None:
     """Join a server of one connection that then answers like this, and pull."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address(*listener.getsockname())
@@ -221,7 +229,7 @@ def pull_from(answer: Callable[[socket.socket], None], timeout_s: float = 20.0) 
     try:
         store.open(NUMEL, torch.float64)
         store.join(Clock(0))
-        store.pull()
+        then(store)
     finally:
         store.close()
         process.end()
@@ -248,6 +256,28 @@ def test_over_tls_a_worker_is_served_also_beyond_loopback(tmp_path: Path) -> Non
     for_server, for_worker = tls_contexts(tmp_path)
     with serving(host="0.0.0.0", tls=for_server) as server:
         serves_its_worker(server, tls=for_worker)
+
+
+def test_over_tls_a_sleeping_worker_hears_that_its_step_is_obsolete(tmp_path: Path) -> None:
+    for_server, for_worker = tls_contexts(tmp_path)
+    with serving(tls=for_server, brain=RevokingServer) as server:
+        assert "shares [0, 0, 1," in work_until_revoked(server.worker(tls=for_worker), NUMEL, notices=True)
+        assert server.said()["sum"] == SHARES
+
+
+def test_a_server_that_hangs_up_wakes_a_worker_that_sleeps_on_purpose() -> None:
+    def answer_once(connection: socket.socket) -> None:
+        wire.send(
+            connection, Frame(wire.PARAMETERS, 0, 1, NUMEL * 8, position=0), memoryview(bytes(NUMEL * 8))
+        )
+        connection.shutdown(socket.SHUT_RDWR)
+
+    def sleep(store: TcpStore) -> None:
+        store.pull()
+        store.wait_unless_obsolete(3600.0)
+
+    with pytest.raises(PeerLostError, match="closed the connection"):
+        pull_from(answer_once, then=sleep)
 
 
 def test_a_tls_server_turns_plain_text_away(tmp_path: Path) -> None:

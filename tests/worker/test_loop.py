@@ -23,13 +23,16 @@ PACE_S = 0.010
 @pytest.mark.parametrize("mode", VIRTUAL_MODES)
 def test_every_step_is_one_row_in_order_and_rows_of_a_worker_do_not_overlap(mode: str) -> None:
     plan = small_plan(mode, pace_s=PACE_S, stragglers=RANDOM_SPEEDS)
-    steps = virtual(plan).history.steps
+    history = virtual(plan).history
+    steps = history.steps
     assert sum(map(len, steps.values())) == plan.total_gradients
-    for rows in steps.values():
+    for rank, rows in steps.items():
         assert [row.step for row in rows] == list(range(len(rows)))
         assert {row.samples for row in rows} == {4}
-        for earlier, later in itertools.pairwise(rows):
-            assert end_ns(earlier) == later.start_ns
+        spans = [(row.start_ns, end_ns(row)) for row in rows]
+        spans += [(row.start_ns, row.start_ns + row.lasted_ns) for row in history.abandoned.get(rank, [])]
+        for (_, ended_ns), (began_ns, _) in itertools.pairwise(sorted(spans)):
+            assert ended_ns == began_ns
     positions = sorted(row.position for rows in steps.values() for row in rows)
     assert positions == list(range(plan.total_gradients))
 

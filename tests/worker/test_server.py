@@ -1,5 +1,6 @@
 """Does the parameter server do what its log says, and can it be taken up again where it was?"""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -12,10 +13,11 @@ from paceline.events.log import MemoryLog
 from paceline.ids import Clock, Rank
 from paceline.plan.plan import Plan, StrategyOptions
 from paceline.strategies.asgd import Asgd
+from paceline.strategies.backup import Backup
 from paceline.strategies.port import ServerSide
 from paceline.strategies.ps import Ps
 from paceline.strategies.ssp import Ssp
-from paceline.transport.ports import Slots
+from paceline.transport.ports import Answer, Obsolete, Reply, Slots
 from paceline.worker.participant import state_hash
 from paceline.worker.replica import Replica
 from paceline.worker.server import ParameterServer
@@ -35,13 +37,16 @@ def new_server(plan: Plan, side: type[ServerSide]) -> tuple[ParameterServer, lis
     return server, slots
 
 
+def told(replies: Sequence[Reply]) -> list[tuple[int, int, int | None]]:
+    """The answers, as (rank, version, share)."""
+    return [(reply.rank, reply.version, reply.position) for reply in replies if isinstance(reply, Answer)]
+
+
 def test_asgd_applies_a_gradient_at_once_and_counts_the_version() -> None:
     server, slots = new_server(ledger_plan("asgd"), Asgd)
-    (first,) = server.join(Rank(0), Clock(0))
-    assert (first.version, first.position) == (0, 0)
+    assert told(server.join(Rank(0), Clock(0))) == [(0, 0, 0)]
     slots[0].gradients[5] = 1.0
-    (second,) = server.push(Rank(0), wants_stop=False)
-    assert (second.version, second.position) == (1, 1)
+    assert told(server.push(Rank(0), wants_stop=False)) == [(0, 1, 1)]
     assert slots[0].parameters[5] == -0.5  # a rate of 1, divided by two workers
 
 
@@ -52,8 +57,48 @@ def test_ps_answers_nobody_before_everybody_has_pushed_and_then_applies_one_mean
     slots[0].gradients[0], slots[1].gradients[1] = 1.0, 3.0
     assert server.push(Rank(1), wants_stop=False) == []
     answers = server.push(Rank(0), wants_stop=False)
-    assert [(a.rank, a.version, a.position) for a in answers] == [(0, 1, 2), (1, 1, 3)]
+    assert told(answers) == [(0, 1, 2), (1, 1, 3)]
     assert slots[1].parameters[:2].tolist() == [-0.5, -1.5]
+
+
+def backup_server() -> tuple[ParameterServer, list[Slots]]:
+    """Three workers have joined, two gradients make an update; worker 2 is late for the first one."""
+    server, slots = new_server(ledger_plan("backup", num_workers=3, steps=3), Backup)
+    for rank in range(3):
+        server.join(Rank(rank), Clock(0))
+    for rank in (0, 1, 2):
+        slots[rank].gradients[rank] = 1.0
+    assert server.push(Rank(1), wants_stop=False) == []
+    replies = server.push(Rank(0), wants_stop=False)
+    assert replies[0] == Obsolete(Rank(2), server.version)
+    assert told(replies) == [(0, 1, 2), (1, 1, 3)]  # share 2 was worker 2's; the lowest goes first
+    return server, slots
+
+
+def test_backup_applies_the_mean_of_the_first_and_tells_the_late_at_once() -> None:
+    server, slots = backup_server()
+    assert slots[0].parameters[:3].tolist() == [-0.5, -0.5, 0.0]
+    assert told(server.again(Rank(2))) == [(2, 1, 4)]
+    assert server.applied == {0, 1}
+
+
+def test_a_gradient_that_crosses_with_the_word_is_discarded_and_its_worker_reads_on() -> None:
+    server, slots = backup_server()
+    assert told(server.push(Rank(2), wants_stop=False)) == [(2, 1, 4)]
+    assert slots[2].parameters[:3].tolist() == [-0.5, -0.5, 0.0]
+    for rank in (0, 2):
+        server.push(Rank(rank), wants_stop=False)
+    assert server.version == 2
+    assert server.applied == {0, 1, 2, 4}
+    assert server.clocks == {0: 2, 1: 1, 2: 2}  # the step that was thrown away has its number
+
+
+def test_a_saved_server_hands_out_again_what_was_abandoned() -> None:
+    server, _ = backup_server()
+    again, _ = new_server(ledger_plan("backup", num_workers=3, steps=3), Backup)
+    again.restore(server.snapshot())
+    answers = [told(again.join(Rank(rank), again.clocks[Rank(rank)])) for rank in range(3)]
+    assert answers == [[(0, 1, 2)], [(1, 1, 3)], [(2, 1, 4)]]
 
 
 def test_what_a_worker_reads_is_one_version_and_does_not_change_under_it() -> None:
@@ -70,8 +115,7 @@ def test_what_a_worker_reads_is_one_version_and_does_not_change_under_it() -> No
 def test_with_nothing_left_a_worker_is_let_go() -> None:
     server, _ = new_server(ledger_plan("asgd", steps=1, num_workers=1), Asgd)
     server.join(Rank(0), Clock(0))
-    (last,) = server.push(Rank(0), wants_stop=False)
-    assert (last.version, last.position) == (1, None)
+    assert told(server.push(Rank(0), wants_stop=False)) == [(0, 1, None)]
 
 
 def test_a_server_that_was_saved_goes_on_with_what_is_not_yet_applied() -> None:
@@ -87,8 +131,8 @@ def test_a_server_that_was_saved_goes_on_with_what_is_not_yet_applied() -> None:
     assert again.version == 1
     assert again.clocks == {0: 0, 1: 1}
     assert state_hash(again.replica.arena.named_state()) == state_hash(server.replica.arena.named_state())
-    positions = [again.join(Rank(rank), again.clocks[Rank(rank)])[0].position for rank in (0, 1)]
-    assert positions == [0, 2]
+    answers = [told(again.join(Rank(rank), again.clocks[Rank(rank)])) for rank in (0, 1)]
+    assert answers == [[(0, 1, 0)], [(1, 1, 2)]]
 
 
 @pytest.mark.parametrize(("mode", "bound"), [("asgd", None), ("ssp", 1), ("ssp", 0), ("ps", None)])

@@ -52,7 +52,7 @@ def demo_plans() -> list[Plan]:
         batch_sizes=(BATCH,) * WORKERS,
         pace_s=PACE_S,
         stragglers=(StragglerRule(worker=STRAGGLER, factor=FACTOR),),
-        strategy=StrategyOptions(staleness=BOUND, sync_every=LOCAL_STEPS),
+        strategy=StrategyOptions(staleness=BOUND, sync_every=LOCAL_STEPS, backup_workers=1),
     )
     plans = []
     for mode in (m for m in MODES.values() if not m.optimizers):  # the same optimizer for all

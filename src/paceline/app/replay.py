@@ -5,7 +5,9 @@ from pathlib import Path
 
 from paceline.errors import PacelineError
 from paceline.launchers.helper import json_lines
+from paceline.plan.catalog import MODES
 from paceline.plan.codec import Json, read
+from paceline.plan.plan import Plan
 
 
 def replay_run(run_dir: Path, on_progress: Callable[[int, int], None]) -> dict[str, Json]:
@@ -19,7 +21,13 @@ def replay_run(run_dir: Path, on_progress: Callable[[int, int], None]) -> dict[s
     verdict: dict[str, Json] = {}
     for message in json_lines("paceline.worker.replay_main", [str(run_dir)]):
         if "update" in message:
-            on_progress(int(str(message["update"])), plan.total_gradients)
+            on_progress(int(str(message["update"])), _updates(plan))
         else:
             verdict = message
     return verdict
+
+
+def _updates(plan: Plan) -> int:
+    """How many a whole run has; of a mode of the user's own at most as many as gradients."""
+    averages = plan.mode in MODES and not MODES[plan.mode].sums_updates
+    return -(-plan.total_gradients // (plan.gradients_per_update if averages else 1))

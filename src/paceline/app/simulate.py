@@ -82,7 +82,7 @@ def _rows(scene: Scene, num_workers: int) -> list[SimulatedRow]:
     if num_workers != profile.num_workers:
         profile = with_workers(profile, num_workers)
     steps = -(-plan.total_gradients // num_workers)
-    found = candidates(usual_options(plan), num_workers)
+    found = candidates(usual_options(plan, num_workers), num_workers)
     predictions = [predict(profile, c.way, steps=steps, seed=plan.seed) for c in found]
     ssgd_s = next(p.total_s for c, p in zip(found, predictions, strict=True) if c.mode == "ssgd")
     return [

@@ -111,7 +111,8 @@ class _Follower:
         loss = message["loss"]
         self._watcher.progress(
             Progress(
-                step=sum(steps) // self._plan.num_workers,
+                # What a server threw away was a step of its worker, but is none of the run's.
+                step=min(self._plan.steps, sum(steps) // self._plan.num_workers),
                 total_steps=self._plan.steps,
                 loss=float(loss) if isinstance(loss, float) else None,
                 samples_per_s=samples / max(1e-9, now_s - self._workers_started_s),

@@ -63,7 +63,7 @@ def _usage_problem(error: click.ClickException) -> Problem:
     hint = f"see {path} --help"
     if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
         if error.possibilities:
-            hint = f"did you mean {' or '.join(sorted(error.possibilities))}? {hint}"
+            hint = f"did you mean {' or '.join(error.possibilities)}? {hint}"
         message = error.message
     else:
         message = error.format_message()

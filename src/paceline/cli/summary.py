@@ -17,6 +17,7 @@ def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[
         *_bytes(result),
         *_compression(result),
         *_staleness(result),
+        *_abandoned(result),
         ("run folder", str(run_dir)),
         ("next", next_command(result, plan, run_dir)),
     ]
@@ -97,6 +98,14 @@ def _staleness(result: "dict[str, Json]") -> list[tuple[str, str]]:
     if mean is None or most is None:
         return []
     return [("staleness", f"mean {mean:.2f}, max {most:g} versions")]
+
+
+def _abandoned(result: "dict[str, Json]") -> list[tuple[str, str]]:
+    seen = _object(result.get("abandoned"))
+    steps, lost_s = _number(seen.get("steps")), _number(seen.get("lost_s"))
+    if steps is None or lost_s is None:
+        return []
+    return [("abandoned", f"{steps:g} late steps, {short_duration(lost_s)} of the workers' time")]
 
 
 def _number(value: "Json") -> float | None:

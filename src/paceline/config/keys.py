@@ -92,7 +92,7 @@ _ROWS = (
     Key(
         name="mode",
         help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, diloco, "
-        "onebit, gossip, adpsgd, or module:Class.",
+        "onebit, backup, gossip, adpsgd, or module:Class.",
         kind=Kind.TEXT,
         default="ssgd",
         example="ssgd",
@@ -201,6 +201,14 @@ _ROWS = (
         kind=Kind.INTEGER,
         default="a twentieth of the steps",
         example="20",
+        minimum=0,
+    ),
+    Key(
+        name="backup_workers",
+        help="backup: how many of a step's gradients are not waited for; the late ones are abandoned.",
+        kind=Kind.INTEGER,
+        default="1 for every 8 workers, at least 1",
+        example="1",
         minimum=0,
     ),
     Key(

@@ -34,6 +34,7 @@ class TrainConfig:
     compress: str | None = None  # NAME or NAME:AMOUNT
     error_feedback: bool | None = None
     compress_warmup: int | None = None
+    backup_workers: int | None = None
     staleness: int | Literal["inf"] | None = None
     staleness_range: int | None = None
     asgd: str | None = None

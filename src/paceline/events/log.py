@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline.clock import Clock
-from paceline.events.schema import SCHEMA, Scalar, ServerRow, StepRow
+from paceline.events.schema import SCHEMA, AbandonedRow, Scalar, ServerRow, StepRow
 
 FLUSH_NS = 500_000_000
 FLUSH_ROWS = 4096
@@ -38,6 +38,8 @@ class Log(Protocol):
 
     def add_step(self, row: StepRow) -> None: ...
 
+    def add_abandoned(self, row: AbandonedRow) -> None: ...
+
     def add_server(self, row: ServerRow) -> None: ...
 
     def flush(self) -> None:
@@ -52,12 +54,13 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.steps: dict[int, list[StepRow]] = {}
+        self.abandoned: dict[int, list[AbandonedRow]] = {}
         self.server: list[ServerRow] = []
 
     def of(self, rank: int) -> "MemoryLog":
         """A pen for one worker that writes into this log."""
         pen = MemoryLog()
-        pen.steps, pen.server = self.steps, self.server
+        pen.steps, pen.abandoned, pen.server = self.steps, self.abandoned, self.server
         pen._rank = rank
         return pen
 
@@ -68,6 +71,9 @@ class MemoryLog:
 
     def add_step(self, row: StepRow) -> None:
         self.steps.setdefault(self._rank, []).append(row)
+
+    def add_abandoned(self, row: AbandonedRow) -> None:
+        self.abandoned.setdefault(self._rank, []).append(row)
 
     def add_server(self, row: ServerRow) -> None:
         self.server.append(row)
@@ -85,6 +91,7 @@ class EventLog:
         self._clock = clock
         self._fd = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._steps: list[StepRow] = []
+        self._abandoned: list[AbandonedRow] = []
         self._server: list[ServerRow] = []
         self._flushed_ns = clock.now_ns()
 
@@ -100,12 +107,17 @@ class EventLog:
         self._steps.append(row)
         self._maybe_flush(len(self._steps), row.start_ns)
 
+    def add_abandoned(self, row: AbandonedRow) -> None:
+        self._abandoned.append(row)
+        self._maybe_flush(len(self._abandoned), row.start_ns)
+
     def add_server(self, row: ServerRow) -> None:
         self._server.append(row)
         self._maybe_flush(len(self._server), row.at_ns)
 
     def flush(self) -> None:
         self._flush_columns("steps", StepRow._fields, self._steps)
+        self._flush_columns("abandoned", AbandonedRow._fields, self._abandoned)
         self._flush_columns("server", ServerRow._fields, self._server)
         self._flushed_ns = self._clock.now_ns()
 
@@ -119,7 +131,9 @@ class EventLog:
         if rows >= FLUSH_ROWS or now_ns - self._flushed_ns > FLUSH_NS:
             self.flush()
 
-    def _flush_columns(self, kind: str, names: Sequence[str], rows: list[StepRow] | list[ServerRow]) -> None:
+    def _flush_columns(
+        self, kind: str, names: Sequence[str], rows: list[StepRow] | list[AbandonedRow] | list[ServerRow]
+    ) -> None:
         if rows:
             columns = dict(zip(names, map(_packed, zip(*rows, strict=True)), strict=True))
             self._append({"kind": kind, "who": self._who, "rows": len(rows), "columns": columns})

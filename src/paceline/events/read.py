@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.errors import PacelineError
-from paceline.events.schema import SCHEMA, ServerRow, StepRow
+from paceline.events.schema import SCHEMA, AbandonedRow, ServerRow, StepRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class History:
     t0_ns: int = 0
     started_unix_s: float = 0.0
     steps: dict[int, list[StepRow]] = field(default_factory=dict)  # by rank
+    abandoned: dict[int, list[AbandonedRow]] = field(default_factory=dict)  # by rank
     server: list[ServerRow] = field(default_factory=list)
     plain: list[PlainEvent] = field(default_factory=list)
     sessions: list[dict[int, int]] = field(default_factory=list)  # rows per rank when each resume began
@@ -38,7 +39,11 @@ class History:
         """The run went on from a checkpoint: what came after that checkpoint never happened."""
         for rank, clock in enumerate(clocks):
             self.steps[rank] = [row for row in self.steps.get(rank, []) if row.step < clock]
-        self.server = [r for r in self.server if r.version <= version and r.step < clocks[r.rank]]
+        # What was abandoned by then stays so, although the step's number is still to come.
+        self.server = [
+            r for r in self.server if r.version <= version and (r.step < clocks[r.rank] or r.op == "abandon")
+        ]
+        self.abandoned = {k: [r for r in rows if r.version < version] for k, rows in self.abandoned.items()}
         self.sessions.append({rank: len(rows) for rank, rows in self.steps.items()})
 
 
@@ -76,9 +81,13 @@ def _take(history: History, event: dict[str, object], *, is_header: bool) -> Non
         count = int(str(event["rows"]))
         full = {name: c if isinstance(c, list) else [c] * count for name, c in columns.items()}
         rows = zip(*full.values(), strict=True)
+        rank = int(who.rpartition("-")[2])
         if kind == "steps":
-            mine = history.steps.setdefault(int(who.rpartition("-")[2]), [])
+            mine = history.steps.setdefault(rank, [])
             mine.extend(StepRow(**dict(zip(full, row, strict=True))) for row in rows)
+        elif kind == "abandoned":
+            given_up = history.abandoned.setdefault(rank, [])
+            given_up.extend(AbandonedRow(**dict(zip(full, row, strict=True))) for row in rows)
         else:
             history.server.extend(ServerRow(**dict(zip(full, row, strict=True))) for row in rows)
         return

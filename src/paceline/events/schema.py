@@ -42,12 +42,25 @@ class StepRow(NamedTuple):
     exchange: int | None = None  # the number of that exchange in the order of all, from 1 (peers only)
 
 
+class AbandonedRow(NamedTuple):
+    """A step that a worker gave up, because the others had gone on without it (kind `abandoned`)."""
+
+    step: int  # the worker's own count; the next attempt has the same number
+    position: int  # the share of the run's work that was handed out again
+    start_ns: int
+    lasted_ns: int  # from the start until the worker had noticed and asked for new parameters
+    wait_ns: int  # of that, for the server's answer
+    bytes_in: int
+    version: int  # of the parameters that were read in vain
+
+
 class ServerRow(NamedTuple):
     """One act of a parameter server (kind `server`), in the order in which it happened."""
 
     # "read": this worker was given `version` (easgd: its own parameters, after its exchange with the centre);
     # "push": its gradient arrived while `version` was current;
-    # "apply": its gradient, perhaps held until then, made `version`; "discard": it was too stale
+    # "apply": its gradient, perhaps held until then, made `version`; "discard": it was too stale;
+    # "abandon": `version` was made without the gradient that it computes, and its share is handed out again
     op: str
     at_ns: int
     rank: int
@@ -61,7 +74,11 @@ class ServerRow(NamedTuple):
     rate_factor: float  # what the learning rate was multiplied by for this update
 
 
-COLUMN_KINDS: dict[str, tuple[str, ...]] = {"steps": StepRow._fields, "server": ServerRow._fields}
+COLUMN_KINDS: dict[str, tuple[str, ...]] = {
+    "steps": StepRow._fields,
+    "server": ServerRow._fields,
+    "abandoned": AbandonedRow._fields,
+}
 
 # kind -> what it means; docs/reference/events.md is made from this.
 PLAIN_KINDS: dict[str, str] = {

@@ -23,6 +23,14 @@ class Staleness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Abandoned:
+    """Steps that the others did not wait for; their samples were handed out again."""
+
+    steps: int
+    lost_s: float  # between reading the parameters and being told to stop, summed over workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     steps: int  # per worker, on average
     gradients: int
@@ -37,28 +45,34 @@ class Summary:
     first_step_s: float | None  # from the launcher's start to the end of the first step
     staleness: Staleness | None
     discarded: int  # gradients that were too stale to be applied
+    abandoned: Abandoned | None  # None: no step was
 
 
 def summarise(history: History) -> Summary:
-    rows = [row for mine in history.steps.values() for row in mine]
+    made = [row for mine in history.steps.values() for row in mine]
+    thrown_away = {(r.rank, r.step) for r in history.server if r.op == "discard"}
+    # A gradient that was discarded is none of the run's work, but it took time and travelled.
+    rows = [r for rank, mine in history.steps.items() for r in mine if (rank, r.step) not in thrown_away]
+    given_up = [row for mine in history.abandoned.values() for row in mine]
     first = min((end_ns(r) for r in rows), default=None)
     training_s = sum(_span_s(session) for session in _sessions(history))
     samples = sum(r.samples for r in rows)
     last = [r.loss for mine in history.steps.values() for r in mine[-LAST_LOSSES:]]
     return Summary(
-        steps=len(rows) // max(1, len(history.steps)),
+        steps=len(rows) // max(1, len(history.steps.keys() | history.abandoned.keys())),
         gradients=len(rows),
         samples=samples,
         loss=math.fsum(last) / len(last) if last else None,
         training_s=training_s,
         samples_per_s=samples / training_s if training_s > 0 else 0.0,
-        phases_s={p: sum(getattr(r, f"{p}_ns") for r in rows) / 1e9 for p in PHASES},
-        bytes_out=sum(r.bytes_out for r in rows),
-        bytes_in=sum(r.bytes_in for r in rows),
         bytes_saved=sum(r.bytes_saved for r in rows),
+        phases_s={p: sum(getattr(r, f"{p}_ns") for r in made) / 1e9 for p in PHASES},
+        bytes_out=sum(r.bytes_out for r in made),
+        bytes_in=sum(r.bytes_in for r in made) + sum(r.bytes_in for r in given_up),
         first_step_s=None if first is None else (first - history.t0_ns) / 1e9,
         staleness=staleness(history.server),
-        discarded=sum(r.op == "discard" for r in history.server),
+        discarded=len(thrown_away),
+        abandoned=abandoned(history.server),
     )
 
 
@@ -80,6 +94,11 @@ def _span_s(rows: Sequence[StepRow]) -> float:
 def end_ns(row: StepRow) -> int:
     durations: list[int] = [getattr(row, f"{phase}_ns") for phase in PHASES]
     return row.start_ns + sum(durations)
+
+
+def abandoned(rows: Sequence[ServerRow]) -> Abandoned | None:
+    ages_ns = [r.age_ns for r in rows if r.op == "abandon"]
+    return Abandoned(steps=len(ages_ns), lost_s=sum(ages_ns) / 1e9) if ages_ns else None
 
 
 def staleness(rows: Sequence[ServerRow]) -> Staleness | None:

@@ -18,6 +18,7 @@ from paceline.laws import (
     performance,
     processes,
     robust,
+    spare,
     stale,
     synchronous,
     universal,
@@ -27,6 +28,7 @@ from paceline.laws.law import Law
 LAWS: tuple[Law, ...] = (
     *universal.LAWS,
     *synchronous.LAWS,
+    *spare.LAWS,
     *asynchronous.LAWS,
     *bounded.LAWS,
     *stale.LAWS,

@@ -34,6 +34,7 @@ QUADRATIC = "paceline.laws.tasks:QuadraticTask"
 PASSING = "paceline.laws.tasks:PassingTask"
 PACE_S = 0.01
 _OPTIONS = {
+    "backup": StrategyOptions(backup_workers=1),
     "ssp": StrategyOptions(staleness=1),
     "dssp": StrategyOptions(staleness=1, staleness_range=2),
     "easgd": StrategyOptions(sync_every=4),

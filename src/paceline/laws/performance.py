@@ -28,7 +28,7 @@ def m1_exponential_step_times_have_a_closed_form(_: Lab) -> Finding:
     for needed in (WORKERS, WORKERS - 1, WORKERS - 2, WORKERS // 2):
         # Enough work for so many rounds, whatever is abandoned in each.
         steps = ROUNDS * needed // WORKERS
-        found = outline(profile, Backup(needed), steps=steps, seed=11)
+        found = outline(profile, Backup(WORKERS - needed), steps=steps, seed=11)
         spacings = range(WORKERS - needed + 1, WORKERS + 1)
         expected_s = MEAN_S * sum(1 / i for i in spacings)
         error_s = MEAN_S * math.sqrt(sum(1 / i**2 for i in spacings) / found.syncs)
@@ -144,7 +144,7 @@ LAWS = (
     Law(
         "M3",
         "the simulator predicts a run in virtual time to the nanosecond, in the same order",
-        ("single", "ssgd", "ps", "asgd", "ssp", "localsgd"),
+        ("single", "ssgd", "ps", "backup", "asgd", "ssp", "localsgd"),
         m3_virtual_runs_are_predicted_to_the_nanosecond,
         per_mode=True,
     ),

@@ -88,6 +88,7 @@ LAWS = (
             "onebit",
             "gossip",
             "adpsgd",
+            "backup",
         ),
         u1_a_real_run_replays,
         per_mode=True,

@@ -17,7 +17,7 @@ from paceline.worker.virtual import WorkerGoneError, run_virtual
 from paceline.worker.wiring import channel_of
 
 # easgd's centre is no sum of gradients, so neither U2 nor U3 can speak of it; E2 counts its shares.
-ALL = ("single", "ssgd", "ps", "asgd", "ssp", "dssp", "localsgd", "fedavg", "diloco")
+ALL = ("single", "ssgd", "ps", "backup", "asgd", "ssp", "dssp", "localsgd", "fedavg", "diloco")
 NEAR = ("gossip", "adpsgd")  # a gradient reaches all by mixing, rounded on its way: not U2, but G6
 REPLAYED = (*ALL, *NEAR, "easgd")
 # Modes whose result does not depend on speeds.
@@ -38,16 +38,20 @@ def u1_same_schedule_same_bits(lab: Lab) -> Finding:
 
 
 def u2_every_gradient_counts_once(lab: Lab) -> Finding:
-    """The ledger's entries are all exactly -1/N: none lost, doubled, reversed or summed for averaged."""
+    """The ledger's entries are all exactly -1/N: none lost, doubled, reversed or summed for averaged.
+
+    With backup workers an update is the mean of K gradients, and the entries are -1/K.
+    """
     plan = ledger(lab.plan(num_workers=1 if lab.mode == "single" else 4))
     witness, meetings = Witness.of(plan.num_workers), MeetingWitness()
     done = run(plan, wrap_store=witness.wrap, wrap_collective=meetings.wrap)
     entries = done.final_state()["entries"]
-    expected = -1.0 / plan.num_workers
+    expected = -1.0 / plan.gradients_per_update
     wrong = int((entries != expected).sum())
     rows = [r for mine in done.history.steps.values() for r in mine]
     counted = len(rows) == plan.total_gradients and sum(r.samples for r in rows) == plan.total_samples
-    moved = sum(r.bytes_out for r in rows), sum(r.bytes_in for r in rows)
+    in_vain = sum(r.bytes_in for mine in done.history.abandoned.values() for r in mine)
+    moved = sum(r.bytes_out for r in rows), sum(r.bytes_in for r in rows) + in_vain
     if channel_of(plan.mode) is Channel.STORE:
         handed = witness.pushed_bytes, witness.pulled_bytes
     else:
@@ -98,7 +102,10 @@ def u5_nobody_waits_longer_than_the_timeout(lab: Lab) -> Finding:
     done = run_virtual(plan, silent_after={1: 3})
     odd = [e for e in done.errors if not isinstance(e, PeerLostError | WorkerGoneError | None)]
     busy_until = {r: rows[-1].start_ns / 1e9 + PACE_S for r, rows in done.history.steps.items()}
-    waited = max(done.ended_s[rank] - busy_until[rank] for rank in done.ended_s)
+    for rank, given_up in done.history.abandoned.items():
+        ended_s = (given_up[-1].start_ns + given_up[-1].lasted_ns) / 1e9
+        busy_until[rank] = max(busy_until.get(rank, 0.0), ended_s)
+    waited = max(done.ended_s[rank] - busy_until.get(rank, 0.0) for rank in done.ended_s)
     ok = not odd and waited <= TIMEOUT_S + PACE_S + 1e-9
     return Finding(ok, f"longest wait {waited:.2f} s, timeout {TIMEOUT_S:g} s; unexpected errors: {odd}")
 
@@ -154,7 +161,7 @@ LAWS = (
     Law(
         "U5",
         "when a worker falls silent, nobody waits longer than the timeout",
-        ("ssgd", "ps", "asgd", "ssp", "dssp", "easgd", "localsgd", "fedavg", "diloco", *NEAR),
+        ("ssgd", "ps", "backup", "asgd", "ssp", "dssp", "easgd", "localsgd", "fedavg", "diloco", *NEAR),
         u5_nobody_waits_longer_than_the_timeout,
         per_mode=True,
     ),

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from paceline.ids import Clock, Rank
-from paceline.transport.ports import Collective, ParameterStore, Pulled, Slots, Traffic
+from paceline.transport.ports import Collective, ParameterStore, Pulled, Revocable, Slots, Traffic
 from paceline.transport.torch_dist import ring_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    what: str  # join, pull, push, over
+    what: str  # join, pull, push, again, over
     rank: int
     version: int = -1
     wait_ns: int = 0
@@ -86,6 +86,20 @@ class _WitnessedStore:
         seen.clocks[self._rank] += 1
         seen.on_push(self._rank)
         return self._store.push(wants_stop=wants_stop)
+
+    def is_obsolete(self) -> bool:
+        return self._revocable().is_obsolete()
+
+    def wait_unless_obsolete(self, duration_s: float) -> bool:
+        return self._revocable().wait_unless_obsolete(duration_s)
+
+    def again(self) -> None:
+        self._witness.acts.append(Act("again", self._rank))
+        self._revocable().again()
+
+    def _revocable(self) -> Revocable:
+        assert isinstance(self._store, Revocable), "every store can take a share back"
+        return self._store
 
     def leave(self) -> None:
         self._witness.left.add(self._rank)

@@ -71,6 +71,12 @@ MODES: dict[str, Mode] = {
             compresses=_ONE_PAYLOAD,
         ),
         Mode(
+            name="backup",
+            channel=Channel.STORE,
+            summary="like ps, but `backup_workers` late gradients of a step are abandoned, not waited for",
+            options=frozenset({"backup_workers"}),
+        ),
+        Mode(
             name="asgd",
             channel=Channel.STORE,
             summary="a parameter server applies every gradient at once, nobody waits",

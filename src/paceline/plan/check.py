@@ -65,6 +65,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
         _check_elasticity(checked)
         _check_neighbours(checked)
         _check_peers(checked)
+        _check_backup(checked)
     _check_batch_count(checked)
     _check_optimizer(checked)
     _check_transport(checked)
@@ -199,6 +200,16 @@ def _check_peers(checked: _Check) -> None:
         hint = "leave checkpoint_every out; a checkpoint is written at the end, and on Ctrl-C"
         what = f"checkpoint_every is {config.checkpoint_every}, but between its start and its end"
         checked.add("checkpoint_every", f"{what} adpsgd has no common point to save", hint)
+
+
+def _check_backup(checked: _Check) -> None:
+    """At least one gradient must count, or there is nothing to update with."""
+    said, num_workers = checked.config.backup_workers, decide.num_workers_of(checked.config)
+    if said is None or not checked.are_sound("num_workers", "backup_workers") or said < num_workers:
+        return
+    what = f"backup_workers is {said}, but it must be less than num_workers, {num_workers}"
+    usual = decide.usual_backup_workers(num_workers)
+    checked.add("backup_workers", what, f"set backup_workers to {usual}, or leave it out")
 
 
 def _check_single(checked: _Check) -> None:

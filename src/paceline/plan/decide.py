@@ -172,6 +172,7 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
     reads = frozenset() if (mode := mode_of(config)) is None else mode.options
     unsaid_bound = _DEFAULT_STALENESS if "staleness" in reads else None
     unsaid_period = _DEFAULT_SYNC_EVERY if "sync_every" in reads else 1
+    unsaid_spares = usual_backup_workers(num_workers_of(config)) if "backup_workers" in reads else 0
     bound = unsaid_bound if config.staleness is None else config.staleness
     return StrategyOptions(
         staleness=None if bound == "inf" else bound,
@@ -179,6 +180,7 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
         **_asgd_options_of(config),
         aggregate=aggregate_of(config),
         byzantine_tolerance=1 if config.byzantine_tolerance is None else config.byzantine_tolerance,
+        backup_workers=unsaid_spares if config.backup_workers is None else config.backup_workers,
         sync_every=unsaid_period if config.sync_every is None else config.sync_every,
         elasticity=0.9 if config.elasticity is None else config.elasticity,
         clients_per_round=1.0 if config.clients_per_round is None else config.clients_per_round,
@@ -215,6 +217,11 @@ def topology_of(config: TrainConfig) -> Topology:
     if config.topology in tuple(Topology):
         return Topology(config.topology)
     return Topology.EXPONENTIAL if gossip_of(config) is GossipVariant.PUSH_SUM else Topology.RING
+
+
+def usual_backup_workers(num_workers: int) -> int:
+    """One for every eight, at least one; but somebody's gradient must count."""
+    return min(num_workers - 1, max(1, num_workers // 8))
 
 
 def _asgd_options_of(config: TrainConfig) -> _AsgdOptions:

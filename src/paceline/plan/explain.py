@@ -7,7 +7,7 @@ from paceline.plan.catalog import MODES, TASKS, Channel
 from paceline.plan.compression import CODECS
 from paceline.plan.compression import in_words as codec_in_words
 from paceline.plan.plan import Device, EventDetail, GossipVariant, Launcher, Plan, Transport
-from paceline.plan.remarks import is_unbounded, remarks
+from paceline.plan.remarks import remarks, shares_work
 from paceline.plan.stragglers_in_words import in_words
 from paceline.sync.topology import Topology, neighbours
 
@@ -161,7 +161,7 @@ def _work(plan: Plan) -> str:
             f"{in_all}, in gradients of {each}; whoever is free takes the next"
             f" {plan.strategy.sync_every}, so fast workers do more"
         )
-    if is_unbounded(plan):
+    if shares_work(plan):
         return f"{in_all}, in gradients of {each}; whoever is free takes the next, so fast workers do more"
     return (
         f"each worker computes {plan.steps:,} gradients of {each}:"

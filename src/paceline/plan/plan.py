@@ -102,6 +102,7 @@ class StrategyOptions:
     asgd: AsgdVariant = AsgdVariant.PLAIN
     dc_lambda: float = 0.0  # asgd dc: how strongly the delay is compensated
     max_staleness: int | None = None  # asgd ringmaster: this stale or staler is discarded; None: nothing is
+    backup_workers: int = 0  # backup: how many gradients of a step are not waited for
     aggregate: str = "mean"  # ssgd, ps: how gradients become one; one of plan.catalog.AGGREGATES, or your own
     byzantine_tolerance: int = 1  # how many bad workers a robust `aggregate` must survive
     sync_every: int = 1  # localsgd, fedavg: local steps between two averagings (H); easgd: two exchanges
@@ -157,6 +158,11 @@ class Plan:
     @property
     def global_batch(self) -> int:
         return sum(self.batch_sizes)
+
+    @property
+    def gradients_per_update(self) -> int:
+        """How many gradients make one synchronous update: all, but for backup workers."""
+        return max(1, self.num_workers - self.strategy.backup_workers)
 
     @property
     def total_gradients(self) -> int:

@@ -21,11 +21,16 @@ def is_unbounded(plan: Plan) -> bool:
     return plan.mode in ("asgd", "adpsgd") or (plan.mode == "ssp" and plan.strategy.staleness is None)
 
 
+def shares_work(plan: Plan) -> bool:
+    """Does whoever is free take the next share, rather than everybody their own?"""
+    return plan.mode == "backup" or is_unbounded(plan)
+
+
 def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
     found = [*_about_sharing(plan, cpu_count), *_about_virtual_time(plan)]
     if plan.num_workers > 1:
-        found += [*_about_stragglers(plan), *_about_staleness(plan), *_about_local_steps(plan)]
-        found += about_bad_workers(plan)
+        found += [*_about_stragglers(plan), *_about_staleness(plan), *_about_backup_workers(plan)]
+        found += [*_about_local_steps(plan), *about_bad_workers(plan)]
         found += [*about_compression(plan), *_about_neighbours(plan)]
     elif plan.mode not in ("single", "easgd", "fedavg"):
         found.append("with one worker every mode is plain sequential training")
@@ -57,7 +62,10 @@ def _about_stragglers(plan: Plan) -> Iterator[str]:
         return
     who = f"worker {slow[0]} is" if len(slow) == 1 else f"workers {', '.join(map(str, slow))} are"
     if plan.mode in _WAITS_EVERY_STEP:
-        yield f"{who} always slow: every step waits for the slowest worker; asgd would not"
+        yield (
+            f"{who} always slow: every step waits for the slowest worker; asgd would not,"
+            f" nor would backup with backup_workers {len(slow)}"
+        )
     elif plan.mode == "fedavg" and plan.strategy.clients_per_round < 1.0:
         yield f"{who} always slow: each round it is drawn for waits for it"
     elif plan.mode in ("localsgd", "fedavg", "diloco", "dssp") or (
@@ -82,8 +90,37 @@ def _about_stragglers(plan: Plan) -> Iterator[str]:
             f"{who} always slow: the others go on without waiting, and its gradients are computed on"
             " parameters that neighbours have averaged with since"
         )
+    elif plan.mode == "backup":
+        yield f"{who} always slow: {_help_of_backup_workers(plan, len(slow))}"
     elif plan.mode in ("asgd", "ssp"):
         yield f"{who} always slow: the others go on without waiting, and its gradients arrive stale"
+
+
+def _help_of_backup_workers(plan: Plan, slow: int) -> str:
+    spare = plan.strategy.backup_workers
+    if spare >= slow:
+        whom, whose = ("it", "its") if slow == 1 else ("them", "their")
+        return f"the others go on without {whom}, and whoever is next does {whose} part of the work"
+    return f"backup_workers is only {spare}, so every update waits for a slow one; set it to {slow}"
+
+
+def _about_backup_workers(plan: Plan) -> Iterator[str]:
+    if plan.mode != "backup":
+        return
+    workers, spare, counted = plan.num_workers, plan.strategy.backup_workers, plan.gradients_per_update
+    if spare == 0:
+        yield "backup without backup_workers is ps: every update waits for all gradients"
+        return
+    first = "the first" if counted == 1 else f"the mean of the first {counted}"
+    updates = -(-plan.total_gradients // counted)
+    yield (
+        f"each update is {first} of {workers} gradients of a step; what the others have computed by then is"
+        " thrown away, and their samples are used again by whoever is next, so that none is lost"
+    )
+    yield (
+        f"there are {updates:,} updates with the full rate where ssgd makes {plan.steps:,}, so equal samples"
+        f" move the parameters {workers}/{counted} times as far; take a rate for batches of {counted}"
+    )
 
 
 def _about_staleness(plan: Plan) -> Iterator[str]:

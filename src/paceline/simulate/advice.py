@@ -23,7 +23,7 @@ from paceline.simulate.ways import (
     Together,
 )
 
-_SIMPLEST_FIRST = ("single", "ssgd", "ddp", "ps", "localsgd", "ssp", "dssp", "asgd")
+_SIMPLEST_FIRST = ("single", "ssgd", "ddp", "ps", "localsgd", "backup", "ssp", "dssp", "asgd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,9 @@ def _reason(compared: Compared, num_workers: int, speeds: Speeds) -> str:
             if lasting:
                 return _no_help("fixed H", waiting)
             return f"meets every {every} steps, so passing delays even out: {waiting:.0%} waiting"
-        case Backup(needed):
-            return f"takes the first {needed} gradients of a step, abandons the rest"
+        case Backup(spare):
+            lost = compared.prediction.abandoned / compared.prediction.events
+            return f"waits for all but {spare}: {lost:.0%} of all steps abandoned, {waiting:.0%} waiting"
         case Dynamic():
             if lasting:
                 return _no_help("moving bound", waiting)

@@ -3,9 +3,10 @@
 from typing import assert_never
 
 from paceline.simulate.apart import bounded, unbounded
+from paceline.simulate.first_arrivals import first_arrivals
 from paceline.simulate.prediction import Outline, Prediction, predicted
 from paceline.simulate.profile import Profile
-from paceline.simulate.together import alone, backup, balanced, local, together
+from paceline.simulate.together import alone, balanced, local, together
 from paceline.simulate.ways import Alone, Apart, Backup, Balanced, Dynamic, Local, Together, Way
 from paceline.sync.dynamic_bound import Controller
 
@@ -27,8 +28,8 @@ def outline(profile: Profile, way: Way, *, steps: int, seed: int) -> Outline:
             return bounded(profile, bound=bound, steps=steps, seed=seed)
         case Local():
             return local(profile, way, steps=steps, seed=seed)
-        case Backup():
-            return backup(profile, way, steps=steps, seed=seed)
+        case Backup(spare):
+            return first_arrivals(profile, spare=spare, steps=steps, seed=seed)
         case Dynamic(low, extra):
             controller = Controller(extra, profile.num_workers)
             return bounded(profile, bound=low, steps=steps, seed=seed, controller=controller)

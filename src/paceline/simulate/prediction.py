@@ -33,6 +33,7 @@ class Outline:
     trace: Trace
     staleness: dict[int, int] | None = None  # how often each value; None: nothing is ever stale
     abandoned: int = 0
+    bytes_in_vain: int = 0  # parameters read for gradients that were abandoned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def predicted(outline: Outline) -> Prediction:
         if outline.staleness is None
         else {str(value): outline.staleness[value] for value in sorted(outline.staleness)},
         bytes_out=outline.bytes_each_way,
-        bytes_in=outline.bytes_each_way,
+        bytes_in=outline.bytes_each_way + outline.bytes_in_vain,
         steps=outline.steps,
         abandoned=outline.abandoned,
         events=gradients + outline.abandoned,

@@ -158,6 +158,11 @@ def _parameter_bytes(worker: _Worker, channel: Channel, num_workers: int) -> int
 
 
 def _refuse_what_cannot_be_read(history: Log, plan: Plan) -> None:
+    if any(act.op == "abandon" for act in history.server):
+        raise PacelineError(
+            f"run {plan.run} abandoned its late steps, so how slow the slow ones are is not known",
+            "record the same work under another mode:  paceline train --mode ssgd",
+        )
     if any(not history.steps.get(rank) for rank in range(plan.num_workers)):
         raise PacelineError(
             f"run {plan.run} has recorded no steps of some workers, so their speed is not known",

@@ -1,4 +1,4 @@
-"""How long does it take when workers meet? Alone, at every step, every H steps, or the first K of them.
+"""How long does it take when workers meet? Alone, at every step, or every H steps.
 
 Between two meetings nobody depends on anybody, so a run is the sum, over its
 meetings, of the slowest worker's time: whole arrays at once, no queue.
@@ -10,7 +10,7 @@ from paceline.plan.catalog import Channel
 from paceline.simulate.durations import Nanoseconds, all_steps, matrix, starts_ns
 from paceline.simulate.prediction import Outline, Trace, ring_bytes
 from paceline.simulate.profile import Profile
-from paceline.simulate.ways import Backup, Local, Together
+from paceline.simulate.ways import Local, Together
 from paceline.sync.averaging import averages_after
 
 
@@ -81,31 +81,6 @@ def local(profile: Profile, way: Local, *, steps: int, seed: int) -> Outline:
         syncs=len(ends_at),
         bytes_each_way=ring_bytes(profile) * workers * len(ends_at),
         trace=_everybody(ends, workers),
-    )
-
-
-def backup(profile: Profile, way: Backup, *, steps: int, seed: int) -> Outline:
-    """As many rounds as it takes to collect the same number of gradients, of which some are lost."""
-    workers, needed = profile.num_workers, way.needed
-    assert 1 <= needed <= workers, "at least one gradient is needed, and no more than there are workers"
-    rounds = -(-steps * workers // needed)
-    compute = matrix(profile, seed, rounds)
-    first = np.sort(np.argsort(compute, axis=0, kind="stable")[:needed], axis=0)
-    last = np.take_along_axis(compute, first, axis=0).max(axis=0)
-    costs = profile.costs
-    meeting_ns = _ns(costs.collective.transfer_s(ring_bytes(profile)) + costs.wake_up_s + costs.apply_s)
-    ends = np.cumsum(last + meeting_ns)
-    counted = np.bincount(first.reshape(-1), minlength=workers)
-    return Outline(
-        total_ns=int(ends[-1]),
-        compute_ns=int(np.minimum(compute, last).sum()),
-        wait_ns=int(np.maximum(last - compute, 0).sum()),
-        steps=tuple(counted.tolist()),
-        samples=int(counted @ np.asarray(profile.batch_sizes)),
-        syncs=rounds,
-        bytes_each_way=ring_bytes(profile) * workers * rounds,
-        abandoned=rounds * (workers - needed),
-        trace=Trace(first.T.reshape(-1).astype(np.int64), np.repeat(ends, needed)),
     )
 
 

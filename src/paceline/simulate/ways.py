@@ -4,10 +4,11 @@ A way is a mode with its settings. `is_available` says whether `paceline train`
 can run it; the others are only ever shown as "what if".
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from paceline.plan.catalog import MODES, Channel
+from paceline.plan.decide import usual_backup_workers
 from paceline.plan.plan import Plan, StrategyOptions
 
 USUAL_BOUND, USUAL_PERIOD, USUAL_EXTRA = 3, 8, 4
@@ -40,9 +41,9 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """At every step the first `needed` gradients count, the others are abandoned (Chen 2016)."""
+    """Of the gradients under way `spare` are not waited for, and abandoned (Chen 2016)."""
 
-    needed: int
+    spare: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Candidate:
 
 # Of the catalog. Not of diloco (fragments and delay), easgd (blocks of work) and fedavg (drawn clients):
 # what they do beyond these is not simulated yet.
-KNOWN = frozenset({"single", "ssgd", "ddp", "ps", "asgd", "ssp", "dssp", "localsgd"})
+KNOWN = frozenset({"single", "ssgd", "ddp", "ps", "backup", "asgd", "ssp", "dssp", "localsgd"})
 
 
 def way_of(mode: str, options: StrategyOptions) -> Way:
@@ -91,6 +92,8 @@ def way_of(mode: str, options: StrategyOptions) -> Way:
     if mode == "dssp":
         low = USUAL_BOUND if options.staleness is None else options.staleness
         return Dynamic(low, options.staleness_range)
+    if mode == "backup":
+        return Backup(options.backup_workers)
     if mode in ("asgd", "ssp"):
         return Apart(options.staleness if mode == "ssp" else None)
     return Together(MODES[mode].channel)
@@ -103,19 +106,24 @@ def candidate_of(mode: str, options: StrategyOptions) -> Candidate:
 def candidates(options: StrategyOptions, num_workers: int) -> list[Candidate]:
     """Every mode of the catalog that is known, with these settings; then what paceline cannot run yet."""
     what_if: list[tuple[str, Way]] = [
-        ("backup", Backup(max(1, num_workers - max(1, num_workers // 8)))),
         ("balanced", Balanced()),
     ]
+    options = replace(options, backup_workers=min(options.backup_workers, num_workers - 1))
     modes = [candidate_of(mode, options) for mode in MODES if mode in KNOWN]
     if num_workers == 1:
         return modes
     return modes + [Candidate(mode=name, way=way, settings=_settings(way)) for name, way in what_if]
 
 
-def usual_options(plan: Plan) -> StrategyOptions:
-    """The plan's settings where its mode reads them, otherwise what `train` would take."""
+def usual_options(plan: Plan, num_workers: int | None = None) -> StrategyOptions:
+    """The plan's settings where its mode reads them, otherwise what `train` would take.
+
+    With another number of workers than the plan's, if one is given.
+    """
     reads = MODES[plan.mode].options if plan.mode in MODES else frozenset()
+    spare = usual_backup_workers(num_workers or plan.num_workers)
     return StrategyOptions(
+        backup_workers=plan.strategy.backup_workers if "backup_workers" in reads else spare,
         staleness=plan.strategy.staleness if "staleness" in reads else USUAL_BOUND,
         sync_every=plan.strategy.sync_every if "sync_every" in reads else USUAL_PERIOD,
         staleness_range=plan.strategy.staleness_range if "staleness_range" in reads else USUAL_EXTRA,
@@ -133,6 +141,8 @@ def flags_of(candidate: Candidate) -> str:
         case Local(every, after):
             late = f" --post-local-after {after}" if after else ""
             return f"--mode localsgd --sync-every {every}{late}"
+        case Backup(spare):
+            return f"--mode backup --backup-workers {spare}"
         case _:
             return f"--mode {candidate.mode}"
 
@@ -145,8 +155,8 @@ def _settings(way: Way) -> str:
             return "" if bound is None else f"bound {bound}"
         case Local(every, after):
             return f"H {every}, after {after} steps" if after else f"H {every}"
-        case Backup(needed):
-            return f"first {needed}"
+        case Backup(spare):
+            return f"all but {spare}"
         case Dynamic(low, extra):
             return f"bound {low} to {low + extra}"
         case _:

@@ -9,7 +9,7 @@ class with these methods can be named as `--mode module:Class` and proved with
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -66,6 +66,7 @@ class Begun:
 
     share: Share
     traffic: Traffic = NO_TRAFFIC
+    version: int = 0  # of the parameters, where a server counts them
 
 
 def own_share(plan: Plan, links: Links, step: Step) -> Begun | None:
@@ -115,6 +116,23 @@ class Strategy(Protocol):
     def restore(self, saved: dict[str, Tensor]) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """What a strategy also has if others may go on without our step; the loop then asks while it computes."""
+
+    def is_obsolete(self) -> bool:
+        """Is the gradient that we are computing not wanted any more? Cheap, and never waits."""
+        ...
+
+    def wait_unless_obsolete(self, duration_s: float) -> bool:
+        """Let this much time pass, or less: True, at once, when our gradient is not wanted any more."""
+        ...
+
+    def abandon_step(self) -> None:
+        """We have stopped in the middle of the step; `begin_step` comes next."""
+        ...
 
 
 class ServerSide(Protocol):

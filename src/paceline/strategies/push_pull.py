@@ -56,7 +56,8 @@ class PushPull:
             return None
         if self._copies:
             self._arena.state.copy_(self._slots.parameters)
-        return Begun(share=Share.at(pulled.position, self._num_workers), traffic=pulled.traffic)
+        share = Share.at(pulled.position, self._num_workers)
+        return Begun(share=share, traffic=pulled.traffic, version=pulled.version)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         self._arena.buffers_to_gradients()

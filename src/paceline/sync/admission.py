@@ -11,6 +11,8 @@ then does the worker get parameters for its next step.
   synchronous SGD; with "apply on push" it is not.
 - bounded by a moving s (dssp): the same, see sync/dynamic_bound.py.
 - barrier (ps): all workers' updates are admitted together, as one mean.
+- first arrivals (backup): the first K updates on a version are admitted, as
+  one mean; whoever still computes on that version is told to abandon its step.
 
 Released updates are applied in (index, rank) order, so what a bound of 0 or a
 barrier computes does not depend on who was fast. See docs/concepts/staleness.md.
@@ -36,6 +38,7 @@ class Release:
 
     groups: tuple[tuple[Held, ...], ...] = ()
     readers: tuple[Rank, ...] = ()
+    late: tuple[Rank, ...] = ()  # they shall abandon the step that they are in
 
 
 class Rule(Protocol):
@@ -93,6 +96,22 @@ class Barrier:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class FirstArrivals:
+    """Backup workers (Chen 2016): one mean of the first `needed` gradients; late workers abandon theirs.
+
+    Everything held was computed on the current version: the others were told to stop when it came to be.
+    """
+
+    needed: int
+
+    def admit(self, held: list[Held], clocks: dict[Rank, Clock]) -> tuple[tuple[Held, ...], ...]:
+        return (tuple(held),) if held and len(held) >= min(self.needed, len(clocks)) else ()
+
+    def may_start(self, clock: Clock, clocks: dict[Rank, Clock]) -> bool:
+        return True
+
+
 @dataclass(slots=True)
 class Admission:
     """The server's view of who is where. Feed it joins, pushes and leaves in order.
@@ -105,6 +124,14 @@ class Admission:
     clocks: dict[Rank, Clock]  # of the workers that take part; those that left are gone
     held: dict[Rank, Held] = field(default_factory=dict)
     waiting: list[Rank] = field(default_factory=list)  # nothing of theirs is held; they want to read
+    computing: set[Rank] = field(default_factory=set)  # they have read, and what they make is wanted
+    abandoned: set[Rank] = field(default_factory=set)  # they were told to stop, and have not answered yet
+    is_exhausted: bool = False  # no share is left: whoever has none will contribute nothing
+
+    @property
+    def takes_back(self) -> bool:
+        """May a share that was handed out be done by somebody else?"""
+        return isinstance(self.rule, FirstArrivals)
 
     def join(self, rank: Rank, clock: Clock) -> Release:
         """A worker has started (or resumed) with `clock` gradients behind it, and wants to read."""
@@ -117,15 +144,26 @@ class Admission:
         assert rank in self.clocks, f"worker {rank} pushed before it joined"
         assert rank not in self.held, f"worker {rank} pushed twice without reading"
         index = self.clocks[rank]
-        self.held[rank] = Held(rank, Step(index))
         self.clocks[rank] = Clock(index + steps)
+        if rank in self.abandoned:  # it crossed with our word, and is not wanted any more
+            return self.again(rank)
+        self.computing.discard(rank)
+        self.held[rank] = Held(rank, Step(index))
         if isinstance(self.rule, NotesPushes):
             self.rule.note(rank, now_ns, self.clocks)
+        return self._release()
+
+    def again(self, rank: Rank) -> Release:
+        """A worker has abandoned its step, as it was told, and wants to read."""
+        self.abandoned.discard(rank)
+        self.waiting.append(rank)
         return self._release()
 
     def leave(self, rank: Rank) -> Release:
         """A worker that has finished (or died) no longer holds anybody back."""
         self.clocks.pop(rank, None)
+        self.computing.discard(rank)
+        self.abandoned.discard(rank)
         return self._release()
 
     def furthest(self) -> Clock:
@@ -143,11 +181,27 @@ class Admission:
 
     def _release(self) -> Release:
         held = sorted(self.held.values(), key=lambda h: (h.index, h.rank))
-        groups = self.rule.admit(held, self.clocks)
-        for applied in (h for group in groups for h in group):
-            del self.held[applied.rank]
-            self.waiting.append(applied.rank)
+        groups = self.rule.admit(held, self._expected())
+        for rank in dict.fromkeys(h.rank for group in groups for h in group):
+            del self.held[rank]
+            self.waiting.append(rank)
+        late = self._late() if groups else ()
         self.waiting = [rank for rank in self.waiting if rank in self.clocks]
         readers = tuple(r for r in self.waiting if self.rule.may_start(self.clocks[r], self.clocks))
         self.waiting = [rank for rank in self.waiting if rank not in readers]
-        return Release(groups, readers)
+        self.computing.update(readers)
+        return Release(groups, readers, late)
+
+    def _expected(self) -> dict[Rank, Clock]:
+        """The workers whose gradients may still come, as far as the rule counts them."""
+        if not (self.is_exhausted and self.takes_back):
+            return self.clocks
+        return {r: c for r, c in self.clocks.items() if r in self.computing or r in self.held}
+
+    def _late(self) -> tuple[Rank, ...]:
+        if not self.takes_back:
+            return ()
+        late = tuple(sorted(self.computing))
+        self.computing.clear()
+        self.abandoned.update(late)
+        return late

@@ -8,6 +8,7 @@ or the lowest block of them, named by its first share.
 Either way every share is done once, so modes can be compared.
 """
 
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -37,6 +38,10 @@ class Assignment(Protocol):
         """This share was handed out, but what came of it was thrown away."""
         ...
 
+    def is_exhausted(self) -> bool:
+        """Is there nothing that anybody could take now?"""
+        ...
+
     def stop(self, furthest: int) -> None:
         """Someone wants to stop: hand out no more than it takes to end in good order.
 
@@ -56,6 +61,9 @@ class Static:
     def give_back(self, position: int) -> None:
         raise AssertionError("shares that are fixed by rank and step cannot be done again")
 
+    def is_exhausted(self) -> bool:
+        return False  # each worker finds out for itself
+
     def stop(self, furthest: int) -> None:
         """All end after the same step, so that the steps done are whole."""
         self.steps = min(self.steps, furthest)
@@ -67,20 +75,23 @@ class FirstCome:
     done: frozenset[int] = frozenset()  # applied before a resume
     every: int = 1  # shares that are handed out together
     _next: int = field(default=0, init=False)
-    _returned: list[int] = field(default_factory=list, init=False)
+    _returned: list[int] = field(default_factory=list, init=False)  # sorted
 
     def next(self, rank: int, clock: int) -> int | None:
+        if self.is_exhausted():
+            return None
         if self._returned:
             return self._returned.pop(0)
-        while self._next in self.done:
-            self._next += self.every
-        if self._next >= self.total:
-            return None
         self._next += self.every
         return self._next - self.every
 
     def give_back(self, position: int) -> None:
-        self._returned.append(position)
+        insort(self._returned, position)
+
+    def is_exhausted(self) -> bool:
+        while self._next in self.done:
+            self._next += self.every
+        return not self._returned and self._next >= self.total
 
     def stop(self, furthest: int) -> None:
         """What was given back is still done: nothing before the last share stays open."""

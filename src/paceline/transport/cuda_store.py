@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.clock import Clock
 from paceline.errors import NotReadyError
 from paceline.ids import Rank
-from paceline.transport.ports import Answer, Slots, StoreHandler, Traffic
+from paceline.transport.ports import Reply, Slots, StoreHandler, Traffic
 from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_store import SEMAPHORES, WORDS, ShmStore, ShmStoreHost
 
@@ -49,6 +49,11 @@ class CudaStore(ShmStore):
         torch.cuda.current_stream(self._device).synchronize()  # the gradient is written
         return super().push(wants_stop=wants_stop)
 
+    def again(self) -> None:
+        # What was abandoned may still be running, and writes the buffers that the server is about to fill.
+        torch.cuda.current_stream(self._device).synchronize()
+        super().again()
+
 
 class CudaStoreHost(ShmStoreHost):
     """The server's end."""
@@ -71,9 +76,9 @@ class CudaStoreHost(ShmStoreHost):
         super().serve(handler)
         torch.cuda.current_stream(self._device).synchronize()
 
-    def _answer(self, answers: Sequence[Answer]) -> None:
+    def _tell(self, replies: Sequence[Reply]) -> int:
         torch.cuda.current_stream(self._device).synchronize()  # the parameters are in their slots
-        super()._answer(answers)
+        return super()._tell(replies)
 
 
 def _leave_handle(block: Tensor, mailbox: Tensor) -> None:

@@ -7,6 +7,7 @@ workers into any order they like.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -14,8 +15,8 @@ import torch
 from torch import Tensor
 
 from paceline.errors import PeerLostError
-from paceline.ids import Clock, Rank
-from paceline.transport.ports import Answer, Held, Pulled, Slots, StoreHandler, Traffic
+from paceline.ids import Clock, Rank, Version
+from paceline.transport.ports import Answer, Held, Obsolete, Pulled, Reply, Slots, StoreHandler, Traffic
 from paceline.transport.shm_collective import mean_in_place, pieces
 from paceline.transport.torch_dist import ring_bytes
 
@@ -240,6 +241,14 @@ class InProcessPeers:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """What a server has said to its workers, and they have not read yet."""
+
+    answers: dict[Rank, Answer] = field(default_factory=dict)
+    obsolete: dict[Rank, Version] = field(default_factory=dict)
+
+
 class InProcessStore:
     """A worker's end of a server that answers in the caller's own turn."""
 
@@ -247,7 +256,7 @@ class InProcessStore:
         self,
         handler: StoreHandler,
         rank: Rank,
-        answers: dict[Rank, Answer],
+        mail: Mail,
         *,
         turns: Waiting,
         timeout_s: float,
@@ -256,7 +265,8 @@ class InProcessStore:
         self._device = device
         self._handler = handler
         self._rank = rank
-        self._answers = answers  # shared by all workers of this server: who may read what
+        self._mail = mail  # shared by all workers of this server
+        self._version = Version(0)
         self._turns = turns
         self._timeout_s = timeout_s
         self._push_bytes, self._pull_bytes = 0, 0
@@ -272,12 +282,13 @@ class InProcessStore:
 
     def pull(self) -> Pulled:
         started_ns = self._turns.now_ns()
-        if not self._turns.wait_until(lambda: self._rank in self._answers, self._timeout_s):
+        if not self._turns.wait_until(lambda: self._rank in self._mail.answers, self._timeout_s):
             raise PeerLostError(
                 f"waited {self._timeout_s:g} s for the parameter server", "another worker holds us back"
             )
         wait_ns = self._turns.now_ns() - started_ns
-        answer = self._answers.pop(self._rank)
+        answer = self._mail.answers.pop(self._rank)
+        self._version = answer.version
         payload_bytes = 0 if answer.position is None else self._pull_bytes
         return Pulled(answer.version, answer.position, Traffic(0, payload_bytes, wait_ns))
 
@@ -285,11 +296,24 @@ class InProcessStore:
         self._note(self._handler.push(self._rank, wants_stop=wants_stop))
         return Traffic(self._push_bytes, 0, 0)
 
+    def is_obsolete(self) -> bool:
+        return self._mail.obsolete.get(self._rank, self._version) > self._version
+
+    def wait_unless_obsolete(self, duration_s: float) -> bool:
+        return self._turns.wait_until(self.is_obsolete, max(0.0, duration_s))
+
+    def again(self) -> None:
+        self._note(self._handler.again(self._rank))
+
     def leave(self) -> None:
         self._note(self._handler.leave(self._rank))
 
     def close(self) -> None: ...
 
-    def _note(self, answers: Sequence[Answer]) -> None:
-        for answer in answers:
-            self._answers[answer.rank] = answer
+    def _note(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            match reply:
+                case Answer():
+                    self._mail.answers[reply.rank] = reply
+                case Obsolete(rank, version):
+                    self._mail.obsolete[rank] = version

@@ -9,7 +9,7 @@ adapter controls the order (shared memory, in-process).
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -180,6 +180,23 @@ class ParameterStore(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Revocable(Protocol):
+    """What a store also offers: a share that was handed out may be taken back while it is being computed."""
+
+    def is_obsolete(self) -> bool:
+        """Has the server gone on without the gradient that we are computing? Cheap, and never waits."""
+        ...
+
+    def wait_unless_obsolete(self, duration_s: float) -> bool:
+        """Let this much time pass, or less: True, at once, when our gradient is not wanted any more."""
+        ...
+
+    def again(self) -> None:
+        """Ask for parameters without handing over a gradient: the one we were at is abandoned."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The server has put this version into the rank's `slots.parameters`, for this share.
@@ -192,13 +209,29 @@ class Answer:
     position: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Obsolete:
+    """What this rank computes on versions before `version` is not wanted any more.
+
+    The rank says `again` when it has noticed; a push that crosses with this word counts as that.
+    """
+
+    rank: Rank
+    version: Version
+
+
+Reply: TypeAlias = Answer | Obsolete
+
+
 class StoreHandler(Protocol):
     """The server's brain, the same behind every adapter. Calls are made one at a time."""
 
     def attach(self, rank: Rank, slots: Slots) -> None: ...
 
-    def join(self, rank: Rank, clock: Clock) -> Sequence[Answer]: ...
+    def join(self, rank: Rank, clock: Clock) -> Sequence[Reply]: ...
 
-    def push(self, rank: Rank, *, wants_stop: bool) -> Sequence[Answer]: ...
+    def push(self, rank: Rank, *, wants_stop: bool) -> Sequence[Reply]: ...
 
-    def leave(self, rank: Rank) -> Sequence[Answer]: ...
+    def again(self, rank: Rank) -> Sequence[Reply]: ...
+
+    def leave(self, rank: Rank) -> Sequence[Reply]: ...

@@ -51,17 +51,21 @@ class SharedWorld:
 
     def wait(self, party: int, which: int, timeout_s: float | None, *, what: str) -> None:
         """Wait for one post; PeerLostError when the run is aborted or nobody posts in time."""
+        if not self.is_posted(party, which, timeout_s, what=what):
+            raise PeerLostError(
+                f"waited {timeout_s:g} s for {what}, and nothing came",
+                "look at the other workers' logs; raise --timeout if a step may take this long",
+            )
+
+    def is_posted(self, party: int, which: int, timeout_s: float | None, *, what: str) -> bool:
+        """Wait for one post, and say whether it came in time; PeerLostError when the run is aborted."""
         arrived = self._semaphores[party][which].acquire(True, timeout_s)
         if self.is_aborted:
             raise PeerLostError(
                 f"the run was aborted while waiting for {what}",
                 "another process of the run failed first; its log says why",
             )
-        if not arrived:
-            raise PeerLostError(
-                f"waited {timeout_s:g} s for {what}, and nothing came",
-                "look at the other workers' logs; raise --timeout if a step may take this long",
-            )
+        return arrived
 
     @property
     def is_aborted(self) -> bool:

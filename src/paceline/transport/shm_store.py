@@ -3,7 +3,8 @@
 Each worker has two vectors there: the server reads the pushed gradient where
 the worker wrote it, and writes the parameters where the worker reads them, so
 a step costs no copy beyond those two. A request is a few words and one
-semaphore post; the answer is one post back.
+semaphore post; the answer is one post back. That a step is not wanted any more
+is a word to look at, and a post on a semaphore of its own for who sleeps.
 """
 
 from collections.abc import Sequence
@@ -13,13 +14,14 @@ import torch
 from paceline.clock import Clock
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Version
-from paceline.transport.ports import Answer, Pulled, Slots, StoreHandler, Traffic
+from paceline.transport.ports import Answer, Obsolete, Pulled, Reply, Slots, StoreHandler, Traffic
 from paceline.transport.requests import Request, dispatch
 from paceline.transport.shm import SharedWorld
 
-SEMAPHORES = 1
-WORDS = 6
-_ASKED, _SERVED, _REQUEST, _CLOCK, _VERSION, _POSITION = range(WORDS)
+SEMAPHORES = 2
+_CALLED, _REVOKED = range(SEMAPHORES)  # a worker is called by its answer, the server by a request
+WORDS = 7
+_ASKED, _SERVED, _REQUEST, _CLOCK, _VERSION, _POSITION, _WANTED_FROM = range(WORDS)
 _NOTHING_LEFT = -1  # in a word of shared memory there is no None
 
 
@@ -59,7 +61,7 @@ class ShmStore:
 
     def pull(self) -> Pulled:
         started_ns = self._clock.now_ns()
-        self._world.wait(self._rank, 0, self._timeout_s, what="the parameter server")
+        self._world.wait(self._rank, _CALLED, self._timeout_s, what="the parameter server")
         wait_ns = self._clock.now_ns() - started_ns
         version, position = Version(int(self._words[_VERSION])), int(self._words[_POSITION])
         if position == _NOTHING_LEFT:
@@ -70,6 +72,21 @@ class ShmStore:
         self._ask(Request.PUSH_AND_STOP if wants_stop else Request.PUSH)
         return Traffic(self._push_bytes, 0, 0)
 
+    def is_obsolete(self) -> bool:
+        # Whatever the server says next, it does not change the version that we were last given.
+        return bool(self._words[_WANTED_FROM] > self._words[_VERSION])
+
+    def wait_unless_obsolete(self, duration_s: float) -> bool:
+        now_ns = self._clock.now_ns
+        end_ns = now_ns() + round(duration_s * 1e9)
+        # A post for an earlier step, which we had pushed already, must not end this wait.
+        while not self.is_obsolete() and (left_ns := end_ns - now_ns()) > 0:
+            self._world.is_posted(self._rank, _REVOKED, left_ns / 1e9, what="the end of an injected delay")
+        return self.is_obsolete()
+
+    def again(self) -> None:
+        self._ask(Request.AGAIN)
+
     def leave(self) -> None:
         self._ask(Request.LEAVE)
 
@@ -78,7 +95,7 @@ class ShmStore:
     def _ask(self, request: Request) -> None:
         self._words[_REQUEST] = request
         self._words[_ASKED] += 1
-        self._world.post(self._server, 0)
+        self._world.post(self._server, _CALLED)
 
 
 class ShmStoreHost:
@@ -99,14 +116,13 @@ class ShmStoreHost:
         left = 0
         while left < self._num_workers:
             # No timeout: a step may take long, and whoever supervises the workers aborts us if one dies.
-            self._world.wait(self._num_workers, 0, None, what="any worker")
+            self._world.wait(self._num_workers, _CALLED, None, what="any worker")
             rank = self._find_request()
             words = self._world.words[rank]
             request = Request(int(words[_REQUEST]))
             words[_SERVED] = words[_ASKED]
-            answers = dispatch(handler, rank, request, StepClock(int(words[_CLOCK])))
-            self._answer(answers)
-            left += (request is Request.LEAVE) + sum(a.position is None for a in answers)
+            replies = dispatch(handler, rank, request, StepClock(int(words[_CLOCK])))
+            left += (request is Request.LEAVE) + self._tell(replies)
 
     def _new_slots(self) -> list[Slots]:
         return _slots(self._world, self._numel, self._dtype, self._push_bytes)
@@ -121,9 +137,18 @@ class ShmStoreHost:
                 return Rank(rank)
         raise AssertionError("a post without a request")
 
-    def _answer(self, answers: Sequence[Answer]) -> None:
-        for answer in answers:
-            words = self._world.words[answer.rank]
-            words[_VERSION] = answer.version
-            words[_POSITION] = _NOTHING_LEFT if answer.position is None else answer.position
-            self._world.post(answer.rank, 0)
+    def _tell(self, replies: Sequence[Reply]) -> int:
+        """Pass these on; how many workers are out with them."""
+        out = 0
+        for reply in replies:
+            words = self._world.words[reply.rank]
+            match reply:
+                case Answer(rank, version, position):
+                    words[_VERSION] = version
+                    words[_POSITION] = _NOTHING_LEFT if position is None else position
+                    out += position is None
+                    self._world.post(rank, _CALLED)
+                case Obsolete(rank, version):
+                    words[_WANTED_FROM] = version
+                    self._world.post(rank, _REVOKED)
+        return out

@@ -3,13 +3,16 @@
 One connection and one thread per worker: the thread receives a push straight
 into the worker's slot, hands the request to the one server loop, and sends
 the answer when the loop has filled the slot. So a slow network never blocks
-the server, and updates are still applied one at a time.
+the server, and updates are still applied one at a time. While a worker computes,
+its thread listens to both sides: the loop may have to say that this is in vain.
 """
 
 import queue
+import select
 import socket
 import ssl
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +22,7 @@ from paceline.errors import NotReadyError, PeerLostError
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Version
 from paceline.transport import tcp_wire as wire
-from paceline.transport.ports import Answer, Pulled, Slots, StoreHandler, Traffic
+from paceline.transport.ports import Answer, Obsolete, Pulled, Reply, Slots, StoreHandler, Traffic
 from paceline.transport.requests import Request, dispatch
 from paceline.transport.tcp_wire import Frame
 
@@ -58,6 +61,7 @@ class TcpStore:
         self._clock, self._timeout_s, self._tls = clock, timeout_s, tls
         self._connection: socket.socket | None = None
         self._slots: Slots | None = None
+        self._version = self._wanted_from = Version(0)
 
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
         self._slots = Slots.new(numel, dtype, push_bytes)
@@ -90,25 +94,38 @@ class TcpStore:
         connection, slots = self._opened()
         started_ns = self._clock.now_ns()
         try:
-            frame = wire.receive(connection)
+            while (frame := wire.receive(connection)).kind == wire.OBSOLETE:
+                pass  # it crossed with our push, which was thrown away
             waited_ns = self._clock.now_ns() - started_ns
+            self._version = Version(frame.number)
             if frame.position == wire.NOTHING_LEFT:
                 return Pulled(Version(frame.number), None, Traffic(0, 0, waited_ns))
             place = wire.bytes_of(slots.parameters)
             wire.expect_payload(frame, place)
             wire.receive_into(connection, place)
         except OSError as error:
-            raise PeerLostError(
-                f"the parameter server at {self._address.host}:{self._address.port} was lost: {error}",
-                "look at server-0.log; raise --timeout if a step may take this long",
-            ) from error
-        return Pulled(Version(frame.number), frame.position, Traffic(0, slots.parameters.nbytes, waited_ns))
+            raise self._lost(error) from error
+        return Pulled(self._version, frame.position, Traffic(0, slots.parameters.nbytes, waited_ns))
 
     def push(self, *, wants_stop: bool) -> Traffic:
         _, slots = self._opened()
         request = Request.PUSH_AND_STOP if wants_stop else Request.PUSH
         self._send(request, payload=wire.bytes_of(slots.gradients))
         return Traffic(slots.gradients.nbytes, 0, 0)
+
+    def is_obsolete(self) -> bool:
+        self._listen(0.0)
+        return self._wanted_from > self._version
+
+    def wait_unless_obsolete(self, duration_s: float) -> bool:
+        now_ns = self._clock.now_ns
+        end_ns = now_ns() + round(duration_s * 1e9)
+        while not self.is_obsolete() and (left_ns := end_ns - now_ns()) > 0:
+            self._listen(left_ns / 1e9)
+        return self.is_obsolete()
+
+    def again(self) -> None:
+        self._send(Request.AGAIN)
 
     def leave(self) -> None:
         self._send(Request.LEAVE)
@@ -122,6 +139,24 @@ class TcpStore:
         assert self._connection is not None, "open() comes first"
         assert self._slots is not None, "open() comes first"
         return self._connection, self._slots
+
+    def _listen(self, duration_s: float) -> None:
+        """Until the server says something, but no longer; while we compute, it has only one thing to say."""
+        connection, _ = self._opened()
+        try:
+            frame = wire.receive_within(connection, duration_s)
+        except OSError as error:
+            raise self._lost(error) from error
+        if frame is not None:
+            if frame.kind != wire.OBSOLETE:
+                raise PeerLostError(f"a frame of kind {frame.kind} came unasked", "look at server-0.log")
+            self._wanted_from = Version(frame.number)
+
+    def _lost(self, error: OSError) -> PeerLostError:
+        return PeerLostError(
+            f"the parameter server at {self._address.host}:{self._address.port} was lost: {error}",
+            "look at server-0.log; raise --timeout if a step may take this long",
+        )
 
     def _send(self, request: Request, *, number: int = 0, payload: memoryview | None = None) -> None:
         connection, _ = self._opened()
@@ -160,9 +195,18 @@ class TcpStoreHost:
         self._slots = [Slots.new(numel, dtype, push_bytes) for _ in range(num_workers)]
         self._talks: list[threading.Thread] = []
         self._requests: queue.SimpleQueue[_Asked | PeerLostError] = queue.SimpleQueue()
-        self._answers: list[queue.SimpleQueue[Answer]] = [queue.SimpleQueue() for _ in range(num_workers)]
+        self._replies: list[queue.SimpleQueue[Reply]] = [queue.SimpleQueue() for _ in range(num_workers)]
+        # One per worker: the server's loop rings at one end, the worker's thread hears it at the other.
+        self._bells: list[tuple[socket.socket, socket.socket]] = []
 
     def serve(self, handler: StoreHandler) -> None:
+        with ExitStack() as closing:
+            self._bells = [socket.socketpair() for _ in range(self._num_workers)]
+            for end in (end for bell in self._bells for end in bell):
+                closing.enter_context(end)
+            self._serve(handler)
+
+    def _serve(self, handler: StoreHandler) -> None:
         for rank, slots in enumerate(self._slots):
             handler.attach(Rank(rank), slots)
         threading.Thread(target=self._accept_all, daemon=True).start()
@@ -172,9 +216,12 @@ class TcpStoreHost:
             if isinstance(asked, PeerLostError):
                 raise asked
             left += asked.request is Request.LEAVE
-            for answer in dispatch(handler, asked.rank, asked.request, asked.clock):
-                self._answers[answer.rank].put(answer)
-                left += answer.position is None
+            for reply in dispatch(handler, asked.rank, asked.request, asked.clock):
+                self._replies[reply.rank].put(reply)
+                if isinstance(reply, Obsolete):  # its thread waits for the worker, not for us
+                    self._bells[reply.rank][0].send(b"!")
+                else:
+                    left += reply.position is None
         for talk in self._talks:  # the last answers must be on their way before this process ends
             talk.join()
 
@@ -194,13 +241,10 @@ class TcpStoreHost:
         self._talks.append(threading.current_thread())
         try:
             while self._take_request(connection, rank) is not Request.LEAVE:
-                answer = self._answers[rank].get()
-                if answer.position is None:
-                    wire.send(connection, Frame(wire.PARAMETERS, rank, answer.version, 0))
+                while isinstance(reply := self._replies[rank].get(), Obsolete):
+                    wire.send(connection, Frame(wire.OBSOLETE, rank, reply.version, 0))
+                if self._is_out_with(reply, connection):
                     break
-                place = wire.bytes_of(self._slots[rank].parameters)
-                frame = Frame(wire.PARAMETERS, rank, answer.version, len(place), answer.position)
-                wire.send(connection, frame, place)
         except (OSError, PeerLostError) as error:
             self._requests.put(PeerLostError(f"worker {rank} was lost: {error}", "see its log"))
         finally:
@@ -219,7 +263,37 @@ class TcpStoreHost:
         connection.settimeout(None)  # a step may take long; the supervisor watches for the dead
         return connection, Rank(hello.rank)
 
+    def _is_out_with(self, answer: Answer, connection: socket.socket) -> bool:
+        """Send the answer; whether it was the last one for this worker."""
+        rank = answer.rank
+        if answer.position is None:
+            wire.send(connection, Frame(wire.PARAMETERS, rank, answer.version, 0))
+            return True
+        place = wire.bytes_of(self._slots[rank].parameters)
+        frame = Frame(wire.PARAMETERS, rank, answer.version, len(place), answer.position)
+        wire.send(connection, frame, place)
+        return False
+
+    def _await_request(self, connection: socket.socket, rank: Rank) -> None:
+        """Until the worker asks something; meanwhile it may have to hear that its step is obsolete."""
+        bell = self._bells[rank][1]
+        ears = select.poll()
+        ears.register(connection, select.POLLIN)
+        ears.register(bell, select.POLLIN)
+        while not wire.is_buffered(connection):
+            heard = [fd for fd, _ in ears.poll()]
+            if bell.fileno() in heard:
+                bell.recv(1)
+                # Nothing is there if the word was passed on with an answer.
+                while not self._replies[rank].empty():
+                    word = self._replies[rank].get()
+                    assert isinstance(word, Obsolete), "an answer without a request"
+                    wire.send(connection, Frame(wire.OBSOLETE, rank, word.version, 0))
+            if connection.fileno() in heard:
+                return
+
     def _take_request(self, connection: socket.socket, rank: Rank) -> Request:
+        self._await_request(connection, rank)
         frame = wire.receive(connection)
         if frame.kind not in set(Request):
             raise PeerLostError(f"a frame of kind {frame.kind} is no request", "is it a worker of this run?")

@@ -10,7 +10,9 @@ Beyond loopback the connection must be TLS (see tcp_store.py).
 import hashlib
 import hmac
 import os
+import select
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 
@@ -22,17 +24,19 @@ from paceline.transport.requests import Request
 MAGIC = 0x50434C31  # "PCL1": the protocol's version is in its name
 _FRAME = struct.Struct("!IIQQqQ")  # magic, kind, rank, number, position, payload bytes
 NONCE_BYTES = 32
+_CLOSED, _CLOSED_HINT = "the other side closed the connection", "see its log for the reason"
 
 
 HELLO = 100  # a worker's greeting; number: bytes of one vector
 PARAMETERS = 101  # a server's answer; number: version; position: the share, or NOTHING_LEFT
+OBSOLETE = 102  # a server's word that steps on versions before `number` are not wanted any more
 NOTHING_LEFT = -1
-_KINDS = frozenset({HELLO, PARAMETERS, *Request})
+_KINDS = frozenset({HELLO, PARAMETERS, OBSOLETE, *Request})
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    kind: int  # a Request, HELLO or PARAMETERS
+    kind: int  # a Request, HELLO, PARAMETERS or OBSOLETE
     rank: int
     number: int
     payload_bytes: int
@@ -53,6 +57,35 @@ def send(connection: socket.socket, frame: Frame, payload: memoryview | None = N
 def receive(connection: socket.socket) -> Frame:
     head = bytearray(_FRAME.size)
     receive_into(connection, memoryview(head))
+    return _frame(head)
+
+
+def receive_within(connection: socket.socket, duration_s: float) -> Frame | None:
+    """The frame that begins to arrive within this time, if any."""
+    # Not poll or epoll: they count in milliseconds, and this is also how a worker sleeps.
+    if not is_buffered(connection) and not select.select([connection], [], [], duration_s)[0]:
+        return None
+    head = bytearray(_FRAME.size)
+    patience_s = connection.gettimeout()
+    connection.setblocking(False)
+    try:
+        count = connection.recv_into(head)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return None  # TLS has news of its own now and then, which are no frame
+    finally:
+        connection.settimeout(patience_s)
+    if count == 0:
+        raise PeerLostError(_CLOSED, _CLOSED_HINT)
+    receive_into(connection, memoryview(head)[count:])
+    return _frame(head)
+
+
+def is_buffered(connection: socket.socket) -> bool:
+    """Has TLS already read what the operating system can no longer tell us of?"""
+    return isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
+
+
+def _frame(head: bytearray) -> Frame:
     magic, kind, rank, number, position, payload_bytes = _FRAME.unpack(head)
     if magic != MAGIC or kind not in _KINDS:
         raise PeerLostError(
@@ -67,7 +100,7 @@ def receive_into(connection: socket.socket, place: memoryview) -> None:
     while done < len(place):
         count = connection.recv_into(place[done:])
         if count == 0:
-            raise PeerLostError("the other side closed the connection", "see its log for the reason")
+            raise PeerLostError(_CLOSED, _CLOSED_HINT)
         done += count
 
 

@@ -5,6 +5,7 @@ parameters: the samples, the generator's seed, the order of operations. So a
 replay in one process computes the same bits as the workers did in theirs.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -30,7 +31,12 @@ class Source(Protocol):
 
     times_ns: Times
 
-    def compute(self, replica: Replica, share: Share) -> float: ...
+    def compute(self, replica: Replica, share: Share, look: Callable[[], None] = lambda: None) -> float:
+        """Leave the share's gradient in the replica's arena, and return the loss.
+
+        `look` is called between forward and backward, and may raise if the gradient is not wanted any more.
+        """
+        ...
 
 
 class GradientSource:
@@ -43,7 +49,7 @@ class GradientSource:
         self._stream = SampleStream(num_samples=len(self._samples), seed=plan.seed)
         self.times_ns = Times(0, 0, 0, 0)
 
-    def compute(self, replica: Replica, share: Share) -> float:
+    def compute(self, replica: Replica, share: Share, look: Callable[[], None] = lambda: None) -> float:
         """Forward and backward; leaves the gradient in the arena and returns the loss."""
         now = self._clock.now_ns
         started = now()
@@ -53,6 +59,7 @@ class GradientSource:
         got_data = now()
         loss = self._task.loss(replica.forward, batch)
         got_loss = now()
+        look()
         replica.arena.expect_backward()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         replica.arena.collect_gradients()

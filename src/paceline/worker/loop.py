@@ -4,6 +4,9 @@ begin_step   the strategy makes the parameters ready (and may wait), and says wh
 compute      samples → forward → backward, the gradient lands in the arena (and is tampered with, if asked)
 delay        injected slowness, if the plan has any
 finish_step  the gradients travel, the workers agree, the update happens
+
+Under some modes the others may go on without a step that comes late. Then it is
+abandoned where it is, and the next attempt begins (see worker/watch.py).
 """
 
 from dataclasses import dataclass
@@ -11,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from paceline.clock import Clock
 from paceline.events.log import Log
-from paceline.events.schema import StepRow
+from paceline.events.schema import AbandonedRow, StepRow
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Step
 from paceline.plan.plan import Plan
@@ -20,6 +23,7 @@ from paceline.sync.stragglers import Slowness, Stragglers
 from paceline.worker.gradient import Source
 from paceline.worker.replica import Replica
 from paceline.worker.tampering import tamper
+from paceline.worker.watch import StepAbandonedError, Watch
 
 
 class Control(Protocol):
@@ -56,7 +60,8 @@ class Worker:
     def run(self, first: StepClock) -> Ran:
         """Do this worker's steps from `first` on, until nothing is left or all agree to stop."""
         stragglers = Stragglers(self.plan.stragglers, seed=self.plan.seed)
-        finished, started_ns = first, self.clock.now_ns()
+        watch = Watch(self.strategy, self.clock)
+        finished, abandoned, started_ns = first, 0, self.clock.now_ns()
         while True:
             begun = self.strategy.begin_step(Step(finished))
             if begun is None:
@@ -66,21 +71,42 @@ class Worker:
                 if begun.stop:
                     return Ran(finished, was_stopped=True)
                 continue
-            slowness = stragglers.at(self.rank, finished)
-            outcome = self._one_step(Step(finished), begun, slowness, started_ns)
+            # By attempts: the delay that made a step late must not strike its repetition again, for ever.
+            slowness = stragglers.at(self.rank, finished + abandoned)
+            try:
+                outcome = self._one_step(Step(finished), begun, slowness, started_ns, watch)
+            except StepAbandonedError:
+                abandoned += 1
+                self._abandon(Step(finished), begun, started_ns, watch)
+                started_ns = self.clock.now_ns()
+                continue
             finished = StepClock(finished + 1)
             self.saver.maybe_save(finished, outcome)
             if outcome.stop:
                 return Ran(finished, was_stopped=True)
             started_ns = self.clock.now_ns()
 
-    def _one_step(self, step: Step, begun: Begun, slowness: Slowness, started_ns: int) -> Outcome:
+    def _abandon(self, step: Step, begun: Begun, started_ns: int, watch: Watch) -> None:
+        watch.abandon_step()
+        if self.log.is_on:
+            lasted_ns = self.clock.now_ns() - started_ns
+            position = begun.share.position(self.plan.num_workers)
+            traffic = begun.traffic
+            self.log.add_abandoned(
+                AbandonedRow(
+                    step, position, started_ns, lasted_ns, traffic.wait_ns, traffic.bytes_in, begun.version
+                )
+            )
+
+    def _one_step(
+        self, step: Step, begun: Begun, slowness: Slowness, started_ns: int, watch: Watch
+    ) -> Outcome:
         now = self.clock.now_ns
-        loss = self.source.compute(self.replica, begun.share)
+        loss = self.source.compute(self.replica, begun.share, watch.look)
         tamper(self.plan, self.replica.arena, worker=self.rank, step=step)
         times = self.source.times_ns
         compute_s = (times.backward_end - times.start) / 1e9
-        self.clock.sleep(slowness.duration_s(compute_s, self.plan.pace_s) - compute_s)
+        watch.sleep(slowness.duration_s(compute_s, self.plan.pace_s) - compute_s)
         delayed_ns = now()
         outcome = self.strategy.finish_step(step, wants_stop=self.control.wants_stop())
         if self.log.is_on:

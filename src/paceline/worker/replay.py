@@ -88,11 +88,12 @@ class _Replay:
     def __init__(self, plan: Plan, history: History, recorded: str, on_update: Callable[[int], None]) -> None:
         set_up_torch(plan)
         self._plan, self._recorded, self._on_update = plan, recorded, on_update
-        # A gradient that arrives, or is discarded, changes nothing.
+        # A gradient that arrives, is discarded or is abandoned changes nothing.
         self._rows = [row for row in history.server if row.op in ("read", "apply")]
         # An error memory also remembers what was pushed and then discarded.
         decisive = ("apply",) if plan.compress is None else ("apply", "discard")
-        self._counted = {(row.rank, row.step) for row in history.server if row.op in decisive}
+        # By version too: a step that was abandoned is read for again, under the same number.
+        self._counted = {(r.rank, r.step, r.read_version) for r in history.server if r.op in decisive}
         # Of a worker that was killed, the last rows may be missing; what it pushed is known all the same.
         self._losses = {(rank, r.step): r.loss for rank, rows in history.steps.items() for r in rows}
         task, cpu, clock = build_task(plan), torch.device("cpu"), SystemClock()
@@ -139,8 +140,8 @@ class _Replay:
             if (row.rank, row.step) in self._restarts:
                 self._workers[row.rank] = self._new_worker(Rank(row.rank))
             self._server.answer(Rank(row.rank), Step(row.step), row.position)
-            if (row.rank, row.step) not in self._counted:
-                continue  # the worker stopped before it finished this step
+            if (row.rank, row.step, row.version) not in self._counted:
+                continue  # the worker stopped or abandoned this step before it was finished
             parted = self._work(row)
             if parted is not None:
                 return parted

@@ -3,7 +3,8 @@
 A pushed gradient waits in its worker's slot until the rule admits it. Then the
 group it was admitted with is averaged (a group of one stays as it is), the
 optimizer makes one step, and the version goes up by one. A worker is answered
-by copying the state into its slot, so what it reads is one version, whole.
+by copying the state into its slot, so what it reads is one version, whole. Who
+is late, if the rule does not wait for the late, is told so; its share is free.
 Where workers push parameters instead (easgd), an exchange takes the place of
 the optimizer's step, and leaves in the slot what its worker goes on with.
 """
@@ -26,7 +27,7 @@ from paceline.strategies.robust import combining_of
 from paceline.sync.admission import Admission, Held, Release
 from paceline.sync.assignment import as_ranges, from_ranges
 from paceline.sync.averaging import mean_weight
-from paceline.transport.ports import Answer, Slots
+from paceline.transport.ports import Answer, Obsolete, Reply, Slots
 from paceline.worker.replica import Replica
 
 
@@ -60,18 +61,26 @@ class ParameterServer:
         self._slots[rank] = slots
         self._swapped.discard(rank)
 
-    def join(self, rank: Rank, clock: StepClock) -> Sequence[Answer]:
+    def join(self, rank: Rank, clock: StepClock) -> Sequence[Reply]:
         return self._carry_out(self._admission.join(rank, clock))
 
-    def push(self, rank: Rank, *, wants_stop: bool) -> Sequence[Answer]:
-        self._note("push", rank, Step(self._admission.clocks[rank]), self.version)
+    def push(self, rank: Rank, *, wants_stop: bool) -> Sequence[Reply]:
+        step = Step(self._admission.clocks[rank])
+        self._note("push", rank, step, self.version)
+        if rank in self._admission.abandoned:  # its share was given back when the others went on
+            self._note("discard", rank, step, self.version)
         steps = len(self._shares(rank))
         release = self._admission.push(rank, now_ns=self._clock.now_ns(), steps=steps)
         if wants_stop:
             self._assignment.stop(self._admission.furthest())
         return self._carry_out(release)
 
-    def leave(self, rank: Rank) -> Sequence[Answer]:
+    def again(self, rank: Rank) -> Sequence[Reply]:
+        return self._carry_out(self._admission.again(rank))
+
+    def leave(self, rank: Rank) -> Sequence[Reply]:
+        if self._admission.takes_back and rank in self._admission.computing:
+            self._take_back(rank)
         return self._carry_out(self._admission.leave(rank))
 
     def snapshot(self) -> Snapshot:
@@ -91,27 +100,30 @@ class ParameterServer:
         self._admission.clocks = dict(self.clocks)
         self._assignment = self._side.assignment(self._plan, frozenset(self.applied))
 
-    def _carry_out(self, release: Release) -> list[Answer]:
+    def _carry_out(self, release: Release) -> list[Reply]:
         for group in release.groups:
             if self._is_kept(group):
                 self.apply(group)
             else:
                 self._discard(group[0])
+        replies: list[Reply] = [self._abandon(rank) for rank in release.late]
         if release.groups:
             self.on_applied()
-        answers: list[Answer] = []
         for rank in release.readers:
             clock = self._admission.clocks[rank]
             position = self._assignment.next(rank, clock)
             if position is None:
-                answers.append(Answer(rank, self.version, None))
-                answers += self.leave(rank)
+                replies.append(Answer(rank, self.version, None))
+                replies += self._carry_out(self._admission.leave(rank))
             else:
-                answers.append(self.answer(rank, Step(clock), position))
-        return answers
+                replies.append(self.answer(rank, Step(clock), position))
+        self._admission.is_exhausted = self._assignment.is_exhausted()
+        return replies
 
     def apply(self, group: tuple[Held, ...]) -> None:
         """One update: from the mean of these pushed gradients, or by exchanging with one worker."""
+        # In the order of their shares: who made which is then no matter, to the last bit.
+        group = tuple(sorted(group, key=lambda held: self._doing[held.rank]))
         factor = self._step(group) if self._exchange is None else self._swap(self._exchange, group)
         before, self.version = self.version, Version(self.version + 1)
         for held in group:
@@ -144,6 +156,16 @@ class ParameterServer:
     def _is_kept(self, group: tuple[Held, ...]) -> bool:
         # Only what is applied alone can be stale; a mean of many is of one version.
         return len(group) > 1 or self._correction.keeps(self.version - self._read[group[0].rank][0])
+
+    def _abandon(self, rank: Rank) -> Obsolete:
+        """The update was made without this worker's gradient: whoever is next does its share."""
+        self._note("abandon", rank, Step(self._admission.clocks[rank]), self.version)
+        self._take_back(rank)
+        return Obsolete(rank, self.version)
+
+    def _take_back(self, rank: Rank) -> None:
+        self._assignment.give_back(self._doing[rank])
+        self._admission.is_exhausted = False
 
     def _discard(self, held: Held) -> None:
         self._note("discard", held.rank, held.index, self.version)

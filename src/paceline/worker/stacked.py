@@ -6,7 +6,7 @@ parameters and samples. On a GPU this costs little more than one worker's pass.
 The numbers are those of batched kernels: equal up to rounding, not bit by bit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -84,12 +84,14 @@ class _OneOfMany:
         self._shared = shared
         self.times_ns = Times(0, 0, 0, 0)
 
-    def compute(self, replica: Replica, share: Share) -> float:
+    def compute(self, replica: Replica, share: Share, look: Callable[[], None] = lambda: None) -> float:
         self._shared.ask(replica, share)
         self._shared.turns.sleep(0.0)  # the turn goes to everybody else who is ready now
         now_ns = self._shared.turns.now_ns()
         self.times_ns = Times(now_ns, now_ns, now_ns, now_ns)
-        return self._shared.loss_of(replica)
+        loss = self._shared.loss_of(replica)
+        look()  # only now: the pass is everybody's, forward and backward in one
+        return loss
 
 
 class _WithLoss(nn.Module):

@@ -22,8 +22,15 @@ from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Links, Strategy
-from paceline.transport.in_process import InProcessCollective, InProcessPeers, InProcessStore, Meeting, Table
-from paceline.transport.ports import Answer, Collective, ParameterStore, Peers
+from paceline.transport.in_process import (
+    InProcessCollective,
+    InProcessPeers,
+    InProcessStore,
+    Mail,
+    Meeting,
+    Table,
+)
+from paceline.transport.ports import Collective, ParameterStore, Peers
 from paceline.transport.turns import Turns
 from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, Ran, Saver, Worker
@@ -129,7 +136,7 @@ class Cluster:
         self._kind = strategy_class(plan.mode)
         self._turns, self._log, self._task = turns or Turns(), MemoryLog(), build_task(plan)
         self._run = VirtualRun(History(run=plan.run))
-        self._meeting, self._answers = Meeting(plan.num_workers), dict[Rank, Answer]()
+        self._meeting, self._mail = Meeting(plan.num_workers), Mail()
         self._table = Table(plan.num_workers)
         self._server: ParameterServer | None = None
         if channel_of(plan.mode) is Channel.STORE:
@@ -143,7 +150,8 @@ class Cluster:
         ranks = [Rank(rank) for rank in range(self._plan.num_workers)]
         done.errors = self._turns.run([partial(self._live, rank) for rank in ranks])
         done.elapsed_s = self._turns.now_ns() / 1e9
-        done.history.steps, done.history.server = self._log.steps, self._log.server
+        log, history = self._log, done.history
+        history.steps, history.abandoned, history.server = log.steps, log.abandoned, log.server
         return done
 
     def _live(self, rank: Rank) -> None:
@@ -211,7 +219,7 @@ class Cluster:
             collective = self._incidents.wrap_collective(rank, met)
         else:
             plain = InProcessStore(
-                self._server, rank, self._answers, turns=turns, timeout_s=timeout_s, device=self._device
+                self._server, rank, self._mail, turns=turns, timeout_s=timeout_s, device=self._device
             )
             store = self._incidents.wrap_store(rank, plain)
         return Links(
