@@ -10,6 +10,7 @@ from paceline.app.advise import advise_on, command_for
 from paceline.app.simulate import Conditions, scene_of_plan, scene_of_run, simulate
 from paceline.errors import ConfigError, PacelineError
 from paceline.launchers.local import LocalLauncher
+from paceline.plan.plan import Codec, Compression
 from paceline.simulate.ways import KNOWN
 from paceline.sync.stragglers import StragglerRule
 
@@ -61,3 +62,9 @@ def test_a_recorded_run_is_learnt_from(launcher: LocalLauncher, tmp_path: Path) 
 def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PacelineError, match=r"plan\.json"):
         scene_of_run(tmp_path)
+
+
+def test_a_prediction_refuses_what_it_knows_nothing_of() -> None:
+    plan = small_plan("ssgd", pace_s=0.01, compress=Compression(codec=Codec.INT8))
+    with pytest.raises(ConfigError, match="knows nothing of compression"):
+        scene_of_plan(plan, Conditions())

@@ -45,7 +45,15 @@ class SimulatedRow:
     prediction: Prediction
 
 
+def _refuse_compression(plan: Plan) -> None:
+    if plan.compress is not None:
+        what = "a prediction knows nothing of compression: its bytes would be those of plain averaging"
+        hint = "leave compress out; what it saves and costs is what paceline train --compress says"
+        raise ConfigError([Problem(what, hint, "--compress")])
+
+
 def scene_of_plan(plan: Plan, conditions: Conditions) -> Scene:
+    _refuse_compression(plan)
     if plan.pace_s <= 0 and all(rule.delay_s <= 0 for rule in plan.stragglers):
         what = "pace is 0, so a step would take no time, and there is nothing to predict"
         raise ConfigError([Problem(what, "say how long a step takes, such as --pace 10ms", "--pace")])
@@ -61,6 +69,7 @@ def scene_of_plan(plan: Plan, conditions: Conditions) -> Scene:
 
 def scene_of_run(run_dir: Path) -> Scene:
     plan = read(run_dir / "plan.json")
+    _refuse_compression(plan)
     if not (run_dir / "events.jsonl").exists():
         raise PacelineError(
             f"{run_dir} has no events.jsonl, so nothing is known about its workers",

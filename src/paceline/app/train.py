@@ -23,7 +23,7 @@ from paceline.events.summary import Summary, summarise
 from paceline.launchers.local import Ended, LocalLauncher, Message
 from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
 from paceline.plan.compression import in_words
-from paceline.plan.plan import EventDetail, Plan
+from paceline.plan.plan import EventDetail, Launcher, Plan
 
 RESULT_SCHEMA = "paceline.result/1"
 
@@ -211,7 +211,8 @@ def _compression_json(plan: Plan, summary: Summary) -> dict[str, Json]:
         "bytes_out_plain": plain,
         "ratio": plain / summary.bytes_out if summary.bytes_out else None,
     }
-    if plan.mode != "ddp":  # where torch hides it in backward
+    # torch hides it in backward; virtual time is only that of the plan.
+    if plan.mode != "ddp" and plan.launcher is not Launcher.VIRTUAL:
         saving["codec_s"] = summary.phases_s["codec"]
         saving["codec_share"] = summary.phases_s["codec"] / busy_s if busy_s else 0.0
     return {"compression": saving}

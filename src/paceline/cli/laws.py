@@ -50,7 +50,7 @@ def _ours(session: Session, mode: str | None, like: str | None) -> ExitCode:
 
     def show(law: "LawLine") -> None:
         mark = "ok    " if law["ok"] else "BROKEN"
-        say(session, f"{mark} {law['id']!s:<18}{law['what']}\n       {law['measured']}")
+        say(session, f"{mark} {law['id']!s:<20}{law['what']}\n       {law['measured']}")
 
     results = check_laws(mode, like, show)
     broken = [str(law["id"]) for law in results if not law["ok"]]
@@ -76,7 +76,7 @@ def _peers(session: Session, peer: str) -> ExitCode:
         told = [str(law[part]) for part in ("measured", "note") if law[part]]
         say(
             session,
-            "\n          ".join([f"{_MARKS[str(law['verdict'])]} {law['id']!s:<18}{law['what']}", *told]),
+            "\n          ".join([f"{_MARKS[str(law['verdict'])]} {law['id']!s:<20}{law['what']}", *told]),
         )
 
     results = check_peer(peer, show)

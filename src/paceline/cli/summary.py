@@ -84,7 +84,7 @@ def _compression(result: "dict[str, Json]") -> list[tuple[str, str]]:
     codec_s, share = _number(seen.get("codec_s")), _number(seen.get("codec_share"))
     if plain is None or ratio is None:
         return []
-    cost = "coding hides in backward"
+    cost = "what coding took is not known here"
     if codec_s is not None and share is not None:
         cost = f"coding took {short_duration(codec_s)}, {share:.0%} of the workers' time"
     return [

@@ -16,7 +16,7 @@ from paceline.compression.memory import memory_of
 from paceline.compression.stopwatch import Stopwatch
 from paceline.ids import Rank
 from paceline.plan.plan import Compression, Plan
-from paceline.transport.arena import Layout
+from paceline.transport.arena import Arena, Layout
 from paceline.transport.ports import Traffic
 
 
@@ -48,11 +48,15 @@ def push_format(plan: Plan, layout: Layout, rank: Rank) -> PushFormat | None:
 class Pusher:
     """A worker's side: its memory, and how many messages it has sent."""
 
-    def __init__(self, shape: PushFormat, gradients: Tensor, end: int, plan: Plan, clock: Clock) -> None:
-        assert plan.compress is not None, "whoever compresses knows how"
-        self._format, self._end = shape, end
-        self._memory = memory_of(gradients[:end], error_feedback=plan.compress.error_feedback)
+    def __init__(self, shape: PushFormat, like: Tensor, *, error_feedback: bool, clock: Clock) -> None:
+        """`like` is the part of the gradients that is compressed."""
+        self._format, self._end = shape, like.numel()
+        self._memory = memory_of(like, error_feedback=error_feedback)
         self._watch, self._sent = Stopwatch(clock), 0
+
+    @property
+    def slot_bytes(self) -> int:
+        return self._format.slot_bytes
 
     def fill(self, slot: Tensor, gradients: Tensor) -> Traffic:
         """Put the gradients into the slot; what coding took, and what it saves."""
@@ -64,3 +68,11 @@ class Pusher:
             self._format.write(slot, payload, gradients[self._end :])
         self._sent += 1
         return replace(self._watch.traffic(), bytes_saved=self._format.saved_bytes)
+
+
+def pusher_of(plan: Plan, arena: Arena, rank: Rank, clock: Clock) -> Pusher | None:
+    """None: gradients are pushed as they are."""
+    shape = push_format(plan, arena.layout, rank)
+    if shape is None or plan.compress is None:
+        return None
+    return Pusher(shape, arena.gradient_part, error_feedback=plan.compress.error_feedback, clock=clock)

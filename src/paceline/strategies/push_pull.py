@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from paceline.compression.push import Pusher, push_format
+from paceline.compression.push import pusher_of
 from paceline.ids import Clock, Step, Version
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
@@ -33,18 +33,14 @@ class PushPull:
     def prepare(self, replica: Replica, clock: Clock) -> None:
         arena = replica.arena
         self._arena = arena
-        layout, shape = arena.layout, push_format(self._plan, arena.layout, self._links.rank)
-        self._slots = self._store.open(
-            layout.numel, layout.dtype, None if shape is None else shape.slot_bytes
-        )
+        self._pusher = pusher_of(self._plan, arena, self._links.rank, self._links.clock)
+        push_bytes = None if self._pusher is None else self._pusher.slot_bytes
+        self._slots = self._store.open(arena.layout.numel, arena.layout.dtype, push_bytes)
         # On a CPU the model lives in the slots, and nothing is copied; a GPU has memory of its own.
         self._copies = arena.state.device != self._slots.parameters.device
         if not self._copies:
             arena.place_state(self._slots.parameters)
-        self._pusher: Pusher | None = None
-        if shape is not None:
-            self._pusher = Pusher(shape, arena.gradients, layout.buffers_start, self._plan, self._links.clock)
-        elif not self._copies:
+        if not self._copies and self._pusher is None:
             arena.place_gradients(self._slots.gradients)
         self._store.join(clock)
 

@@ -16,7 +16,7 @@ from itertools import groupby
 import torch
 
 from paceline.clock import SystemClock
-from paceline.compression.push import Pusher, push_format
+from paceline.compression.push import pusher_of
 from paceline.errors import PacelineError
 from paceline.events.log import MemoryLog
 from paceline.events.read import History
@@ -114,12 +114,9 @@ class _Replay:
         links = Links(rank=rank, world_size=self._plan.num_workers, clock=self._clock, store=store)
         strategy: Strategy = strategy_class(self._plan.mode)(self._plan, links)
         strategy.prepare(replica, Clock(0))
-        arena = replica.arena
-        shape = push_format(self._plan, arena.layout, rank)
-        pusher = None
-        if shape is not None:
-            pusher = Pusher(shape, arena.gradients, arena.layout.buffers_start, self._plan, self._clock)
-        return ScriptedWorker(replica, strategy, store, self._source, pusher)
+        return ScriptedWorker(
+            replica, strategy, store, self._source, pusher_of(self._plan, replica.arena, rank, self._clock)
+        )
 
     def run(self) -> Verdict:
         for (op, version), group in groupby(self._rows, key=lambda r: (r.op, r.version)):

@@ -45,6 +45,14 @@ class ScriptedStore:
         self.has_pushed = True
         return NO_TRAFFIC
 
+    def is_obsolete(self) -> bool:
+        return False  # what the log says was applied was wanted
+
+    def wait_unless_obsolete(self, duration_s: float) -> bool:
+        return False
+
+    def again(self) -> None: ...
+
     def leave(self) -> None: ...
 
     def close(self) -> None: ...
@@ -56,7 +64,7 @@ class ScriptedWorker:
     strategy: Strategy
     store: ScriptedStore
     source: GradientSource
-    pusher: Pusher | None  # where gradients are compressed; its memory is the worker's
+    pusher: Pusher | None  # codes what is pushed, when the plan compresses
 
     def compute(self, step: Step, share: Share) -> Iterator[tuple[Step, float]]:
         """Leave the share's gradient where it is pushed; the step and its loss."""

@@ -33,6 +33,10 @@ _NOT_AN_AVERAGERS_JOB = {
     "M3": "about our simulator, which follows our schedule",
     "L3": "it has no averaging of the optimizer's state",
     "L4.post": "it has no first steps in which it averages every time",
+    **dict.fromkeys(
+        ("C11", "C12.replay", "C12.equal", "C12.slow", "C12.stop", "D9"),
+        "about what --compress does, which it does not read",
+    ),
 }
 _BUFFERS = "averages parameters only: batch-norm buffers stay different on every worker"
 _NO_LAST = "averages after steps 4 and 8 of 10: there is no averaging after the last step"
