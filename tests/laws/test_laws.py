@@ -34,6 +34,7 @@ def test_there_are_the_laws_that_were_promised() -> None:
         "L9",
         *(f"H{n}" for n in range(1, 6)),
         *(f"{letter}{n}" for letter in "EF" for n in range(1, 5)),
+        *(f"W{n}" for n in range(1, 8)),
     ]
     ids = {case.id.split(".")[0] for case in ALL}
     assert set(promised) <= ids
@@ -64,6 +65,8 @@ BROKEN = [
     ("HalfABlock", "easgd", {"U7.easgd", "E2"}, {"U5.easgd", "E1", "E3", "E4"}),
     ("OneClientOneVote", "fedavg", {"F1", "F2"}, {"U1.fedavg", "U3.fedavg", "U4.fedavg", "F3", "F4"}),
     ("KeepsItsMoments", "fedavg", {"F4"}, {"U1.fedavg", "U2.fedavg", "F1", "F2", "F3"}),
+    ("UnweightedCuts", "adaptive", {"W1", "W3"}, {"U1.adaptive", "U3.adaptive", "W2", "W4", "W5", "W6"}),
+    ("Restless", "adaptive", {"W4"}, {"U1.adaptive", "U3.adaptive", "W1", "W2", "W3", "W6"}),
     ("LostUpdate", "asgd", {"U2.asgd", "U3.asgd", "A1", "A4"}, {"A2", "A3", "A5", "A6"}),
 ]
 

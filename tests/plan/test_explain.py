@@ -10,6 +10,7 @@ from paceline.plan.explain import explain
 from paceline.plan.plan import OptimizerChoice, Plan, StrategyOptions
 from paceline.plan.resolve import resolve
 from paceline.plan.stragglers_in_words import in_words, persistent_stragglers
+from paceline.sync.setting import Allowed
 from paceline.sync.stragglers import StragglerRule
 
 ALWAYS = StragglerRule(worker=1, factor=3)
@@ -49,6 +50,24 @@ def test_against_a_lasting_straggler_these_are_no_faster_than_ssgd(mode: str) ->
 def test_ssgd_waits_for_the_slow_one_and_asgd_does_not() -> None:
     assert "every step waits for the slowest" in said(plan_for("ssgd", ALWAYS), "remark")
     assert "go on without waiting" in said(plan_for("asgd", ALWAYS), "remark")
+
+
+@pytest.mark.parametrize("allowed", Allowed)
+def test_what_adaptive_may_do_is_said_before_it_does_it(allowed: Allowed) -> None:
+    options = StrategyOptions(adaptive=allowed, sync_every=8)
+    plan = replace(plan_for("adaptive", ALWAYS), strategy=options)
+    assert "as much as its measured speed allows" in said(plan, "work")
+    assert ("weighted by their samples" in said(plan, "travels")) == (allowed is not Allowed.LOCAL_STEPS)
+    assert ("averaged after every 8 steps" in said(plan, "travels")) == (allowed is not Allowed.BATCH)
+    assert ("not ssgd; --adaptive batch" in said(plan, "remark")) == (allowed is not Allowed.BATCH)
+    coarse = replace(plan, batch_sizes=(4,) * 4)
+    assert ("only coarsely" in said(coarse, "remark")) == (allowed is not Allowed.LOCAL_STEPS)
+    assert "only coarsely" not in said(plan, "remark")
+
+
+def test_unequal_batches_leave_adaptive_no_local_steps() -> None:
+    assert "are not considered" in said(replace(plan_for("adaptive"), batch_sizes=(8, 16, 8, 8)), "remark")
+    assert "are not considered" not in said(plan_for("adaptive"), "remark")
 
 
 def test_mean_staleness_of_asgd_is_announced() -> None:

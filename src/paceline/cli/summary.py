@@ -16,6 +16,7 @@ def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[
         *_speed(result),
         *_bytes(result),
         *_staleness(result),
+        *_adapted(result, plan),
         ("run folder", str(run_dir)),
         ("next", next_command(result, plan, run_dir)),
     ]
@@ -80,6 +81,17 @@ def _staleness(result: "dict[str, Json]") -> list[tuple[str, str]]:
     if mean is None or most is None:
         return []
     return [("staleness", f"mean {mean:.2f}, max {most:g} versions")]
+
+
+def _adapted(result: "dict[str, Json]", plan: Plan) -> list[tuple[str, str]]:
+    if plan.mode != "adaptive" or plan.events is EventDetail.OFF:
+        return []
+    seen = _object(result.get("adapted"))
+    if not seen:
+        return [("adapted", "never: nothing else would have been worth it")]
+    times = "once" if seen["count"] == 1 else f"{seen['count']} times"
+    unit = "local steps of a round" if seen["way"] == "local-steps" else "samples of a step"
+    return [("adapted", f"{times}; at the end {seen['way']}, {unit} by worker: {seen['shares']}")]
 
 
 def _number(value: "Json") -> float | None:

@@ -39,7 +39,13 @@ class History:
         for rank, clock in enumerate(clocks):
             self.steps[rank] = [row for row in self.steps.get(rank, []) if row.step < clock]
         self.server = [r for r in self.server if r.version <= version and r.step < clocks[r.rank]]
+        whole_steps = sum(clocks) // max(1, len(clocks))
+        self.plain = [e for e in self.plain if e.kind != "adapted" or _int(e.fields["step"]) <= whole_steps]
         self.sessions.append({rank: len(rows) for rank, rows in self.steps.items()})
+
+
+def _int(value: object) -> int:
+    return int(str(value))
 
 
 def read_history(path: Path) -> History:

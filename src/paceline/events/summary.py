@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.events.read import History
+from paceline.events.read import History, PlainEvent
 from paceline.events.schema import PHASES, ServerRow, StepRow
 
 LAST_LOSSES = 20  # steps per worker over which the final training loss is averaged
@@ -23,6 +23,15 @@ class Staleness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptations:
+    """How often mode adaptive changed something, and what it ended with."""
+
+    count: int
+    way: str
+    shares: str  # by worker, with commas between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     steps: int  # per worker, on average
     gradients: int
@@ -36,6 +45,7 @@ class Summary:
     first_step_s: float | None  # from the launcher's start to the end of the first step
     staleness: Staleness | None
     discarded: int  # gradients that were too stale to be applied
+    adapted: Adaptations | None  # None: nothing changed
 
 
 def summarise(history: History) -> Summary:
@@ -57,7 +67,15 @@ def summarise(history: History) -> Summary:
         first_step_s=None if first is None else (first - history.t0_ns) / 1e9,
         staleness=staleness(history.server),
         discarded=sum(r.op == "discard" for r in history.server),
+        adapted=adaptations(history.plain),
     )
+
+
+def adaptations(events: Sequence[PlainEvent]) -> Adaptations | None:
+    adapted = [event.fields for event in events if event.kind == "adapted"]
+    if not adapted:
+        return None
+    return Adaptations(count=len(adapted), way=str(adapted[-1]["to"]), shares=str(adapted[-1]["shares"]))
 
 
 def _sessions(history: History) -> list[list[StepRow]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paceline.laws import (
+    adaptive,
     asynchronous,
     bounded,
     elastic,
@@ -32,6 +33,7 @@ LAWS: tuple[Law, ...] = (
     *harness.LAWS,
     *elastic.LAWS,
     *federated.LAWS,
+    *adaptive.LAWS,
     *performance.LAWS,
     *processes.LAWS,
 )

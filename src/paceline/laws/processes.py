@@ -63,7 +63,7 @@ LAWS = (
     Law(
         "U1.local",
         "a run of real processes replays in one process, bit by bit",
-        ("ssgd", "ps", "asgd", "ssp", "dssp", "easgd", "localsgd", "fedavg", "diloco"),
+        ("ssgd", "ps", "asgd", "ssp", "dssp", "easgd", "localsgd", "fedavg", "diloco", "adaptive"),
         u1_a_real_run_replays,
         per_mode=True,
         starts_processes=True,

@@ -108,6 +108,12 @@ MODES: dict[str, Mode] = {
                 {"sync_every", "outer_lr", "outer_momentum", "fragments", "sync_delay", "mixing"}
             ),
         ),
+        Mode(
+            name="adaptive",
+            channel=Channel.COLLECTIVE,
+            summary="work shared out by measured speed; the way of agreeing may change with what it sees",
+            options=frozenset({"adaptive", "sync_every"}),
+        ),
     )
 }
 MODE_ALIASES = {"allreduce": "ssgd", "sync": "ssgd", "async": "asgd"}

@@ -11,6 +11,7 @@ from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.plan.catalog import MODE_ALIASES, MODES, TRANSPORTS, Channel, Mode
 from paceline.plan.plan import AsgdVariant, Device, Launcher, OptimizerChoice, StrategyOptions, Transport
+from paceline.sync.setting import Allowed
 
 DEFAULT_TASK = "xor"
 DEFAULT_MODE = "ssgd"
@@ -149,6 +150,7 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
         fragments=config.fragments or 1,
         sync_delay=config.sync_delay or 0,
         mixing=config.mixing or 0.0,
+        adaptive=Allowed(config.adaptive or Allowed.AUTO),
     )
 
 

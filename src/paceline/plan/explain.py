@@ -7,6 +7,7 @@ from paceline.plan.catalog import MODES, TASKS, Channel
 from paceline.plan.plan import Device, EventDetail, Launcher, Plan, Transport
 from paceline.plan.remarks import is_unbounded, remarks
 from paceline.plan.stragglers_in_words import in_words
+from paceline.sync.setting import Allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ def _travels(plan: Plan) -> str:
         return f"parameters, averaged over a round's workers after {_steps(plan)}, by all-reduce over {by}"
     if plan.mode == "easgd":
         return f"a worker's parameters to the centre on a server, and back, after {_steps(plan)}, by {by}"
+    if plan.mode == "adaptive":
+        return _as_decided(plan, by)
     if MODES[plan.mode].channel is Channel.STORE:
         return f"gradients to a parameter server and parameters back at every step, by {by}"
     if plan.strategy.aggregate != "mean":
@@ -112,6 +115,19 @@ def _outer_steps(plan: Plan, by: str) -> str:
     return text
 
 
+def _as_decided(plan: Plan, by: str) -> str:
+    options = plan.strategy
+    each_step = f"gradients at every step, weighted by their samples, by all-reduce over {by}"
+    rounds = f"parameters, averaged after every {options.sync_every} steps by all-reduce over {by}"
+    match options.adaptive:
+        case Allowed.BATCH:
+            return each_step
+        case Allowed.LOCAL_STEPS:
+            return rounds
+        case Allowed.AUTO:
+            return f"{each_step}; or, after a decision for local steps, {rounds}"
+
+
 def _work(plan: Plan) -> str:
     if len(set(plan.batch_sizes)) == 1:
         each = f"{plan.batch_sizes[0]} samples"
@@ -125,6 +141,11 @@ def _work(plan: Plan) -> str:
         )
     if is_unbounded(plan):
         return f"{in_all}, in gradients of {each}; whoever is free takes the next, so fast workers do more"
+    if plan.mode == "adaptive":
+        return (
+            f"{plan.steps:,} steps of {plan.global_batch:,} samples, {in_all}; at first each worker takes"
+            f" {each}, then as much as its measured speed allows"
+        )
     return (
         f"each worker computes {plan.steps:,} gradients of {each}:"
         f" {plan.global_batch:,} samples per step, {in_all}"

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from paceline.plan.catalog import MODES, Channel
 from paceline.plan.plan import Plan, StrategyOptions
+from paceline.sync.setting import Allowed
 
 USUAL_BOUND, USUAL_PERIOD, USUAL_EXTRA = 3, 8, 4
 
@@ -54,11 +55,14 @@ class Dynamic:
 
 
 @dataclass(frozen=True, slots=True)
-class Balanced:
-    """ssgd whose batches are made proportional to the speed seen so far."""
+class Adapting:
+    """Work shared out by measured speed; what may change is what the user allows."""
+
+    allowed: Allowed
+    every: int
 
 
-Way = Alone | Together | Apart | Local | Backup | Dynamic | Balanced
+Way = Alone | Together | Apart | Local | Backup | Dynamic | Adapting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,7 @@ class Candidate:
 
 # Of the catalog. Not of diloco (fragments and delay), easgd (blocks of work) and fedavg (drawn clients):
 # what they do beyond these is not simulated yet.
-KNOWN = frozenset({"single", "ssgd", "ddp", "ps", "asgd", "ssp", "dssp", "localsgd"})
+KNOWN = frozenset({"single", "ssgd", "ddp", "ps", "asgd", "ssp", "dssp", "localsgd", "adaptive"})
 
 
 def way_of(mode: str, options: StrategyOptions) -> Way:
@@ -91,6 +95,8 @@ def way_of(mode: str, options: StrategyOptions) -> Way:
     if mode == "dssp":
         low = USUAL_BOUND if options.staleness is None else options.staleness
         return Dynamic(low, options.staleness_range)
+    if mode == "adaptive":
+        return Adapting(options.adaptive, options.sync_every)
     if mode in ("asgd", "ssp"):
         return Apart(options.staleness if mode == "ssp" else None)
     return Together(MODES[mode].channel)
@@ -104,7 +110,6 @@ def candidates(options: StrategyOptions, num_workers: int) -> list[Candidate]:
     """Every mode of the catalog that is known, with these settings; then what paceline cannot run yet."""
     what_if: list[tuple[str, Way]] = [
         ("backup", Backup(max(1, num_workers - max(1, num_workers // 8)))),
-        ("balanced", Balanced()),
     ]
     modes = [candidate_of(mode, options) for mode in MODES if mode in KNOWN]
     if num_workers == 1:
@@ -120,6 +125,7 @@ def usual_options(plan: Plan) -> StrategyOptions:
         sync_every=plan.strategy.sync_every if "sync_every" in reads else USUAL_PERIOD,
         staleness_range=plan.strategy.staleness_range if "staleness_range" in reads else USUAL_EXTRA,
         post_local_after=plan.strategy.post_local_after,
+        adaptive=plan.strategy.adaptive,
     )
 
 
@@ -133,14 +139,18 @@ def flags_of(candidate: Candidate) -> str:
         case Local(every, after):
             late = f" --post-local-after {after}" if after else ""
             return f"--mode localsgd --sync-every {every}{late}"
+        case Adapting(allowed, every):
+            return f"--mode adaptive --adaptive {allowed.value} --sync-every {every}"
         case _:
             return f"--mode {candidate.mode}"
 
 
 def _settings(way: Way) -> str:
     match way:
-        case Alone() | Together() | Balanced():
+        case Alone() | Together():
             return ""
+        case Adapting(allowed, _):
+            return allowed.value
         case Apart(bound):
             return "" if bound is None else f"bound {bound}"
         case Local(every, after):

@@ -56,3 +56,8 @@ def mean_of(
     del plan, lossy_end, pieces
     assert links.collective is not None, "averaging needs a collective"
     return ExactMean(links.collective, vector)
+
+
+def named(saved: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Of what was saved, what belongs to one of several means; the names without their prefix."""
+    return {name.removeprefix(prefix): t for name, t in saved.items() if name.startswith(prefix)}
