@@ -1,11 +1,12 @@
 """Does carrying out a plan tell its watcher how it goes, wherever it is called from?"""
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import Watching, real, resumed, virtual_hash
+from tests.fixtures.scripted import MODE
 
 from paceline.app.progress import Progress
 from paceline.app.train import resumable, train
@@ -16,11 +17,13 @@ from paceline.plan.codec import Json, plan_hash, read
 @dataclass
 class Listening:
     heard: list[Progress] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def progress(self, progress: Progress) -> None:
         self.heard.append(progress)
 
-    def note(self, text: str) -> None: ...
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def test_a_watcher_hears_of_progress_that_only_grows_and_ends_with_the_last_step(
@@ -37,6 +40,17 @@ def test_a_watcher_hears_of_progress_that_only_grows_and_ends_with_the_last_step
     assert last.loss is not None
     assert 0 < last.samples_per_s < 60 * 8 / (60 * 0.005)
     assert all(0 <= progress.workers_alive <= 2 for progress in watcher.heard)
+
+
+def test_a_watcher_is_told_of_every_adaptation_and_why(launcher: LocalLauncher, tmp_path: Path) -> None:
+    watcher = Listening()
+    plan = small_plan("adaptive", num_workers=3, batch_sizes=(16,) * 3, steps=10)
+    result = train(replace(plan, mode=MODE), tmp_path, watcher, warm=launcher)
+    assert watcher.notes == [
+        "after step 4: ssgd → batch, because the script says so",
+        "after step 8: batch → local-steps, because the script says so",
+    ]
+    assert result["adapted"] == {"count": 2, "way": "local-steps", "shares": "5,1,6"}
 
 
 def test_a_resumed_runs_progress_begins_where_it_stopped(launcher: LocalLauncher, tmp_path: Path) -> None:

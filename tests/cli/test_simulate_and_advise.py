@@ -19,7 +19,7 @@ def test_simulate_shows_every_mode_and_marks_what_cannot_be_run(tmp_path: Path, 
     assert run(["simulate", *SLOW], Session(folder=tmp_path)) == ExitCode.OK
     out, err = capsys.readouterr()
     assert "asgd" in out
-    assert "balanced ?" in out
+    assert "dssp (bound 3 to 7) ?" in out
     assert "cannot run this yet" in out
     assert "800 gradients" in err
     assert list(tmp_path.iterdir()) == []

@@ -92,6 +92,29 @@ def test_a_run_ends_with_a_summary_on_stdout_and_lines_on_stderr(tmp_path: Path,
     assert (trainer.started, trainer.closed) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("adapted", "said"),
+    [
+        (None, "never: nothing else would have been worth it"),
+        (
+            {"count": 1, "way": "batch", "shares": "40,24"},
+            "once; at the end batch, samples of a step by worker: 40,24",
+        ),
+        (
+            {"count": 3, "way": "local-steps", "shares": "11,5"},
+            "3 times; at the end local-steps, local steps of a round by worker: 11,5",
+        ),
+    ],
+)
+def test_the_summary_of_adaptive_says_what_it_ended_with(
+    adapted: "Json", said: str, tmp_path: Path, capsys: Captured
+) -> None:
+    trainer = FakeTrainer(extra={"adapted": adapted})
+    assert train(tmp_path, trainer, "--mode", "adaptive", "-q") == ExitCode.OK
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert rows["adapted"] == said
+
+
 def test_the_result_as_json_is_one_object_without_talk(tmp_path: Path, capsys: Captured) -> None:
     assert train(tmp_path, FakeTrainer(), "--json", "--steps", "10") == ExitCode.OK
     out, err = capsys.readouterr()

@@ -38,6 +38,7 @@ def test_there_are_the_laws_that_were_promised() -> None:
         *(f"C{n}" for n in range(1, 13)),
         "D9",
         *(f"G{n}" for n in range(1, 6)),
+        *(f"W{n}" for n in range(1, 8)),
     ]
     ids = {case.id.split(".")[0] for case in ALL}
     assert set(promised) <= ids
@@ -78,6 +79,8 @@ BROKEN = [
         {"U2.backup", "B1", "B1.ssgd", "B2"},
         {"U1.backup", "U3.backup", "U5.backup"},
     ),
+    ("UnweightedCuts", "adaptive", {"W1", "W3"}, {"U1.adaptive", "U3.adaptive", "W2", "W4", "W5", "W6"}),
+    ("Restless", "adaptive", {"W4"}, {"U1.adaptive", "U3.adaptive", "W1", "W2", "W3", "W6"}),
     ("LostUpdate", "asgd", {"U2.asgd", "U3.asgd", "A1", "A4"}, {"A2", "A3", "A5", "A6"}),
     ("EqualVoices", "gossip", {"G1", "G4", "G6.gossip"}, {"U1.gossip", "U3.gossip", "G3", "G9"}),
     ("StopsWhenHeard", "gossip", {"G9"}, {"U3.gossip", "G1", "G2", "G3", "G4", "G6.gossip"}),

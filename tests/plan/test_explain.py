@@ -10,6 +10,7 @@ from paceline.plan.explain import explain
 from paceline.plan.plan import GossipVariant, OptimizerChoice, Plan, StrategyOptions
 from paceline.plan.resolve import resolve
 from paceline.plan.stragglers_in_words import in_words, persistent_stragglers
+from paceline.sync.setting import Allowed
 from paceline.sync.stragglers import StragglerRule
 from paceline.sync.topology import Topology
 
@@ -71,6 +72,24 @@ def test_backup_says_when_there_are_more_slow_workers_than_spares() -> None:
     )
     none = replace(plan_for("backup"), strategy=StrategyOptions(backup_workers=0))
     assert "backup without backup_workers is ps" in said(none, "remark")
+
+
+@pytest.mark.parametrize("allowed", Allowed)
+def test_what_adaptive_may_do_is_said_before_it_does_it(allowed: Allowed) -> None:
+    options = StrategyOptions(adaptive=allowed, sync_every=8)
+    plan = replace(plan_for("adaptive", ALWAYS), strategy=options)
+    assert "as much as its measured speed allows" in said(plan, "work")
+    assert ("weighted by their samples" in said(plan, "travels")) == (allowed is not Allowed.LOCAL_STEPS)
+    assert ("averaged after every 8 steps" in said(plan, "travels")) == (allowed is not Allowed.BATCH)
+    assert ("not ssgd; --adaptive batch" in said(plan, "remark")) == (allowed is not Allowed.BATCH)
+    coarse = replace(plan, batch_sizes=(4,) * 4)
+    assert ("only coarsely" in said(coarse, "remark")) == (allowed is not Allowed.LOCAL_STEPS)
+    assert "only coarsely" not in said(plan, "remark")
+
+
+def test_unequal_batches_leave_adaptive_no_local_steps() -> None:
+    assert "are not considered" in said(replace(plan_for("adaptive"), batch_sizes=(8, 16, 8, 8)), "remark")
+    assert "are not considered" not in said(plan_for("adaptive"), "remark")
 
 
 def test_mean_staleness_of_asgd_is_announced() -> None:

@@ -9,6 +9,7 @@ from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, Problem
 from paceline.plan.plan import Device, OptimizerChoice, Plan, StrategyOptions, Transport
 from paceline.plan.resolve import resolve
+from paceline.sync.setting import Allowed
 from paceline.sync.stragglers import StragglerRule
 from paceline.sync.topology import Topology
 
@@ -41,6 +42,22 @@ def test_a_single_worker_is_one_and_sends_nothing() -> None:
     single = plan(mode="single")
     assert (single.num_workers, single.transport, single.batch_sizes) == (1, Transport.NONE, (32,))
     assert problem(mode="single", num_workers=4).what == "mode single is one worker, but num_workers is 4"
+
+
+def test_adaptive_chooses_by_itself_unless_told() -> None:
+    options = plan(mode="adaptive").strategy
+    assert (options.adaptive, options.sync_every) == (Allowed.AUTO, 8)
+    assert plan(mode="adaptive", adaptive="batch").strategy.adaptive is Allowed.BATCH
+    assert problem(mode="adaptive", adaptive="both").what.startswith("adaptive is both")
+    assert problem(mode="ssgd", adaptive="batch").what == "mode ssgd does not read adaptive"
+
+
+def test_local_steps_by_speed_need_equal_shares() -> None:
+    said = {"mode": "adaptive", "batch_size": (8, 4)}
+    found = problem(adaptive="local-steps", **said)
+    assert found.what == "adaptive local steps are dealt out in equal shares, but the batches differ: (8, 4)"
+    assert "--adaptive batch" in found.hint
+    assert plan(adaptive="batch", **said).batch_sizes == plan(**said).batch_sizes == (8, 4)
 
 
 def test_aliases_are_undone_and_case_does_not_matter() -> None:
@@ -151,7 +168,7 @@ def test_the_options_of_the_modes_have_defaults() -> None:
         ({"staleness_range": 2}, "dssp"),
         ({"elasticity": 0.5}, "easgd"),
         ({"clients_per_round": 0.5}, "fedavg"),
-        ({"sync_every": 2}, "easgd, localsgd, fedavg, diloco"),
+        ({"sync_every": 2}, "easgd, localsgd, fedavg, diloco, adaptive"),
         ({"post_local_after": 2}, "localsgd"),
         ({"average_optimizer_state": False}, "localsgd"),
         ({"outer_lr": 0.5}, "diloco"),

@@ -43,7 +43,7 @@ def test_equal_workers_differ_in_nothing_so_the_simplest_way_is_advised() -> Non
     assert advice.advised.candidate.mode == "ssgd"
     assert not advice.is_clear
     level = {r.compared.candidate.mode for r in advice.ranking if not r.compared.is_significant}
-    assert level == {"ssgd", "ddp", "ps", "asgd", "ssp", "dssp", "localsgd"}
+    assert level == {"ssgd", "ddp", "ps", "asgd", "ssp", "dssp", "localsgd", "adaptive"}
 
 
 def test_when_an_exchange_costs_as_much_as_a_step_local_steps_are_advised() -> None:
@@ -52,12 +52,10 @@ def test_when_an_exchange_costs_as_much_as_a_step_local_steps_are_advised() -> N
     assert advice.advised.candidate.mode == "localsgd"
 
 
-def test_what_paceline_cannot_run_is_never_advised_and_never_ranked_among_what_it_can() -> None:
+def test_a_worker_that_is_often_much_slower_is_told() -> None:
     rules = (StragglerRule(probability=0.02, factor=60.0),)
     advice = advice_for(*[Constant(0.01)] * 8, rules=rules)
-    assert {r.compared.candidate.mode for r in advice.what_if} == {"balanced"}
-    assert all(r.compared.candidate.is_available for r in advice.ranking)
-    assert advice.advised.candidate.is_available
+    assert not advice.what_if
     assert any("more than twice" in text for text in advice.workers)
 
 

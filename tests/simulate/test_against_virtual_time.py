@@ -14,6 +14,7 @@ from paceline.simulate.predict import outline
 from paceline.simulate.prediction import Outline
 from paceline.simulate.profile import profile_from_plan
 from paceline.simulate.ways import way_of
+from paceline.sync.setting import Allowed
 from paceline.sync.stragglers import StragglerRule
 
 
@@ -81,6 +82,34 @@ def test_settings_of_a_mode_agree_too(mode: str, options: StrategyOptions) -> No
     assert_equal_to_virtual(
         small_plan(mode, num_workers=4, steps=23, pace_s=0.01, stragglers=rules, strategy=options)
     )
+
+
+@pytest.mark.parametrize("allowed", Allowed)
+@pytest.mark.parametrize(
+    "rules",
+    [
+        (StragglerRule(worker=1, factor=3.0),),
+        (StragglerRule(worker=1, delay_s=0.013), StragglerRule(probability=0.1, delay_s=0.02)),
+        (StragglerRule(probability=0.3, factor=5.0, end_step=50), StragglerRule(worker=0, factor=1.7)),
+    ],
+    ids=["lasting", "delays", "passing"],
+)
+def test_adaptive_decides_as_in_virtual_time(allowed: Allowed, rules: tuple[StragglerRule, ...]) -> None:
+    """Within 2 %: when a step is cut, it may be rounded to another nanosecond. Mostly they agree."""
+    options = StrategyOptions(adaptive=allowed, sync_every=6)
+    plan = small_plan(
+        "adaptive",
+        num_workers=4,
+        steps=120,
+        batch_sizes=(16,) * 4,
+        pace_s=0.01,
+        stragglers=rules,
+        strategy=options,
+    )
+    done, found = virtual(plan), predicted(plan)
+    assert found.total_ns == pytest.approx(done.elapsed_s * 1e9, rel=0.02)
+    assert found.steps == tuple(len(done.history.steps[rank]) for rank in range(4))
+    assert any(event.kind == "adapted" for event in done.history.plain)
 
 
 @settings(max_examples=12, deadline=None)

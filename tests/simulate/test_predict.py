@@ -15,10 +15,10 @@ from paceline.simulate.profile import Profile
 from paceline.simulate.step_times import Constant, Exponential, Recorded
 from paceline.simulate.ways import (
     KNOWN,
+    Adapting,
     Alone,
     Apart,
     Backup,
-    Balanced,
     Dynamic,
     Local,
     Together,
@@ -26,6 +26,7 @@ from paceline.simulate.ways import (
     candidates,
     way_of,
 )
+from paceline.sync.setting import Allowed
 
 SSGD = Together(Channel.COLLECTIVE)
 MILLISECONDS = st.integers(1, 50)
@@ -52,7 +53,7 @@ ALL_WAYS: list[Way] = [
     Local(3, 2),
     Backup(1),
     Dynamic(1, 3),
-    Balanced(),
+    *(Adapting(allowed, 3) for allowed in Allowed),
 ]
 
 
@@ -140,9 +141,18 @@ def test_a_lasting_straggler_sets_the_rate_of_all_who_wait_and_not_of_asgd() -> 
     }
     for mode in ("ssgd", "ddp", "ps", "ssp", "localsgd", "dssp"):
         assert rates[mode] == pytest.approx(4 / 0.03, rel=0.02), mode
-    for mode in ("asgd", "balanced"):
-        assert rates[mode] == pytest.approx(3 / 0.01 + 1 / 0.03, rel=0.02), mode
+    assert rates["asgd"] == pytest.approx(3 / 0.01 + 1 / 0.03, rel=0.02)
     assert rates["backup"] == pytest.approx(3 / 0.01, rel=0.02)
+
+
+def test_adaptive_reaches_the_optimum_but_for_its_first_steps_and_whole_samples() -> None:
+    profile = replace(profile_of_times(10, 30, 10, 10), batch_sizes=(64,) * 4)
+    batch = predict(profile, Adapting(Allowed.BATCH, 8), steps=1000, seed=0)
+    local = predict(profile, Adapting(Allowed.LOCAL_STEPS, 24), steps=1000, seed=0)
+    for found in (batch, local):
+        assert 0.95 <= found.gradients_per_s / (3 / 0.01 + 1 / 0.03) <= 1
+    assert batch.steps == (1000,) * 4
+    assert local.steps[1] < local.steps[0] / 2
 
 
 def test_mean_staleness_of_asgd_tends_to_the_number_of_others() -> None:
@@ -180,7 +190,7 @@ def test_only_modes_of_the_catalog_are_available() -> None:
     found = candidates(StrategyOptions(staleness=3, sync_every=8), 4)
     assert [c.mode for c in found if c.is_available] == [mode for mode in MODES if mode in KNOWN]
     assert set(MODES) >= KNOWN
-    assert {c.mode for c in found if not c.is_available} == {"balanced"} - set(MODES)
+    assert all(c.is_available for c in found)
 
 
 def test_workers_that_start_late_are_waited_for() -> None:

@@ -12,12 +12,14 @@ from paceline.events.read import History
 from paceline.events.summary import summarise
 from paceline.launchers.local import LocalLauncher
 from paceline.laws.performance import sleeping_plan
-from paceline.plan.plan import EventDetail, Plan
+from paceline.plan.plan import EventDetail, Plan, StrategyOptions
 from paceline.simulate.predict import outline
 from paceline.simulate.profile import Profile, dumps, loads, profile_from_plan, resampled, with_workers
 from paceline.simulate.recording import profile_of
 from paceline.simulate.step_times import Recorded, Resampled
 from paceline.simulate.ways import way_of
+from paceline.sync.setting import Allowed
+from paceline.sync.stragglers import StragglerRule
 
 
 def predicted_s(profile: Profile, plan: Plan) -> float:
@@ -41,7 +43,7 @@ def test_eight_sleepy_processes_take_as_long_as_plan_and_recording_predict(
     assert predicted_s(profile_of(done.history, plan), plan) == pytest.approx(took_s, rel=0.05)
 
 
-@pytest.mark.parametrize("mode", ["single", "ssgd", "ps", "asgd", "ssp", "localsgd"])
+@pytest.mark.parametrize("mode", ["single", "ssgd", "ps", "asgd", "ssp", "localsgd", "adaptive"])
 def test_a_recording_predicts_itself(mode: str) -> None:
     plan = small_plan(mode, steps=20, pace_s=0.01)
     done = virtual(plan)
@@ -78,6 +80,21 @@ def test_the_pause_before_a_resume_is_nobodys_step_time() -> None:
         history.steps[rank] = rows[:3] + late
     history.sessions = [dict.fromkeys(history.steps, 3)]
     assert predicted_s(profile_of(history, plan), plan) == pytest.approx(0.06)
+
+
+def test_a_recording_of_adaptive_tells_what_planned_batches_would_have_taken() -> None:
+    slow = (StragglerRule(worker=1, factor=3.0),)
+    options = StrategyOptions(adaptive=Allowed.BATCH)
+    plan = small_plan(
+        "adaptive", steps=40, batch_sizes=(16, 16), pace_s=0.01, stragglers=slow, strategy=options
+    )
+    done = virtual(plan)
+    profile = profile_of(done.history, plan)
+    assert predicted_s(profile, plan) == pytest.approx(done.elapsed_s, rel=1e-6)
+    assert predicted_s(profile, replace(plan, mode="ssgd")) == pytest.approx(40 * 0.03, rel=1e-6)
+    local = replace(plan, strategy=StrategyOptions(adaptive=Allowed.LOCAL_STEPS, sync_every=4))
+    with pytest.raises(PacelineError, match="different numbers of steps"):
+        profile_of(virtual(local).history, local)
 
 
 def test_what_cannot_tell_waiting_from_work_is_refused_with_a_way_out() -> None:

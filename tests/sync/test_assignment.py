@@ -5,7 +5,16 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sync.assignment import Assignment, FirstCome, Share, Static, as_ranges, from_ranges
+from paceline.sync.assignment import (
+    Assignment,
+    Cut,
+    FirstCome,
+    Share,
+    Static,
+    as_ranges,
+    from_ranges,
+    shares_of_a_round,
+)
 
 POSITIONS = st.sets(st.integers(0, 200))
 
@@ -104,3 +113,28 @@ def test_what_is_given_back_is_done_before_anything_new_the_lowest_first() -> No
     shares.give_back(2)
     assert not shares.is_exhausted()
     assert [shares.next(0, 0), shares.next(0, 0)] == [2, None]
+
+
+@given(
+    runs=st.lists(st.integers(1, 9), min_size=2, max_size=5).filter(lambda runs: sum(runs) % len(runs) == 0),
+    first=st.integers(0, 20),
+)
+def test_a_round_of_local_steps_is_done_whole_and_everybody_begins_with_its_own(
+    runs: list[int], first: int
+) -> None:
+    workers, steps = len(runs), sum(runs) // len(runs)
+    dealt = [shares_of_a_round(rank, runs, first=first, steps=steps) for rank in range(workers)]
+    assert [len(shares) for shares in dealt] == runs
+    positions = sorted(share.position(workers) for shares in dealt for share in shares)
+    assert positions == list(range(first * workers, (first + steps) * workers))
+    for rank, shares in enumerate(dealt):
+        assert all(share.rank == rank for share in shares[:steps])
+
+
+def test_a_share_may_be_cut_differently_than_planned() -> None:
+    assert Share(1, 2).samples((4, 6)) == (24, 6)
+    assert Share(1, 2).size((4, 6)) == 6
+    cut = Share(1, 2, Cut(27, 3))
+    assert cut.samples((4, 6)) == (27, 3)
+    assert cut.size((4, 6)) == 3
+    assert cut.position(2) == Share(1, 2).position(2)

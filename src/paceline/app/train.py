@@ -101,6 +101,8 @@ class _Follower:
     def __call__(self, message: Message) -> None:
         if message["ev"] == "started":
             self._workers_started_s = monotonic_s()
+        if message["ev"] == "note":
+            self._watcher.note(str(message["text"]))
         if message["ev"] != "progress" or not isinstance(message["steps"], list):
             return
         # A worker that has not stepped yet in this session still stands where it resumed.

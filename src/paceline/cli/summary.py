@@ -18,6 +18,7 @@ def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[
         *_compression(result),
         *_staleness(result),
         *_abandoned(result),
+        *_adapted(result, plan),
         ("run folder", str(run_dir)),
         ("next", next_command(result, plan, run_dir)),
     ]
@@ -106,6 +107,17 @@ def _abandoned(result: "dict[str, Json]") -> list[tuple[str, str]]:
     if steps is None or lost_s is None:
         return []
     return [("abandoned", f"{steps:g} late steps, {short_duration(lost_s)} of the workers' time")]
+
+
+def _adapted(result: "dict[str, Json]", plan: Plan) -> list[tuple[str, str]]:
+    if plan.mode != "adaptive" or plan.events is EventDetail.OFF:
+        return []
+    seen = _object(result.get("adapted"))
+    if not seen:
+        return [("adapted", "never: nothing else would have been worth it")]
+    times = "once" if seen["count"] == 1 else f"{seen['count']} times"
+    unit = "local steps of a round" if seen["way"] == "local-steps" else "samples of a step"
+    return [("adapted", f"{times}; at the end {seen['way']}, {unit} by worker: {seen['shares']}")]
 
 
 def _number(value: "Json") -> float | None:

@@ -92,7 +92,7 @@ _ROWS = (
     Key(
         name="mode",
         help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, diloco, "
-        "onebit, backup, gossip, adpsgd, or module:Class.",
+        "onebit, backup, gossip, adpsgd, adaptive, or module:Class.",
         kind=Kind.TEXT,
         default="ssgd",
         example="ssgd",
@@ -270,8 +270,8 @@ _ROWS = (
     ),
     Key(
         name="sync_every",
-        help="localsgd, fedavg, diloco: local steps between two averagings (H). easgd: between two exchanges "
-        "with the centre.",
+        help="localsgd, fedavg, diloco, adaptive: local steps between two averagings (H). easgd: between two "
+        "exchanges with the centre.",
         kind=Kind.INTEGER,
         default="8",
         example="8",
@@ -335,6 +335,15 @@ _ROWS = (
         example="0.5",
         minimum=0,
         maximum=1,
+    ),
+    Key(
+        name="adaptive",
+        help="adaptive: what may change with the workers' speeds: their samples of a step (batch), how many "
+        "local steps each makes (local-steps), or either, as is worth it (auto).",
+        kind=Kind.CHOICE,
+        default="auto",
+        example="batch",
+        choices=("auto", "batch", "local-steps"),
     ),
     Key(
         name="post_local_after",

@@ -50,6 +50,7 @@ class TrainConfig:
     fragments: int | None = None
     sync_delay: int | None = None
     mixing: float | None = None
+    adaptive: str | None = None
     post_local_after: int | None = None
     average_optimizer_state: bool | None = None
     freeze_after: int | None = None

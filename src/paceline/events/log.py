@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from paceline.clock import Clock
+from paceline.clock import Clock, SystemClock
+from paceline.events.read import PlainEvent
 from paceline.events.schema import SCHEMA, AbandonedRow, Scalar, ServerRow, StepRow
 
 FLUSH_NS = 500_000_000
@@ -52,22 +53,26 @@ class Log(Protocol):
 class MemoryLog:
     """Keeps the rows of one run in lists, for virtual runs and replays."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self.steps: dict[int, list[StepRow]] = {}
         self.abandoned: dict[int, list[AbandonedRow]] = {}
         self.server: list[ServerRow] = []
+        self.plain: list[PlainEvent] = []
 
     def of(self, rank: int) -> "MemoryLog":
         """A pen for one worker that writes into this log."""
-        pen = MemoryLog()
+        pen = MemoryLog(self._clock)
         pen.steps, pen.abandoned, pen.server = self.steps, self.abandoned, self.server
+        pen.plain = self.plain
         pen._rank = rank
         return pen
 
     _rank = 0
     is_on = True
 
-    def write(self, kind: str, **fields: Scalar) -> None: ...
+    def write(self, kind: str, **fields: Scalar) -> None:
+        self.plain.append(PlainEvent(kind, f"worker-{self._rank}", self._clock.now_ns(), fields))
 
     def add_step(self, row: StepRow) -> None:
         self.steps.setdefault(self._rank, []).append(row)

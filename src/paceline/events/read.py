@@ -44,7 +44,13 @@ class History:
             r for r in self.server if r.version <= version and (r.step < clocks[r.rank] or r.op == "abandon")
         ]
         self.abandoned = {k: [r for r in rows if r.version < version] for k, rows in self.abandoned.items()}
+        whole_steps = sum(clocks) // max(1, len(clocks))
+        self.plain = [e for e in self.plain if e.kind != "adapted" or _int(e.fields["step"]) <= whole_steps]
         self.sessions.append({rank: len(rows) for rank, rows in self.steps.items()})
+
+
+def _int(value: object) -> int:
+    return int(str(value))
 
 
 def read_history(path: Path) -> History:

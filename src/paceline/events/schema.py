@@ -89,5 +89,8 @@ PLAIN_KINDS: dict[str, str] = {
     "worker_lost": "a process ended without finishing; fields: cause",
     "stop_requested": "someone asked the run to stop; fields: by",
     "checkpoint": "a checkpoint is complete on disk; fields: path, step",
+    "adapted": "mode adaptive shares out the work anew; fields: step (of the run, done by then), "
+    "from and to (ssgd, batch, local-steps), shares (samples of a step, or local steps of a round, "
+    "by worker), reason (in words, with its numbers)",
     "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
 }

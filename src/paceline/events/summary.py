@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.events.read import History
+from paceline.events.read import History, PlainEvent
 from paceline.events.schema import PHASES, ServerRow, StepRow
 
 LAST_LOSSES = 20  # steps per worker over which the final training loss is averaged
@@ -31,6 +31,15 @@ class Abandoned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptations:
+    """How often mode adaptive changed something, and what it ended with."""
+
+    count: int
+    way: str
+    shares: str  # by worker, with commas between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     steps: int  # per worker, on average
     gradients: int
@@ -46,6 +55,7 @@ class Summary:
     staleness: Staleness | None
     discarded: int  # gradients that were too stale to be applied
     abandoned: Abandoned | None  # None: no step was
+    adapted: Adaptations | None  # None: nothing changed
 
 
 def summarise(history: History) -> Summary:
@@ -73,7 +83,15 @@ def summarise(history: History) -> Summary:
         staleness=staleness(history.server),
         discarded=len(thrown_away),
         abandoned=abandoned(history.server),
+        adapted=adaptations(history.plain),
     )
+
+
+def adaptations(events: Sequence[PlainEvent]) -> Adaptations | None:
+    adapted = [event.fields for event in events if event.kind == "adapted"]
+    if not adapted:
+        return None
+    return Adaptations(count=len(adapted), way=str(adapted[-1]["to"]), shares=str(adapted[-1]["shares"]))
 
 
 def _sessions(history: History) -> list[list[StepRow]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paceline.laws import (
+    adaptive,
     asynchronous,
     bounded,
     coders,
@@ -42,6 +43,7 @@ LAWS: tuple[Law, ...] = (
     *compressed.LAWS,
     *gossip.LAWS,
     *pairs.LAWS,
+    *adaptive.LAWS,
     *performance.LAWS,
     *processes.LAWS,
 )

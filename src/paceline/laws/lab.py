@@ -43,6 +43,7 @@ _OPTIONS = {
     # An outer step that gives the plain mean, so that every gradient counts 1/N here as elsewhere.
     "diloco": StrategyOptions(sync_every=4, outer_lr=1.0, outer_momentum=0.0),
     "onebit": StrategyOptions(freeze_after=5),
+    "adaptive": StrategyOptions(sync_every=4),
 }
 RANDOM_SPEEDS = (StragglerRule(probability=0.4, factor=4.0), StragglerRule(worker=1, factor=1.7))
 

@@ -144,7 +144,7 @@ LAWS = (
     Law(
         "M3",
         "the simulator predicts a run in virtual time to the nanosecond, in the same order",
-        ("single", "ssgd", "ps", "backup", "asgd", "ssp", "localsgd"),
+        ("single", "ssgd", "ps", "backup", "asgd", "ssp", "localsgd", "adaptive"),
         m3_virtual_runs_are_predicted_to_the_nanosecond,
         per_mode=True,
     ),

@@ -89,6 +89,7 @@ LAWS = (
             "gossip",
             "adpsgd",
             "backup",
+            "adaptive",
         ),
         u1_a_real_run_replays,
         per_mode=True,

@@ -17,7 +17,7 @@ from paceline.worker.virtual import WorkerGoneError, run_virtual
 from paceline.worker.wiring import channel_of
 
 # easgd's centre is no sum of gradients, so neither U2 nor U3 can speak of it; E2 counts its shares.
-ALL = ("single", "ssgd", "ps", "backup", "asgd", "ssp", "dssp", "localsgd", "fedavg", "diloco")
+ALL = ("single", "ssgd", "ps", "backup", "asgd", "ssp", "dssp", "localsgd", "fedavg", "diloco", "adaptive")
 NEAR = ("gossip", "adpsgd")  # a gradient reaches all by mixing, rounded on its way: not U2, but G6
 REPLAYED = (*ALL, *NEAR, "easgd")
 # Modes whose result does not depend on speeds.
@@ -154,14 +154,27 @@ LAWS = (
     Law(
         "U4",
         "after each sync all replicas hold the same bits, buffers included",
-        ("ssgd", "ps", "localsgd", "fedavg", "diloco", "gossip"),
+        ("ssgd", "ps", "localsgd", "fedavg", "diloco", "gossip", "adaptive"),
         u4_after_a_sync_all_replicas_are_equal,
         per_mode=True,
     ),
     Law(
         "U5",
         "when a worker falls silent, nobody waits longer than the timeout",
-        ("ssgd", "ps", "backup", "asgd", "ssp", "dssp", "easgd", "localsgd", "fedavg", "diloco", *NEAR),
+        (
+            "ssgd",
+            "ps",
+            "backup",
+            "asgd",
+            "ssp",
+            "dssp",
+            "easgd",
+            "localsgd",
+            "fedavg",
+            "diloco",
+            "adaptive",
+            *NEAR,
+        ),
         u5_nobody_waits_longer_than_the_timeout,
         per_mode=True,
     ),

@@ -147,6 +147,12 @@ MODES: dict[str, Mode] = {
             " nobody waits",
             options=frozenset({"topology"}),
         ),
+        Mode(
+            name="adaptive",
+            channel=Channel.COLLECTIVE,
+            summary="work shared out by measured speed; the way of agreeing may change with what it sees",
+            options=frozenset({"adaptive", "sync_every"}),
+        ),
     )
 }
 MODE_ALIASES = {"allreduce": "ssgd", "sync": "ssgd", "async": "asgd"}

@@ -22,6 +22,7 @@ from paceline.plan.check_byzantine import check_aggregate, check_byzantine
 from paceline.plan.check_compression import check_compression
 from paceline.plan.check_stragglers import check_stragglers
 from paceline.plan.plan import Device, GossipVariant, StrategyOptions
+from paceline.sync.setting import Allowed
 from paceline.sync.topology import Topology
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -227,6 +228,10 @@ def _check_batch_count(checked: _Check) -> None:
     if len(sizes) != num_workers:
         hint = f"give one number for all workers, or {num_workers} numbers"
         what = f"batch_size lists {len(sizes)} numbers, but there are {num_workers} workers"
+        checked.add("batch_size", what, hint)
+    elif len(set(sizes)) > 1 and checked.config.adaptive == Allowed.LOCAL_STEPS:
+        hint = "give every worker the same batch size: a slow one gets fewer steps; or use --adaptive batch"
+        what = f"adaptive local steps are dealt out in equal shares, but the batches differ: {sizes}"
         checked.add("batch_size", what, hint)
     elif len(set(sizes)) > 1 and decide.averages_unweighted(decide.mode_of(checked.config)):
         hint = "give every worker the same batch size, or use --mode ssgd, which weights them"

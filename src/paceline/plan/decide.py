@@ -22,6 +22,7 @@ from paceline.plan.plan import (
     StrategyOptions,
     Transport,
 )
+from paceline.sync.setting import Allowed
 from paceline.sync.topology import Topology
 
 DEFAULT_TASK = "xor"
@@ -194,6 +195,7 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
         freeze_after=_freeze_after_of(config) if "freeze_after" in reads else 1,
         gossip=gossip_of(config),
         topology=topology_of(config),
+        adaptive=Allowed(config.adaptive or Allowed.AUTO),
     )
 
 

@@ -9,6 +9,7 @@ from paceline.plan.compression import in_words as codec_in_words
 from paceline.plan.plan import Device, EventDetail, GossipVariant, Launcher, Plan, Transport
 from paceline.plan.remarks import remarks, shares_work
 from paceline.plan.stragglers_in_words import in_words
+from paceline.sync.setting import Allowed
 from paceline.sync.topology import Topology, neighbours
 
 
@@ -88,6 +89,8 @@ def _travels(plan: Plan) -> str:
         return f"{start}, averaged at every step over {by}"
     if plan.mode in ("gossip", "adpsgd"):
         return _between_neighbours(plan, by)
+    if plan.mode == "adaptive":
+        return _as_decided(plan, by)
     if MODES[plan.mode].channel is Channel.STORE:
         return f"gradients to a parameter server and parameters back at every step, by {by}"
     if plan.strategy.aggregate != "mean":
@@ -150,6 +153,19 @@ def _between_neighbours(plan: Plan, by: str) -> str:
     return f"each worker's parameters at every step {to}, mixed {when} the update, by {by}"
 
 
+def _as_decided(plan: Plan, by: str) -> str:
+    options = plan.strategy
+    each_step = f"gradients at every step, weighted by their samples, by all-reduce over {by}"
+    rounds = f"parameters, averaged after every {options.sync_every} steps by all-reduce over {by}"
+    match options.adaptive:
+        case Allowed.BATCH:
+            return each_step
+        case Allowed.LOCAL_STEPS:
+            return rounds
+        case Allowed.AUTO:
+            return f"{each_step}; or, after a decision for local steps, {rounds}"
+
+
 def _work(plan: Plan) -> str:
     if len(set(plan.batch_sizes)) == 1:
         each = f"{plan.batch_sizes[0]} samples"
@@ -163,6 +179,11 @@ def _work(plan: Plan) -> str:
         )
     if shares_work(plan):
         return f"{in_all}, in gradients of {each}; whoever is free takes the next, so fast workers do more"
+    if plan.mode == "adaptive":
+        return (
+            f"{plan.steps:,} steps of {plan.global_batch:,} samples, {in_all}; at first each worker takes"
+            f" {each}, then as much as its measured speed allows"
+        )
     return (
         f"each worker computes {plan.steps:,} gradients of {each}:"
         f" {plan.global_batch:,} samples per step, {in_all}"

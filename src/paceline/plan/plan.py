@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from paceline.sync.byzantine import ByzantineRule
+from paceline.sync.setting import Allowed
 from paceline.sync.stragglers import StragglerRule
 from paceline.sync.topology import Topology
 
@@ -105,7 +106,8 @@ class StrategyOptions:
     backup_workers: int = 0  # backup: how many gradients of a step are not waited for
     aggregate: str = "mean"  # ssgd, ps: how gradients become one; one of plan.catalog.AGGREGATES, or your own
     byzantine_tolerance: int = 1  # how many bad workers a robust `aggregate` must survive
-    sync_every: int = 1  # localsgd, fedavg: local steps between two averagings (H); easgd: two exchanges
+    # localsgd, fedavg, adaptive: local steps between two averagings (H); easgd: between two exchanges
+    sync_every: int = 1
     elasticity: float = 0.9  # easgd: N times alpha, the part of a distance that one exchange makes up
     clients_per_round: float = 1.0  # fedavg: the part of the workers that is drawn for each round
     post_local_after: int = 0  # localsgd: steps of plain ssgd before local steps begin
@@ -114,6 +116,7 @@ class StrategyOptions:
     fragments: int = 1  # diloco: parts of the parameters that are synced in turn
     sync_delay: int = 0  # diloco: steps between averaging a fragment and applying it
     mixing: float = 0.0  # diloco: how much of a worker's own parameters stays
+    adaptive: Allowed = Allowed.AUTO  # adaptive: what it may choose from
     average_optimizer_state: bool = False  # localsgd: average moments as well as parameters
     freeze_after: int = 1  # onebit: steps of plain Adam before its second moment is frozen
     gossip: GossipVariant = GossipVariant.DPSGD

@@ -10,9 +10,11 @@ from paceline.plan.compression_in_words import about_compression
 from paceline.plan.plan import AsgdVariant, Device, GossipVariant, Launcher, Plan
 from paceline.plan.stragglers_in_words import persistent_stragglers
 from paceline.sync.clients import clients_per_round
+from paceline.sync.setting import Allowed
 from paceline.sync.topology import Topology, rounds_to_all
 
 _WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps", "onebit"})
+_FINE = 16  # samples per worker: the cut is then within some percent of the speeds
 _ADAM_LIKE = frozenset({"adam", "adamw"})
 
 
@@ -31,7 +33,7 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
     if plan.num_workers > 1:
         found += [*_about_stragglers(plan), *_about_staleness(plan), *_about_backup_workers(plan)]
         found += [*_about_local_steps(plan), *about_bad_workers(plan)]
-        found += [*about_compression(plan), *_about_neighbours(plan)]
+        found += [*about_compression(plan), *_about_neighbours(plan), *_about_adapting(plan)]
     elif plan.mode not in ("single", "easgd", "fedavg"):
         found.append("with one worker every mode is plain sequential training")
     return [*found, *_about_elasticity(plan), *_about_clients(plan)]
@@ -63,8 +65,8 @@ def _about_stragglers(plan: Plan) -> Iterator[str]:
     who = f"worker {slow[0]} is" if len(slow) == 1 else f"workers {', '.join(map(str, slow))} are"
     if plan.mode in _WAITS_EVERY_STEP:
         yield (
-            f"{who} always slow: every step waits for the slowest worker; asgd would not,"
-            f" nor would backup with backup_workers {len(slow)}"
+            f"{who} always slow: every step waits for the slowest worker; asgd would not, nor would backup"
+            f" with backup_workers {len(slow)}, and adaptive would give the slow one less to do"
         )
     elif plan.mode == "fedavg" and plan.strategy.clients_per_round < 1.0:
         yield f"{who} always slow: each round it is drawn for waits for it"
@@ -74,7 +76,7 @@ def _about_stragglers(plan: Plan) -> Iterator[str]:
         knob = "staleness" if plan.mode in ("ssp", "dssp") else "sync_every"
         yield (
             f"{who} always slow: {plan.mode} then has the same long-run rate as ssgd, N / t_max, whatever"
-            f" {knob} is; it helps against passing delays. Against a lasting one use asgd,"
+            f" {knob} is; it helps against passing delays. Against a lasting one use asgd or adaptive,"
             " or a smaller batch_size for the slow worker"
         )
     elif plan.mode == "easgd":
@@ -172,6 +174,25 @@ def _about_variants(plan: Plan) -> Iterator[str]:
             )
         case AsgdVariant.PLAIN:
             pass
+
+
+def _about_adapting(plan: Plan) -> Iterator[str]:
+    if plan.mode != "adaptive":
+        return
+    if plan.strategy.adaptive is not Allowed.LOCAL_STEPS:
+        yield (
+            "with samples by speed the result is that of ssgd, but which bits it has depends on the speeds"
+            " that were measured; every change is an event with its reason, and replay follows them"
+        )
+    if plan.strategy.adaptive is not Allowed.BATCH:
+        yield "local steps compute what localsgd computes, not ssgd; --adaptive batch rules them out"
+    if plan.strategy.adaptive is Allowed.AUTO and len(set(plan.batch_sizes)) > 1:
+        yield "the batches differ, so local steps, which are dealt out in equal shares, are not considered"
+    if plan.global_batch < _FINE * plan.num_workers and plan.strategy.adaptive is not Allowed.LOCAL_STEPS:
+        yield (
+            f"{plan.global_batch} samples among {plan.num_workers} workers can be cut only coarsely; larger"
+            " batches let the shares follow the speeds more closely"
+        )
 
 
 def _about_local_steps(plan: Plan) -> Iterator[str]:

@@ -13,17 +13,17 @@ from paceline.simulate.durations import matrix
 from paceline.simulate.profile import Profile, resampled
 from paceline.simulate.speeds import Speeds, in_words, speeds_of
 from paceline.simulate.ways import (
+    Adapting,
     Alone,
     Apart,
     Backup,
-    Balanced,
     Candidate,
     Dynamic,
     Local,
     Together,
 )
 
-_SIMPLEST_FIRST = ("single", "ssgd", "ddp", "ps", "localsgd", "backup", "ssp", "dssp", "asgd")
+_SIMPLEST_FIRST = ("single", "ssgd", "ddp", "ps", "localsgd", "backup", "ssp", "dssp", "asgd", "adaptive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,8 @@ def _reason(compared: Compared, num_workers: int, speeds: Speeds) -> str:
             if lasting:
                 return _no_help("moving bound", waiting)
             return f"a bound that follows the workers' speeds: {waiting:.0%} waiting"
-        case Balanced():
-            return f"batches in proportion to speed, so that all arrive together: {waiting:.0%} waiting"
+        case Adapting():
+            return f"work in proportion to speed, once it is measured: {waiting:.0%} waiting, nothing stale"
         case _:
             assert_never(compared.candidate.way)
 

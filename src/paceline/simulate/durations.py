@@ -28,6 +28,7 @@ class Steps:
         self._shared = np.random.default_rng((seed, _SHARED))
         self._chunk = -(-chunk // BLOCK) * BLOCK
         self._made: list[Nanoseconds] = []
+        self._delays: list[Nanoseconds] = []
 
     def __iter__(self) -> Iterator[int]:
         """Endless; made for tight loops."""
@@ -37,6 +38,11 @@ class Steps:
         while len(self._made) * self._chunk < count:
             self._make()
         return np.concatenate(self._made)[:count] if self._made else np.zeros(0, dtype=np.int64)
+
+    def first_with_delays(self, count: int) -> tuple[Nanoseconds, Nanoseconds]:
+        """(durations, and the part of them that does not depend on the number of samples)."""
+        whole = self.first(count)
+        return whole, np.concatenate([*self._delays, whole[:0]])[:count]
 
     def _chunks(self) -> Iterator[list[int]]:
         number = 0
@@ -52,6 +58,7 @@ class Steps:
         factors, delays_s = slowness(profile.stragglers, self._seed, self._rank, first, count)
         # As Slowness.duration_s and Turns.sleep do it, so that virtual time agrees to the nanosecond.
         seconds = np.maximum(compute_s, profile.pace_s) * factors + delays_s
+        self._delays.append(np.rint(delays_s * 1e9).astype(np.int64))
         self._made.append(np.rint(np.maximum(seconds, 0.0) * 1e9).astype(np.int64))
 
 

@@ -2,12 +2,13 @@
 
 from typing import assert_never
 
+from paceline.simulate.adaptive import adaptive
 from paceline.simulate.apart import bounded, unbounded
 from paceline.simulate.first_arrivals import first_arrivals
 from paceline.simulate.prediction import Outline, Prediction, predicted
 from paceline.simulate.profile import Profile
-from paceline.simulate.together import alone, balanced, local, together
-from paceline.simulate.ways import Alone, Apart, Backup, Balanced, Dynamic, Local, Together, Way
+from paceline.simulate.together import alone, local, together
+from paceline.simulate.ways import Adapting, Alone, Apart, Backup, Dynamic, Local, Together, Way
 from paceline.sync.dynamic_bound import Controller
 
 
@@ -33,8 +34,8 @@ def outline(profile: Profile, way: Way, *, steps: int, seed: int) -> Outline:
         case Dynamic(low, extra):
             controller = Controller(extra, profile.num_workers)
             return bounded(profile, bound=low, steps=steps, seed=seed, controller=controller)
-        case Balanced():
-            return balanced(profile, steps=steps, seed=seed)
+        case Adapting(allowed, every):
+            return adaptive(profile, allowed=allowed, period=every, steps=steps, seed=seed)
         case Apart():
             raise AssertionError("a bound is a number or None")
         case _:

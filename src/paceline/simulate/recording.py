@@ -60,7 +60,8 @@ def profile_of(history: Log, plan: Plan) -> Profile:
     else:
         costs = _collective_costs(workers, plan)
         steps_ns = [
-            worker.compute + worker.between([session.get(rank, 0) for session in history.sessions])
+            worker.compute_as_planned(plan.batch_sizes[rank])
+            + worker.between([session.get(rank, 0) for session in history.sessions])
             for rank, worker in enumerate(workers)
         ]
         begins = [int(worker.start[0]) for worker in workers]
@@ -84,7 +85,12 @@ class _Worker:
         )
         self.compute = sum((_column(rows, name) for name in _COMPUTE), np.zeros(len(rows)))
         self.end = self.start + self.compute + sum(_column(rows, name) for name in _AGREE)
+        self.samples = _column(rows, "samples")
         self.synced, self.bytes_out = _column(rows, "synced") > 0, _column(rows, "bytes_out")
+
+    def compute_as_planned(self, size: int) -> NDArray[np.float64]:
+        """Had every step had its planned samples; only mode adaptive makes others."""
+        return self.compute * (size / self.samples)
 
     def between(self, resumed_at: Sequence[int]) -> NDArray[np.float64]:
         """What the loop itself took after each step; the pause before a resume is not a step's fault."""
@@ -182,6 +188,11 @@ def _refuse_what_cannot_be_read(history: Log, plan: Plan) -> None:
         raise PacelineError(
             f"run {plan.run} used {plan.mode}, whose workers agree with a few others at a time, so what an"
             " exchange of all costs is not in its log",
+            "record the same work under another mode:  paceline train --mode ssgd",
+        )
+    if plan.mode == "adaptive" and len({len(rows) for rows in history.steps.values()}) > 1:
+        raise PacelineError(
+            f"workers of run {plan.run} made different numbers of steps, so their meetings do not match",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
     if MODES[plan.mode].channel is Channel.TORCH:

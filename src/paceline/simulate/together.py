@@ -84,28 +84,6 @@ def local(profile: Profile, way: Local, *, steps: int, seed: int) -> Outline:
     )
 
 
-def balanced(profile: Profile, *, steps: int, seed: int) -> Outline:
-    """Each step's global batch is split by the mean speed of the steps before; compute follows the split."""
-    workers, compute = profile.num_workers, matrix(profile, seed, steps).astype(np.float64)
-    seen = np.cumsum(compute, axis=1)[:, :-1] / np.arange(1, steps)
-    speed = np.ones((workers, steps))
-    speed[:, 1:] = 1 / np.maximum(seen, 1.0)
-    split = np.rint(compute * speed / speed.sum(axis=0) * workers).astype(np.int64)
-    costs = profile.costs
-    meeting_ns = _ns(costs.collective.transfer_s(ring_bytes(profile)) + costs.wake_up_s + costs.apply_s)
-    ends, wait_ns = _meet(split, starts_ns(profile), np.zeros(workers, dtype=np.int64), meeting_ns)
-    return Outline(
-        total_ns=int(ends[-1]) - int(starts_ns(profile).min()),
-        compute_ns=int(split.sum()),
-        wait_ns=wait_ns,
-        steps=(steps,) * workers,
-        samples=steps * profile.global_batch,
-        syncs=steps,
-        bytes_each_way=ring_bytes(profile) * workers * steps,
-        trace=_everybody(ends, workers),
-    )
-
-
 def _meet(
     rounds: Nanoseconds, starts: Nanoseconds, back_ns: Nanoseconds, meeting_ns: int
 ) -> tuple[Nanoseconds, int]:

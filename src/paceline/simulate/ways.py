@@ -10,6 +10,7 @@ from typing import assert_never
 from paceline.plan.catalog import MODES, Channel
 from paceline.plan.decide import usual_backup_workers
 from paceline.plan.plan import Plan, StrategyOptions
+from paceline.sync.setting import Allowed
 
 USUAL_BOUND, USUAL_PERIOD, USUAL_EXTRA = 3, 8, 4
 
@@ -55,11 +56,14 @@ class Dynamic:
 
 
 @dataclass(frozen=True, slots=True)
-class Balanced:
-    """ssgd whose batches are made proportional to the speed seen so far."""
+class Adapting:
+    """Work shared out by measured speed; what may change is what the user allows."""
+
+    allowed: Allowed
+    every: int
 
 
-Way = Alone | Together | Apart | Local | Backup | Dynamic | Balanced
+Way = Alone | Together | Apart | Local | Backup | Dynamic | Adapting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +83,7 @@ class Candidate:
 
 # Of the catalog. Not of diloco (fragments and delay), easgd (blocks of work) and fedavg (drawn clients):
 # what they do beyond these is not simulated yet.
-KNOWN = frozenset({"single", "ssgd", "ddp", "ps", "backup", "asgd", "ssp", "dssp", "localsgd"})
+KNOWN = frozenset({"single", "ssgd", "ddp", "ps", "backup", "asgd", "ssp", "dssp", "localsgd", "adaptive"})
 
 
 def way_of(mode: str, options: StrategyOptions) -> Way:
@@ -94,6 +98,8 @@ def way_of(mode: str, options: StrategyOptions) -> Way:
         return Dynamic(low, options.staleness_range)
     if mode == "backup":
         return Backup(options.backup_workers)
+    if mode == "adaptive":
+        return Adapting(options.adaptive, options.sync_every)
     if mode in ("asgd", "ssp"):
         return Apart(options.staleness if mode == "ssp" else None)
     return Together(MODES[mode].channel)
@@ -104,15 +110,9 @@ def candidate_of(mode: str, options: StrategyOptions) -> Candidate:
 
 
 def candidates(options: StrategyOptions, num_workers: int) -> list[Candidate]:
-    """Every mode of the catalog that is known, with these settings; then what paceline cannot run yet."""
-    what_if: list[tuple[str, Way]] = [
-        ("balanced", Balanced()),
-    ]
+    """Every mode of the catalog that is known, with these settings."""
     options = replace(options, backup_workers=min(options.backup_workers, num_workers - 1))
-    modes = [candidate_of(mode, options) for mode in MODES if mode in KNOWN]
-    if num_workers == 1:
-        return modes
-    return modes + [Candidate(mode=name, way=way, settings=_settings(way)) for name, way in what_if]
+    return [candidate_of(mode, options) for mode in MODES if mode in KNOWN]
 
 
 def usual_options(plan: Plan, num_workers: int | None = None) -> StrategyOptions:
@@ -128,6 +128,7 @@ def usual_options(plan: Plan, num_workers: int | None = None) -> StrategyOptions
         sync_every=plan.strategy.sync_every if "sync_every" in reads else USUAL_PERIOD,
         staleness_range=plan.strategy.staleness_range if "staleness_range" in reads else USUAL_EXTRA,
         post_local_after=plan.strategy.post_local_after,
+        adaptive=plan.strategy.adaptive,
     )
 
 
@@ -143,14 +144,18 @@ def flags_of(candidate: Candidate) -> str:
             return f"--mode localsgd --sync-every {every}{late}"
         case Backup(spare):
             return f"--mode backup --backup-workers {spare}"
+        case Adapting(allowed, every):
+            return f"--mode adaptive --adaptive {allowed.value} --sync-every {every}"
         case _:
             return f"--mode {candidate.mode}"
 
 
 def _settings(way: Way) -> str:
     match way:
-        case Alone() | Together() | Balanced():
+        case Alone() | Together():
             return ""
+        case Adapting(allowed, _):
+            return allowed.value
         case Apart(bound):
             return "" if bound is None else f"bound {bound}"
         case Local(every, after):

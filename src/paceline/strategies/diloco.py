@@ -20,7 +20,7 @@ from torch import Tensor
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.means import Mean, mean_of
+from paceline.strategies.means import Mean, mean_of, named
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import mean_weight
 from paceline.sync.fragments import cut, starts_after
@@ -72,7 +72,7 @@ class Diloco:
             whole = layout.parameters if self._options.fragments == 1 else ()  # a cut may go through a tensor
             averaging = mean_of(self._plan, self._links, shared, lossy_end=end - start, pieces=whole)
             fragment = _Fragment(number, start, end, theta, theta.new_zeros(theta.shape), shared, averaging)
-            averaging.restore(_named(self._saved, f"mean.{number}."))
+            averaging.restore(named(self._saved, f"mean.{number}."))
             if self._saved:
                 fragment.theta.copy_(self._saved[f"theta.{number}"])
                 fragment.velocity.copy_(self._saved[f"velocity.{number}"])
@@ -180,7 +180,3 @@ class Diloco:
 
     def _tail(self) -> Tensor:
         return self._fragments[0].shared[-TAIL:]
-
-
-def _named(saved: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in saved.items() if name.startswith(prefix)}

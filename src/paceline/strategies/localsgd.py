@@ -9,13 +9,13 @@ existing storage and never rebinds it.
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.means import mean_of
+from paceline.strategies.moments import Moments
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import averages_after, mean_weight
 from paceline.transport.arena import STOP_FLAG
@@ -30,7 +30,7 @@ class Localsgd:
         self._collective = links.collective
         self._plan, self._links = plan, links
         self._weight = mean_weight(links.rank, plan.batch_sizes)
-        self._shared_optimizer_state: Tensor | None = None
+        self._moments = Moments(links.collective)
         self._saved: dict[str, Tensor] = {}
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
@@ -61,7 +61,8 @@ class Localsgd:
             return Outcome(apply_ns=apply_ns)
         traffic, stop = self._average(wants_stop=wants_stop)
         if options.average_optimizer_state:
-            traffic += self._average_optimizer_state()
+            moments = list(self._replica.optimizer_state().values())
+            traffic += self._moments.average(moments, weight=self._weight)
         return Outcome(traffic=traffic, apply_ns=apply_ns, synced=True, stop=stop)
 
     def _average(self, *, wants_stop: bool) -> tuple[Traffic, bool]:
@@ -77,22 +78,6 @@ class Localsgd:
         if self._common is not None:
             self._common.copy_(parameters.add_(self._common))
         return traffic, bool(tail[STOP_FLAG] > 0)
-
-    def _average_optimizer_state(self) -> Traffic:
-        tensors = list(self._replica.optimizer_state().values())
-        if not tensors:
-            return Traffic()
-        sizes = [t.numel() for t in tensors]
-        if self._shared_optimizer_state is None:
-            self._shared_optimizer_state = self._collective.allocate(sum(sizes), tensors[0].dtype)
-        shared = self._shared_optimizer_state
-        torch.cat([t.reshape(-1) for t in tensors], out=shared)
-        if self._weight != 1.0:
-            shared.mul_(self._weight)
-        traffic = self._collective.all_reduce_mean(shared)
-        for tensor, part in zip(tensors, torch.split(shared, sizes), strict=True):
-            tensor.copy_(part.view_as(tensor))
-        return traffic
 
     def snapshot(self) -> dict[str, Tensor]:
         return self._mean.snapshot()

@@ -66,3 +66,8 @@ def mean_of(
         pieces=pieces,
         clock=links.clock,
     )
+
+
+def named(saved: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Of what was saved, what belongs to one of several means; the names without their prefix."""
+    return {name.removeprefix(prefix): t for name, t in saved.items() if name.startswith(prefix)}

@@ -8,6 +8,7 @@ class with these methods can be named as `--mode module:Class` and proved with
 `paceline laws --mode module:Class`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from paceline.clock import Clock as WallClock
 from paceline.clock import SystemClock
+from paceline.events.read import History
 from paceline.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
@@ -22,6 +24,7 @@ from paceline.strategies.corrections import Correction
 from paceline.strategies.exchanges import Exchange
 from paceline.sync.admission import Rule
 from paceline.sync.assignment import Assignment, Share
+from paceline.sync.setting import Adapted
 from paceline.transport.arena import Arena
 from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Peers, Traffic
 
@@ -45,6 +48,14 @@ class Replica(Protocol):
 
     def forget_optimizer_state(self) -> None:
         """The next update is made as if it were the first."""
+        ...
+
+    def optimizer_numbers(self) -> dict[str, Tensor]:
+        """Tensors of a single number that a torch optimizer keeps, likewise."""
+        ...
+
+    def count_steps(self, steps: int) -> None:
+        """Let the optimizer count so many steps behind it."""
         ...
 
 
@@ -87,6 +98,7 @@ class Outcome:
     resumable: bool = False  # what all save after this same step fits together, even if replicas differ
     peer: int | None = None  # whom we averaged with, if with one worker alone
     exchange: int | None = None  # the number of that exchange in the order of all, from 1
+    adapted: Adapted | None = None  # the workers changed how they share out the work
 
 
 class Strategy(Protocol):
@@ -133,6 +145,14 @@ class Interruptible(Protocol):
     def abandon_step(self) -> None:
         """We have stopped in the middle of the step; `begin_step` comes next."""
         ...
+
+
+@runtime_checkable
+class Decides(Protocol):
+    """What a strategy also has that decides while it runs: a way to decide again as was recorded."""
+
+    @classmethod
+    def following(cls, history: History) -> Callable[[Plan, Links], Strategy]: ...
 
 
 class ServerSide(Protocol):

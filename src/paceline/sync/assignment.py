@@ -9,9 +9,19 @@ Either way every share is done once, so modes can be compared.
 """
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from paceline.sync.samples import slice_of
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Other samples of a step than planned: so many, from this place in the stream on."""
+
+    start: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,7 @@ class Share:
 
     rank: int
     step: int
+    cut: Cut | None = None  # None: the planned samples
 
     @classmethod
     def at(cls, position: int, num_workers: int) -> "Share":
@@ -27,6 +38,16 @@ class Share:
 
     def position(self, num_workers: int) -> int:
         return self.step * num_workers + self.rank
+
+    def samples(self, batch_sizes: Sequence[int]) -> tuple[int, int]:
+        """(start, count) in the stream of samples."""
+        if self.cut is None:
+            return slice_of(self.rank, self.step, batch_sizes)
+        return self.cut.start, self.cut.count
+
+    def size(self, batch_sizes: Sequence[int]) -> int:
+        """How many samples."""
+        return batch_sizes[self.rank] if self.cut is None else self.cut.count
 
 
 class Assignment(Protocol):
@@ -96,6 +117,18 @@ class FirstCome:
     def stop(self, furthest: int) -> None:
         """What was given back is still done: nothing before the last share stays open."""
         self.total = min(self.total, self._next)
+
+
+def shares_of_a_round(rank: int, runs: Sequence[int], *, first: int, steps: int) -> list[Share]:
+    """What worker `rank` does in a round of so many steps, of which worker r makes runs[r] by itself.
+
+    Everybody does its own shares; who makes more steps than that also does what slow workers leave.
+    """
+    workers = len(runs)
+    own = [Share(rank, first + step) for step in range(min(runs[rank], steps))]
+    spare = [Share(r, first + step) for step in range(steps) for r in range(workers) if step >= runs[r]]
+    begin = sum(max(0, run - steps) for run in runs[:rank])
+    return own + spare[begin : begin + max(0, runs[rank] - steps)]
 
 
 def as_ranges(positions: Iterable[int]) -> list[tuple[int, int]]:

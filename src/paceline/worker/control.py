@@ -5,6 +5,7 @@ supervisor reads them all and owns the stop word. Nobody waits for anybody.
 """
 
 import mmap
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +40,8 @@ class ControlBlock:
 class WorkerControl:
     """One worker's side of the block."""
 
-    def __init__(self, block: ControlBlock, rank: int) -> None:
-        self._block = block
+    def __init__(self, block: ControlBlock, rank: int, note: Callable[[str], None]) -> None:
+        self._block, self.note = block, note
         self._row = block.rows[rank]
 
     def wants_stop(self) -> bool:

@@ -14,7 +14,7 @@ from paceline.clock import Clock
 from paceline.plan.plan import Plan
 from paceline.sync.assignment import Share
 from paceline.sync.dice import draw_u64
-from paceline.sync.samples import SampleStream, slice_of
+from paceline.sync.samples import SampleStream
 from paceline.tasks.port import Batch, Task, to_device
 from paceline.worker.replica import Replica
 
@@ -69,6 +69,6 @@ class GradientSource:
 
     def batch_of(self, share: Share) -> Batch:
         """The samples of this share, on the device."""
-        indices = self._stream.take(*slice_of(share.rank, share.step, self._plan.batch_sizes))
+        indices = self._stream.take(*share.samples(self._plan.batch_sizes))
         batch = self._samples.batch(indices)
         return batch if self._device.type == "cpu" else to_device(batch, self._device)

@@ -19,6 +19,8 @@ from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Step
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Begun, Outcome, Strategy
+from paceline.sync.assignment import Share
+from paceline.sync.setting import Adapted
 from paceline.sync.stragglers import Slowness, Stragglers
 from paceline.worker.gradient import Source
 from paceline.worker.replica import Replica
@@ -32,6 +34,10 @@ class Control(Protocol):
     def wants_stop(self) -> bool: ...
 
     def finished_step(self, steps: int, loss: float) -> None: ...
+
+    def note(self, text: str) -> None:
+        """One line for whoever watches the run."""
+        ...
 
 
 class Saver(Protocol):
@@ -106,7 +112,7 @@ class Worker:
         tamper(self.plan, self.replica.arena, worker=self.rank, step=step)
         times = self.source.times_ns
         compute_s = (times.backward_end - times.start) / 1e9
-        watch.sleep(slowness.duration_s(compute_s, self.plan.pace_s) - compute_s)
+        watch.sleep(slowness.duration_s(compute_s, self._pace_s(begun.share)) - compute_s)
         delayed_ns = now()
         outcome = self.strategy.finish_step(step, wants_stop=self.control.wants_stop())
         if self.log.is_on:
@@ -128,7 +134,7 @@ class Worker:
                     comm_ns,
                     outcome.apply_ns,
                     loss,
-                    self.plan.batch_sizes[begun.share.rank],
+                    begun.share.size(self.plan.batch_sizes),
                     traffic.bytes_out,
                     traffic.bytes_in,
                     outcome.version,
@@ -138,5 +144,20 @@ class Worker:
                     outcome.exchange,
                 )
             )
+        if outcome.adapted is not None and self.rank == 0:  # all decided the same; one says so
+            self._tell(outcome.adapted)
         self.control.finished_step(step + 1, loss)
         return outcome
+
+    def _pace_s(self, share: Share) -> float:
+        """A step of fewer samples than planned takes less."""
+        if share.cut is None:
+            return self.plan.pace_s
+        return self.plan.pace_s * share.cut.count / self.plan.batch_sizes[share.rank]
+
+    def _tell(self, adapted: Adapted) -> None:
+        self.log.write("adapted", **adapted.fields())
+        ways = adapted.was.value
+        if adapted.now.way is not adapted.was:
+            ways += f" → {adapted.now.way.value}"
+        self.control.note(f"after step {adapted.step}: {ways}, because {adapted.reason}")

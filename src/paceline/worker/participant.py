@@ -23,7 +23,7 @@ Report = dict[str, Scalar | dict[str, float]]
 
 
 def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
-    built = build_worker(seat, rank)
+    built = build_worker(seat, rank, note=lambda text: report({"ev": "note", "text": text}))
     worker = built.worker
     worker.log.write("worker_started", pid=os.getpid(), clock=built.first)
     started_ns = worker.clock.now_ns()

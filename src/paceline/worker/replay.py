@@ -24,7 +24,7 @@ from paceline.events.schema import ServerRow
 from paceline.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Device, Plan, Transport
-from paceline.strategies.port import Links, ServerSide, Strategy
+from paceline.strategies.port import Decides, Links, ServerSide, Strategy
 from paceline.sync.admission import Held
 from paceline.sync.assignment import Share
 from paceline.worker.gradient import GradientSource
@@ -184,11 +184,14 @@ def _restarts(history: History) -> set[tuple[int, int]]:
 
 
 def _run_again(plan: Plan, history: History, recorded: str) -> Verdict:
+    mode, kind = strategy_class(plan.mode), None
     steps = max(len(rows) for rows in history.steps.values())  # fewer than planned when it was stopped
+    if issubclass(mode, Decides):  # what it decided was recorded, and is not decided anew
+        steps, kind = sum(map(len, history.steps.values())) // plan.num_workers, mode.following(history)
     if plan.strategy.clients_per_round < 1.0:
         again = run_virtual(plan, stops_after=_last_wish(plan, history))
     else:
-        again = run_virtual(dataclasses.replace(plan, steps=steps))
+        again = run_virtual(dataclasses.replace(plan, steps=steps), kind=kind)
     for error in again.errors:
         if error is not None:
             raise error

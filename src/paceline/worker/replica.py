@@ -57,13 +57,28 @@ class Replica:
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """The optimizer's live tensors, not copies; single numbers (step counts) are left out."""
+        return {name: tensor for name, tensor in self._live_tensors().items() if tensor.dim() > 0}
+
+    def optimizer_numbers(self) -> dict[str, Tensor]:
+        """The single numbers among them, such as torch's step counts."""
+        return {name: tensor for name, tensor in self._live_tensors().items() if tensor.dim() == 0}
+
+    def count_steps(self, steps: int) -> None:
+        """Let the optimizer count so many steps, as in a run that took them together."""
+        if isinstance(self.optimizer, Sgd | Adam):
+            self.optimizer.steps = steps
+        for name, number in self.optimizer_numbers().items():
+            if name.endswith(".step"):
+                number.fill_(steps)
+
+    def _live_tensors(self) -> dict[str, Tensor]:
         if isinstance(self.optimizer, Sgd | Adam):
             live: object = self.optimizer.slots
         else:
             live = self.optimizer.state_dict()  # torch's refers to the live tensors
         found: dict[str, Tensor] = {}
         _collect_tensors("", live, found)
-        return {name: tensor for name, tensor in found.items() if tensor.dim() > 0}
+        return found
 
     def forget_optimizer_state(self) -> None:
         self._optimizer = None

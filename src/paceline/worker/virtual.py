@@ -41,6 +41,7 @@ from paceline.worker.wiring import build_task, channel_of, set_up_torch, strateg
 
 Wrap = Callable[[Rank, ParameterStore], ParameterStore]
 WrapCollective = Callable[[Rank, Collective], Collective]
+Kind = Callable[[Plan, Links], Strategy]
 AfterStep = Callable[[Rank, int, Replica], None]
 
 
@@ -93,6 +94,8 @@ class _Control:
         stops_after = self._incidents.stops_after.get(self._rank)
         return stops_after is not None and self._finished + 1 >= stops_after
 
+    def note(self, text: str) -> None: ...
+
     def finished_step(self, steps: int, loss: float) -> None:
         self._finished = steps
         self._incidents.after_step(self._rank, steps, self._replica)
@@ -112,8 +115,12 @@ def run_virtual(
     wrap_store: Wrap = lambda _, store: store,
     after_step: AfterStep = lambda *_: None,
     wrap_collective: WrapCollective = lambda _, collective: collective,
+    kind: Kind | None = None,
 ) -> VirtualRun:
-    """Run the plan. After so many of its steps, a worker vanishes, leaves, or asks all to stop."""
+    """Run the plan. After so many of its steps, a worker vanishes, leaves, or asks all to stop.
+
+    `kind` makes the strategies of a mode without a server, if not the plan's mode itself.
+    """
     incidents = Incidents(
         silent_after or {},
         leaves_after or {},
@@ -123,25 +130,29 @@ def run_virtual(
         after_step,
         wrap_collective,
     )
-    return Cluster(plan, incidents).run()
+    return Cluster(plan, incidents, kind=kind).run()
 
 
 class Cluster:
     """All participants of a run in one process; a subclass may give them other logs, savers and devices."""
 
-    def __init__(self, plan: Plan, incidents: Incidents, *, turns: Turns | None = None) -> None:
+    def __init__(
+        self, plan: Plan, incidents: Incidents, *, turns: Turns | None = None, kind: Kind | None = None
+    ) -> None:
         set_up_torch(plan)
         self._plan, self._incidents = plan, incidents
         self._device = torch.device(plan.device.value)
-        self._kind = strategy_class(plan.mode)
-        self._turns, self._log, self._task = turns or Turns(), MemoryLog(), build_task(plan)
+        self._kind: Kind = kind or strategy_class(plan.mode)
+        self._turns, self._task = turns or Turns(), build_task(plan)
+        self._log = MemoryLog(self._turns)
         self._run = VirtualRun(History(run=plan.run))
         self._meeting, self._mail = Meeting(plan.num_workers), Mail()
         self._table = Table(plan.num_workers)
         self._server: ParameterServer | None = None
         if channel_of(plan.mode) is Channel.STORE:
+            server_side = strategy_class(plan.mode)
             self._server = ParameterServer(
-                plan, self._new_replica(), self._kind, log=self._server_log(), clock=self._turns
+                plan, self._new_replica(), server_side, log=self._server_log(), clock=self._turns
             )
             self._run.server = self._server.replica
 
@@ -152,6 +163,7 @@ class Cluster:
         done.elapsed_s = self._turns.now_ns() / 1e9
         log, history = self._log, done.history
         history.steps, history.abandoned, history.server = log.steps, log.abandoned, log.server
+        history.plain = log.plain
         return done
 
     def _live(self, rank: Rank) -> None:

@@ -30,7 +30,7 @@ from paceline.worker.wiring import Seat, open_log
 
 def work_in_turns(seat: Seat, report: Callable[[Report], None]) -> None:
     """Run all participants of the plan to their end, and report for each."""
-    participants = _Participants(seat)
+    participants = _Participants(seat, note=lambda text: report({"ev": "note", "text": text}))
     done = participants.run()
     for error in done.errors:
         if error is not None:
@@ -40,8 +40,8 @@ def work_in_turns(seat: Seat, report: Callable[[Report], None]) -> None:
 
 
 class _Participants(Cluster):
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, seat: Seat, note: Callable[[str], None]) -> None:
+        self._seat, self._note = seat, note
         self._logs: list[EventLog] = []
         self._ran: dict[int, Ran] = {}
         # Begins where the launcher's clock stands, so that all times of the log have one origin.
@@ -116,7 +116,7 @@ class _Participants(Cluster):
         return super()._new_source() if self._stacked is None else self._stacked.source()
 
     def _new_control(self, rank: Rank, replica: Replica) -> Control:
-        return WorkerControl(self._seat.control, rank)
+        return WorkerControl(self._seat.control, rank, self._note)
 
     def _new_saver(self, rank: Rank, replica: Replica, strategy: Strategy, log: Log) -> Saver:
         if self._server is not None:

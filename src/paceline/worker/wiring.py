@@ -6,6 +6,7 @@ that names concrete transports.
 """
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,7 +111,7 @@ class BuiltWorker:
     channel: Channel
 
 
-def build_worker(seat: Seat, rank: Rank) -> BuiltWorker:
+def build_worker(seat: Seat, rank: Rank, note: Callable[[str], None]) -> BuiltWorker:
     plan, clock = seat.plan, SystemClock()
     set_up_torch(plan)
     task, device = build_task(plan), _device(plan, rank)
@@ -138,7 +139,7 @@ def build_worker(seat: Seat, rank: Rank) -> BuiltWorker:
         source=GradientSource(plan, task, device, clock),
         clock=clock,
         log=log,
-        control=WorkerControl(seat.control, rank),
+        control=WorkerControl(seat.control, rank, note),
         saver=saver,
     )
     return BuiltWorker(worker, task, first, channel)

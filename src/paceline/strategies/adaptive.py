@@ -1,0 +1,229 @@
+"""Adaptive: the work is shared out by measured speed, and the way of agreeing may change meanwhile.
+
+It begins as `ssgd`, or as the plan says. Now and then all workers see how long
+each one's latest steps took and come to the same decision (sync/adapt.py):
+- ssgd, batch: a meeting at every step. The samples of a step are always those
+  of ssgd; only the cut between workers moves, and each gradient is weighted by
+  its samples, so that the result stays that of ssgd.
+- local steps: a round is `sync_every` steps of the run. Its shares are dealt
+  out by speed, fast workers do more of them; then parameters are averaged. All
+  count the same: every gradient has weight 1/N, whoever made it.
+Rounds and steps are whole, so every share of the run is done exactly once.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.events.read import History
+from paceline.ids import Clock, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.strategies.means import mean_of, named
+from paceline.strategies.moments import Moments
+from paceline.strategies.port import Begun, Links, Outcome, Replica
+from paceline.sync.adapt import KEPT, Decision, State, Window, decide, first_state, next_decision
+from paceline.sync.assignment import Cut, Share, shares_of_a_round
+from paceline.sync.averaging import mean_weight
+from paceline.sync.setting import Adapted, Setting, Terms, Way, setting_of
+from paceline.transport.arena import STOP_FLAG
+from paceline.transport.ports import NO_TRAFFIC, Traffic
+
+
+class Adaptive:
+    channel: ClassVar[Channel] = Channel.COLLECTIVE
+
+    def __init__(self, plan: Plan, links: Links, *, recorded: Mapping[int, Setting] | None = None) -> None:
+        """`recorded`: measure nothing, but decide as a run did, by the number of its steps done."""
+        assert links.collective is not None, "adaptive workers meet by a collective"
+        self._plan, self._links, self._collective = plan, links, links.collective
+        self._terms = Terms(
+            allowed=plan.strategy.adaptive, batch_sizes=plan.batch_sizes, period=plan.strategy.sync_every
+        )
+        self._state, self._recorded = first_state(self._terms), recorded
+        self._done = 0  # of the run's steps, by all workers together
+        self._round: deque[Share] | None = None  # what is left for us to do until the next averaging
+        self._latest: deque[float] = deque(maxlen=KEPT)  # seconds per sample of our steps
+        self._is_warm = False
+        self._saved: dict[str, Tensor] = {}
+
+    @classmethod
+    def following(cls, history: History) -> Callable[[Plan, Links], "Adaptive"]:
+        """For a replay: the same decisions at the same steps, whatever is measured now."""
+        adapted = [event.fields for event in history.plain if event.kind == "adapted"]
+        return partial(cls, recorded={int(str(fields["step"])): setting_of(fields) for fields in adapted})
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        arena, layout = replica.arena, replica.arena.layout
+        self._replica, self._arena = replica, arena
+        shared = self._collective.allocate(layout.numel, layout.dtype)
+        shared.copy_(arena.state)
+        self._collective.broadcast(shared)
+        arena.state.copy_(shared)
+        arena.place_gradients(shared.zero_())
+        # Both travel in the same vector; what a lossy mean remembers of them must be kept apart.
+        self._gradient_mean, self._parameter_mean = (
+            mean_of(self._plan, self._links, shared, lossy_end=layout.buffers_start, pieces=layout.parameters)
+            for _ in range(2)
+        )
+        self._common = arena.state[: layout.buffers_start].clone() if self._parameter_mean.is_lossy else None
+        self._moments = Moments(self._collective)
+        self._shown = self._collective.allocate(1 + KEPT, torch.float64)
+        self._take_up_saved()
+
+    def begin_step(self, step: Step) -> Begun | None:
+        if self._done >= self._plan.steps:
+            return None
+        if self._state.setting.way is Way.LOCAL_STEPS:
+            self._round = self._round or self._new_round()
+            self._share = self._round.popleft()
+        else:
+            self._share = self._share_of_a_step()
+        self._began_ns = self._links.clock.now_ns()
+        return Begun(share=self._share)
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        self._measure()
+        if self._round is None:
+            traffic, stop = self._average_gradients(wants_stop=wants_stop)
+            apply_ns = self._replica.update()
+            return self._met(1, traffic, apply_ns, stop=stop)
+        apply_ns = self._replica.update()
+        if self._round:
+            return Outcome(apply_ns=apply_ns)
+        self._round = None
+        traffic, stop = self._average_parameters(wants_stop=wants_stop)
+        return self._met(self._steps_of_a_round(), traffic, apply_ns, stop=stop)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        state, ways = self._state, list(Way)
+        wish = -1 if state.wish is None else ways.index(state.wish)
+        numbers = (self._done, ways.index(state.setting.way), wish, *state.setting.shares, *state.seconds)
+        means = {"gradients": self._gradient_mean, "parameters": self._parameter_mean}
+        memories = {
+            f"{what}.{n}": tensor for what, mean in means.items() for n, tensor in mean.snapshot().items()
+        }
+        return {"decided": torch.tensor(numbers, dtype=torch.float64), **memories}
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        self._saved = saved
+
+    def close(self) -> None:
+        self._collective.close()
+
+    def decide(self, window: Window) -> Decision:
+        """What follows from everybody's latest steps; the same at every worker."""
+        return decide(self._state, window, self._terms)
+
+    def _take_up_saved(self) -> None:
+        if not self._saved:
+            return
+        for what, mean in (("gradients", self._gradient_mean), ("parameters", self._parameter_mean)):
+            mean.restore(named(self._saved, f"{what}."))
+        done, way, wish, *rest = self._saved["decided"].tolist()
+        ways, workers = list(Way), self._links.world_size
+        setting = Setting(ways[int(way)], tuple(map(int, rest[:workers])))
+        wished = None if wish < 0 else ways[int(wish)]
+        self._done, self._state = int(done), State(setting, tuple(rest[workers:]), wished)
+
+    def _share_of_a_step(self) -> Share:
+        """Our samples of the next step: those that are planned, or a cut by speed."""
+        setting, rank = self._state.setting, self._links.rank
+        if setting == self._terms.as_planned(setting.way):
+            return Share(rank, self._done)
+        start = self._done * self._plan.global_batch + sum(setting.shares[:rank])
+        return Share(rank, self._done, Cut(start, setting.shares[rank]))
+
+    def _new_round(self) -> deque[Share]:
+        steps = self._steps_of_a_round()
+        runs = self._terms.in_a_round(self._state.setting, steps)
+        return deque(shares_of_a_round(self._links.rank, runs, first=self._done, steps=steps))
+
+    def _steps_of_a_round(self) -> int:
+        return min(self._plan.strategy.sync_every, self._plan.steps - self._done)
+
+    def _measure(self) -> None:
+        took_ns = self._links.clock.now_ns() - self._began_ns
+        if self._is_warm:
+            self._latest.append(took_ns / 1e9 / self._share.size(self._plan.batch_sizes))
+        self._is_warm = True  # the first step of a process takes longer
+
+    def _average_gradients(self, *, wants_stop: bool) -> tuple[Traffic, bool]:
+        arena, weight = self._arena, mean_weight(self._links.rank, self._state.setting.shares)
+        if weight != 1.0:
+            arena.gradient_part.mul_(weight)
+        arena.buffers_to_gradients()
+        tail = arena.gradients[arena.layout.tail_start :]
+        tail[STOP_FLAG] = float(wants_stop)
+        traffic = self._gradient_mean.reduce()
+        arena.buffers_from_gradients()
+        return traffic, bool(tail[STOP_FLAG] > 0)
+
+    def _average_parameters(self, *, wants_stop: bool) -> tuple[Traffic, bool]:
+        """Unweighted: with more local steps a worker has already moved further."""
+        arena, layout = self._arena, self._arena.layout
+        vector, tail = arena.gradients, arena.gradients[layout.tail_start :]
+        vector.copy_(arena.state)
+        if self._common is not None:
+            vector[: layout.buffers_start].sub_(self._common)
+        tail[STOP_FLAG] = float(wants_stop)
+        traffic = self._parameter_mean.reduce()
+        if self._common is not None:
+            vector[: layout.buffers_start].add_(self._common)
+        arena.state[: layout.tail_start].copy_(vector[: layout.tail_start])
+        return traffic, bool(tail[STOP_FLAG] > 0)
+
+    def _met(self, steps: int, traffic: Traffic, apply_ns: int, *, stop: bool) -> Outcome:
+        before, self._done = self._done, self._done + steps
+        adapted = None
+        if self._links.world_size > 1 and self._done < self._plan.steps:
+            adapted, extra = self._adapt(before)
+            traffic += extra
+        if self._common is not None:
+            self._common.copy_(self._arena.state[: self._arena.layout.buffers_start])
+        return Outcome(
+            traffic=traffic,
+            apply_ns=apply_ns,
+            synced=True,
+            stop=stop,
+            shares_done=self._done * self._links.world_size,
+            adapted=adapted,
+        )
+
+    def _adapt(self, before: int) -> tuple[Adapted | None, Traffic]:
+        was, traffic, reason = self._state.setting, NO_TRAFFIC, ""
+        if self._recorded is not None:
+            setting = self._recorded.get(self._done, was)
+            self._state, reason = State(setting), "as recorded"
+        elif self._done >= next_decision(before):
+            window, traffic = self._show_each_other()
+            decision = self.decide(window)
+            self._state, reason = decision.state, decision.reason or ""
+        now = self._state.setting
+        if now == was:
+            return None, traffic
+        if was.way is Way.LOCAL_STEPS and now.way is not was.way:
+            # From here on all make the same updates, so their optimizers must agree too.
+            traffic += self._bring_optimizers_together()
+        return Adapted(step=self._done, was=was.way, now=now, reason=reason), traffic
+
+    def _bring_optimizers_together(self) -> Traffic:
+        replica = self._replica
+        kept = [*replica.optimizer_state().values(), *replica.optimizer_numbers().values()]
+        traffic = self._moments.average(kept)
+        replica.count_steps(self._done)
+        return traffic
+
+    def _show_each_other(self) -> tuple[Window, Traffic]:
+        """Everybody's latest steps; they are then behind us."""
+        count = len(self._latest)
+        self._shown[0] = count
+        self._shown[1 : 1 + count] = torch.tensor(self._latest, dtype=torch.float64)
+        self._latest.clear()
+        everybody, traffic = self._collective.gather(self._shown)
+        rows = [row.tolist() for row in everybody]
+        return [row[1 : 1 + int(row[0])] for row in rows], traffic

@@ -1,0 +1,163 @@
+"""When do adaptive workers change what they do, and when do they leave it?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.sync.adapt import (
+    DECIDE_EVERY,
+    Decision,
+    State,
+    Window,
+    decide,
+    first_state,
+    lasting_s,
+    next_decision,
+    step_s,
+)
+from paceline.sync.setting import Adapted, Allowed, Setting, Terms, Way, setting_of
+
+AUTO = Terms(allowed=Allowed.AUTO, batch_sizes=(32,) * 4, period=8)
+BATCH = Terms(allowed=Allowed.BATCH, batch_sizes=(32,) * 4, period=8)
+LOCAL = Terms(allowed=Allowed.LOCAL_STEPS, batch_sizes=(32,) * 4, period=8)
+UNEQUAL = Terms(allowed=Allowed.AUTO, batch_sizes=(8, 16, 32, 8), period=8)
+
+EQUAL: Window = [[0.001] * 16] * 4
+ONE_SLOW: Window = [[0.001] * 16, [0.003] * 16, [0.001] * 16, [0.001] * 16]
+OTHER_SLOW: Window = [[0.001] * 16, [0.001] * 16, [0.003] * 16, [0.001] * 16]
+# In every step another worker takes ten times as long.
+PASSING: Window = [[0.010 if step % 4 == worker else 0.001 for step in range(16)] for worker in range(4)]
+A_LITTLE: Window = [[0.001] * 16, [0.00105] * 16, [0.001] * 16, [0.001] * 16]
+
+
+def decided(terms: Terms, *windows: Window) -> Decision:
+    decision = Decision(first_state(terms))
+    for window in windows:
+        decision = decide(decision.state, window, terms)
+    return decision
+
+
+@pytest.mark.parametrize(
+    ("terms", "windows", "way"),
+    [
+        (AUTO, [EQUAL, EQUAL, EQUAL], Way.SSGD),
+        (AUTO, [ONE_SLOW], Way.SSGD),
+        (AUTO, [ONE_SLOW, ONE_SLOW], Way.BATCH),
+        (AUTO, [ONE_SLOW, OTHER_SLOW], Way.SSGD),
+        (AUTO, [ONE_SLOW, EQUAL, ONE_SLOW, EQUAL], Way.SSGD),
+        (AUTO, [A_LITTLE] * 4, Way.SSGD),
+        (AUTO, [PASSING], Way.SSGD),
+        (AUTO, [PASSING, PASSING], Way.LOCAL_STEPS),
+        (AUTO, [PASSING, EQUAL, PASSING], Way.SSGD),
+        (AUTO, [PASSING, PASSING, EQUAL, EQUAL], Way.SSGD),
+        (AUTO, [PASSING, PASSING, ONE_SLOW, ONE_SLOW], Way.BATCH),
+        (AUTO, [ONE_SLOW, ONE_SLOW, EQUAL, EQUAL], Way.SSGD),
+        (UNEQUAL, [PASSING, PASSING], Way.SSGD),
+        (BATCH, [PASSING] * 3, Way.BATCH),
+        (LOCAL, [EQUAL] * 3, Way.LOCAL_STEPS),
+    ],
+)
+def test_the_way_follows_what_was_seen_twice(terms: Terms, windows: list[Window], way: Way) -> None:
+    assert decided(terms, *windows).state.setting.way is way
+
+
+def test_a_lasting_straggler_gets_fewer_samples_and_the_reason_says_why() -> None:
+    decision = decided(AUTO, ONE_SLOW, ONE_SLOW)
+    assert decision.state.setting.shares == (39, 13, 38, 38)
+    assert decision.reason == (
+        "worker 1 takes 3.0 times as long per sample as the fastest: "
+        "with batches by speed a step takes 39.0 ms instead of 96.0 ms"
+    )
+
+
+def test_passing_delays_leave_the_local_steps_equal() -> None:
+    decision = decided(AUTO, PASSING, PASSING)
+    assert decision.state.setting.shares == (8, 8, 8, 8)
+    assert decision.reason is not None
+    assert decision.reason.startswith("delays come and go: with a meeting every 8 steps")
+
+
+def test_where_only_shares_can_change_the_first_are_dealt_at_once() -> None:
+    assert decided(BATCH, ONE_SLOW).state.setting.shares == (39, 13, 38, 38)
+    assert decided(LOCAL, ONE_SLOW).state.setting.shares == (10, 3, 10, 9)
+    assert decided(BATCH, A_LITTLE).reason is None
+
+
+def test_shares_are_only_taken_if_they_do_well_in_a_window_that_they_were_not_made_for() -> None:
+    moved = decided(BATCH, ONE_SLOW, OTHER_SLOW)
+    assert moved.state.setting.shares == (32, 32, 32, 32)
+    assert moved.reason is not None
+    assert "with the planned batches" in moved.reason
+    assert decide(moved.state, OTHER_SLOW, BATCH).state.setting.shares == (39, 39, 12, 38)
+
+
+def test_a_window_in_which_somebody_has_nothing_to_show_changes_nothing() -> None:
+    state = decided(AUTO, ONE_SLOW).state
+    empty: Window = [[0.001], [], [0.001], [0.001]]
+    assert decide(state, empty, AUTO) == Decision(state)
+
+
+def test_steps_that_take_no_time_are_no_reason_to_change() -> None:
+    nothing: Window = [[0.0] * 4] * 4
+    for terms in (AUTO, BATCH, LOCAL):
+        assert decided(terms, nothing, nothing, nothing).reason is None
+
+
+def test_what_may_be_noise_is_not_believed() -> None:
+    noisy: Window = [[0.001, 0.009, 0.001, 0.001], [0.001] * 4, [0.001, 0.001, 0.010, 0.001], [0.001] * 4]
+    believed = lasting_s(noisy)
+    assert max(believed) - min(believed) < 0.0005
+    assert lasting_s(ONE_SLOW) == pytest.approx((0.001, 0.003, 0.001, 0.001))
+
+
+def test_a_step_takes_as_long_as_its_slowest_and_a_round_as_its_slowest_sum() -> None:
+    ssgd, local = AUTO.as_planned(Way.SSGD), AUTO.as_planned(Way.LOCAL_STEPS)
+    assert step_s(ssgd, PASSING, AUTO) == pytest.approx(32 * 0.010)
+    assert step_s(local, PASSING, AUTO) == pytest.approx(32 * (2 * 0.010 + 6 * 0.001) / 8)
+    assert step_s(Setting(Way.LOCAL_STEPS, (10, 3, 10, 9)), ONE_SLOW, AUTO) == pytest.approx(32 * 10e-3 / 8)
+
+
+def test_decisions_come_early_at_first_and_then_regularly() -> None:
+    seen, done = [], 0
+    while done < 64:
+        done = next_decision(done)
+        seen.append(done)
+    assert seen == [4, 8, 16, 32, 48, 64]
+    assert next_decision(20) == 2 * DECIDE_EVERY
+
+
+def test_a_shorter_last_round_is_dealt_like_the_others() -> None:
+    setting = Setting(Way.LOCAL_STEPS, (10, 3, 10, 9))
+    assert LOCAL.in_a_round(setting, 8) == (10, 3, 10, 9)
+    assert sum(LOCAL.in_a_round(setting, 3)) == 12
+    assert min(LOCAL.in_a_round(setting, 1)) == 1
+
+
+def test_what_is_recorded_is_read_back() -> None:
+    now = Setting(Way.BATCH, (39, 13, 38, 38))
+    adapted = Adapted(step=8, was=Way.SSGD, now=now, reason="because")
+    assert setting_of(adapted.fields()) == now
+    assert adapted.fields()["from"] == "ssgd"
+
+
+@given(
+    windows=st.lists(
+        st.lists(st.lists(st.floats(1e-4, 1e-2), min_size=1, max_size=8), min_size=3, max_size=3),
+        min_size=1,
+        max_size=6,
+    ),
+    allowed=st.sampled_from(Allowed),
+)
+def test_whatever_is_seen_all_work_is_dealt_and_a_change_has_a_reason(
+    windows: list[list[list[float]]], allowed: Allowed
+) -> None:
+    terms = Terms(allowed=allowed, batch_sizes=(8, 8, 8), period=4)
+    state: State = first_state(terms)
+    for window in windows:
+        decision = decide(state, window, terms)
+        setting = decision.state.setting
+        assert (decision.reason is None) == (setting == state.setting)
+        assert sum(setting.shares) == (12 if setting.way is Way.LOCAL_STEPS else 24)
+        assert min(setting.shares) >= 1
+        assert setting.way in terms.ways
+        state = decision.state
