@@ -83,13 +83,13 @@ class ScatteredMean:
         saved = {
             f"{which}.{k}": t for which, memory in memories.items() for k, t in memory.snapshot().items()
         }
-        return saved | {"round": torch.tensor([self._round])}
+        return saved | {"coded": torch.tensor([self._round])}
 
     def restore(self, saved: dict[str, Tensor]) -> None:
         for which, memory in (("first", self._first), ("second", self._second)):
             own = {k.removeprefix(f"{which}."): t for k, t in saved.items() if k.startswith(f"{which}.")}
             memory.restore(own)
-        self._round = int(saved["round"])
+        self._round = int(saved["coded"])
 
 
 def cut(numel: int, world_size: int) -> list[slice]:

@@ -282,7 +282,8 @@ def c12_also_when_compressed(universal: Callable[[Lab], Finding]) -> Callable[[L
     return check
 
 
-SYNC, EVERY = ("ssgd",), ("ssgd", "ps", "asgd", "ssp", "localsgd", "diloco")
+SYNC, TOGETHER = ("ssgd",), ("ssgd", "ps", "localsgd", "fedavg", "diloco")
+EVERY = (*TOGETHER, "asgd", "ssp", "dssp")
 ONEBIT = ("onebit",)
 UNIVERSAL = (
     ("U1", "the same seed and schedule give the same bits, also when replayed", u1_same_schedule_same_bits),
@@ -322,14 +323,14 @@ LAWS = (
     Law(
         "C12.equal",
         "after each compressed sync all replicas hold the same bits",
-        ("ssgd", "ps", "localsgd", "diloco"),
+        TOGETHER,
         c12_also_when_compressed(u4_after_a_sync_all_replicas_are_equal),
         per_mode=True,
     ),
     Law(
         "C12.slow",
         "slowing workers changes no bit of a compressed run",
-        ("ssgd", "ps", "ssp", "localsgd", "diloco"),
+        (*TOGETHER, "ssp"),
         c12_also_when_compressed(u6_slowness_changes_when_never_what),
         per_mode=True,
     ),

@@ -98,7 +98,7 @@ LAWS = (
     Law(
         "C11",
         "error memories are in the checkpoint: a resumed run ends with the bits of an unbroken one",
-        ("ssgd", "localsgd", "diloco"),
+        ("ssgd", "localsgd", "fedavg", "diloco"),
         c11_an_error_memory_survives_a_resume,
         per_mode=True,
         starts_processes=True,

@@ -138,9 +138,13 @@ class _WitnessedCollective:
         return self._collective.broadcast(vector)
 
     def gather(
-        self, vector: Tensor, sources: Sequence[Rank] | None = None, targets: Sequence[Rank] | None = None
+        self,
+        vector: Tensor,
+        sources: Sequence[Rank] | None = None,
+        targets: Sequence[Rank] | None = None,
     ) -> tuple[list[Tensor], Traffic]:
-        chosen = range(self.world_size) if sources is None else sources
+        everybody = [Rank(rank) for rank in range(self.world_size)]
+        chosen = targets if targets is not None else everybody if sources is None else sources
         self._witness.moved_bytes += vector.nbytes * sum(rank != self.rank for rank in chosen)
         return self._collective.gather(vector, sources, targets)
 

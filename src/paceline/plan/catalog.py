@@ -98,6 +98,7 @@ MODES: dict[str, Mode] = {
             summary="like ssp, with a bound that moves from `staleness` up by as much as `staleness_range`",
             options=frozenset({"staleness", "staleness_range"}),
             sums_updates=True,
+            compresses=_ONE_PAYLOAD,
         ),
         Mode(
             name="easgd",
@@ -117,6 +118,7 @@ MODES: dict[str, Mode] = {
             channel=Channel.COLLECTIVE,
             summary="rounds: drawn workers make `sync_every` steps alone, then their parameters are averaged",
             options=frozenset({"sync_every", "clients_per_round"}),
+            compresses=_NOT_DGC,
         ),
         Mode(
             name="diloco",
