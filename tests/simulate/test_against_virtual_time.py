@@ -13,7 +13,7 @@ from paceline.simulate.costs import FREE
 from paceline.simulate.predict import outline
 from paceline.simulate.prediction import Outline
 from paceline.simulate.profile import profile_from_plan
-from paceline.simulate.ways import way_of
+from paceline.simulate.ways import KNOWN, way_of
 from paceline.sync.setting import Allowed
 from paceline.sync.stragglers import StragglerRule
 
