@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-BLOCK = 256  # elements that share one scale
+BLOCK = 256  # elements that share one scale, unless a coder says otherwise
 
 
 class Coder(Protocol):
@@ -40,13 +40,13 @@ def from_bytes(payload: Tensor, dtype: torch.dtype) -> Tensor:
     return payload.view(dtype)
 
 
-def in_blocks(vector: Tensor) -> Tensor:
+def in_blocks(vector: Tensor, size: int = BLOCK) -> Tensor:
     """One block per row; the last one is filled up with zeros."""
-    missing = -vector.numel() % BLOCK
+    missing = -vector.numel() % size
     if missing:
         vector = torch.nn.functional.pad(vector, (0, missing))
-    return vector.reshape(-1, BLOCK)
+    return vector.reshape(-1, size)
 
 
-def num_blocks(numel: int) -> int:
-    return -(-numel // BLOCK)
+def num_blocks(numel: int, size: int = BLOCK) -> int:
+    return -(-numel // size)

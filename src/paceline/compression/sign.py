@@ -10,28 +10,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.compression.coder import BLOCK, as_bytes, from_bytes, in_blocks, num_blocks
+from paceline.compression.coder import as_bytes, from_bytes, in_blocks, num_blocks
 
 SCALE_BYTES = 4
+BLOCK = 1024  # a scale for fewer would weigh as much as some of the signs
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
     def payload_bytes(self, numel: int, dtype: torch.dtype) -> int:
-        return -(-numel // 8) + SCALE_BYTES * num_blocks(numel)
+        return -(-numel // 8) + SCALE_BYTES * num_blocks(numel, BLOCK)
 
     def encode(self, vector: Tensor, nonce: int = 0) -> Tensor:
-        sums = in_blocks(vector.abs()).sum(1)
+        sums = in_blocks(vector.abs(), BLOCK).sum(1)
         if sums.numel():  # the last block may hold fewer numbers than the others
             sums[:-1] /= BLOCK
             sums[-1] /= (vector.numel() - 1) % BLOCK + 1
         return torch.cat([as_bytes(sums.float()), _packed(vector >= 0)])
 
     def decode(self, payload: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        split = SCALE_BYTES * num_blocks(numel)
+        split = SCALE_BYTES * num_blocks(numel, BLOCK)
         scales = from_bytes(payload[:split], torch.float32).to(dtype)
         signs = _unpacked(payload[split:], numel).to(dtype).mul_(2).sub_(1)
-        return in_blocks(signs).mul_(scales[:, None]).view(-1)[:numel]
+        return in_blocks(signs, BLOCK).mul_(scales[:, None]).view(-1)[:numel]
 
 
 def _packed(bits: Tensor) -> Tensor:

@@ -31,10 +31,10 @@ FORMULAS: Mapping[str, Callable[[int, int], int]] = {  # of the length, and of t
     "bf16": lambda d, _: 2 * d,
     "int8": lambda d, _: d + 4 * math.ceil(d / 256),
     "stochastic int8": lambda d, _: d + 4 * math.ceil(d / 256),
-    "sign": lambda d, _: math.ceil(d / 8) + 4 * math.ceil(d / 256),
+    "sign": lambda d, _: math.ceil(d / 8) + 4 * math.ceil(d / 1024),
     "topk": lambda d, size: math.ceil(d / 10) * (4 + size),
 }
-LENGTHS = (0, 1, 7, 8, 255, 256, 257, 1000)
+LENGTHS = (0, 1, 7, 8, 255, 256, 257, 1000, 1025)
 DTYPES = (torch.float32, torch.float64)
 
 

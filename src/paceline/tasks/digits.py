@@ -7,6 +7,7 @@ training. The last 360 rows are the test set, as they come from other writers.
 import gzip
 import importlib.util
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,9 @@ TEST_ROWS = 360
 
 
 class DigitsTask:
-    def __init__(self, *, seed: int, hidden: int = 64, lr: float = 0.1) -> None:
+    def __init__(self, *, seed: int, hidden: int = 64, layers: int = 1, lr: float = 0.1) -> None:
         del seed  # the data is fixed; the model is seeded by the run
-        self._hidden, self._lr = hidden, lr
+        self._hidden, self._layers, self._lr = hidden, layers, lr
         table = _read_table()
         pixels = torch.as_tensor(table[:, :64] / 16.0, dtype=torch.get_default_dtype())
         digits = torch.as_tensor(table[:, 64].astype(np.int64))
@@ -32,7 +33,9 @@ class DigitsTask:
         self._test = TensorSamples(pixels[-TEST_ROWS:], digits[-TEST_ROWS:])
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(64, self._hidden), nn.ReLU(), nn.Linear(self._hidden, 10))
+        widths = [64, *[self._hidden] * self._layers]
+        middle = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
+        return nn.Sequential(*middle, nn.Linear(widths[-1], 10))
 
     def samples(self) -> TensorSamples:
         return self._train
