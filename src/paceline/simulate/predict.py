@@ -2,11 +2,24 @@
 
 from typing import assert_never
 
-from paceline.simulate.apart import bounded, unbounded
+from paceline.simulate.apart import blocks, bounded, unbounded
 from paceline.simulate.prediction import Outline, Prediction, predicted
 from paceline.simulate.profile import Profile
-from paceline.simulate.together import alone, backup, balanced, local, together
-from paceline.simulate.ways import Alone, Apart, Backup, Balanced, Dynamic, Local, Together, Way
+from paceline.simulate.rounds import rounds
+from paceline.simulate.together import alone, backup, balanced, local, outer, together
+from paceline.simulate.ways import (
+    Alone,
+    Apart,
+    Backup,
+    Balanced,
+    Blocks,
+    Dynamic,
+    Local,
+    Outer,
+    Rounds,
+    Together,
+    Way,
+)
 from paceline.sync.dynamic_bound import Controller
 
 
@@ -27,6 +40,12 @@ def outline(profile: Profile, way: Way, *, steps: int, seed: int) -> Outline:
             return bounded(profile, bound=bound, steps=steps, seed=seed)
         case Local():
             return local(profile, way, steps=steps, seed=seed)
+        case Outer():
+            return outer(profile, way, steps=steps, seed=seed)
+        case Blocks(every):
+            return blocks(profile, every=every, steps=steps, seed=seed)
+        case Rounds():
+            return rounds(profile, way, steps=steps, seed=seed)
         case Backup():
             return backup(profile, way, steps=steps, seed=seed)
         case Dynamic(low, extra):

@@ -1,10 +1,13 @@
 """Which ways of agreeing can be predicted? Those of plan/catalog.py, and a few that paceline cannot run yet.
 
 A way is a mode with its settings. `is_available` says whether `paceline train`
-can run it; the others are only ever shown as "what if".
+can run it; the others are only ever shown as "what if". A mode that agrees in
+a way of this list is one row of `_WAYS`; a new way is a class here and an arm
+each in `flags_of`, `_settings`, simulate/predict.py and simulate/advice.py.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from paceline.plan.catalog import MODES, Channel
@@ -39,6 +42,30 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True)
+class Outer:
+    """diloco: fragments are averaged in turn. Averaging blocks, so applying it later saves no time."""
+
+    every: int
+    fragments: int = 1
+    delay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """easgd: whoever is free takes the next `every` shares, and meets nobody but the server."""
+
+    every: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """fedavg: a part of the workers is drawn for each round of `every` steps; all meet at its end."""
+
+    every: int
+    part: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Backup:
     """At every step the first `needed` gradients count, the others are abandoned (Chen 2016)."""
 
@@ -58,7 +85,7 @@ class Balanced:
     """ssgd whose batches are made proportional to the speed seen so far."""
 
 
-Way = Alone | Together | Apart | Local | Backup | Dynamic | Balanced
+Way = Alone | Together | Apart | Local | Outer | Blocks | Rounds | Backup | Dynamic | Balanced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,24 +103,26 @@ class Candidate:
         return f"{self.mode} ({self.settings})" if self.settings else self.mode
 
 
-# Of the catalog. Not of diloco (fragments and delay), easgd (blocks of work) and fedavg (drawn clients):
-# what they do beyond these is not simulated yet.
-KNOWN = frozenset({"single", "ssgd", "ddp", "ps", "asgd", "ssp", "dssp", "localsgd"})
+_WAYS: dict[str, Callable[[StrategyOptions], Way]] = {
+    "single": lambda _: Alone(),
+    "ssgd": lambda _: Together(Channel.COLLECTIVE),
+    "ddp": lambda _: Together(Channel.TORCH),
+    "ps": lambda _: Together(Channel.STORE),
+    "asgd": lambda _: Apart(None),
+    "ssp": lambda o: Apart(o.staleness),
+    "dssp": lambda o: Dynamic(USUAL_BOUND if o.staleness is None else o.staleness, o.staleness_range),
+    "easgd": lambda o: Blocks(o.sync_every),
+    "localsgd": lambda o: Local(o.sync_every, o.post_local_after),
+    "fedavg": lambda o: Rounds(o.sync_every, o.clients_per_round),
+    "diloco": lambda o: Outer(o.sync_every, o.fragments, o.sync_delay),
+}
+KNOWN = frozenset(_WAYS)
 
 
 def way_of(mode: str, options: StrategyOptions) -> Way:
     """How a mode of the catalog, with these settings, makes its workers agree."""
     assert mode in KNOWN, f"the simulator does not know how {mode} agrees"
-    if mode == "single":
-        return Alone()
-    if mode == "localsgd":
-        return Local(options.sync_every, options.post_local_after)
-    if mode == "dssp":
-        low = USUAL_BOUND if options.staleness is None else options.staleness
-        return Dynamic(low, options.staleness_range)
-    if mode in ("asgd", "ssp"):
-        return Apart(options.staleness if mode == "ssp" else None)
-    return Together(MODES[mode].channel)
+    return _WAYS[mode](options)
 
 
 def candidate_of(mode: str, options: StrategyOptions) -> Candidate:
@@ -109,17 +138,19 @@ def candidates(options: StrategyOptions, num_workers: int) -> list[Candidate]:
     modes = [candidate_of(mode, options) for mode in MODES if mode in KNOWN]
     if num_workers == 1:
         return modes
-    return modes + [Candidate(mode=name, way=way, settings=_settings(way)) for name, way in what_if]
+    return modes + [
+        Candidate(mode=name, way=way, settings=_settings(way)) for name, way in what_if if name not in MODES
+    ]
 
 
 def usual_options(plan: Plan) -> StrategyOptions:
     """The plan's settings where its mode reads them, otherwise what `train` would take."""
     reads = MODES[plan.mode].options if plan.mode in MODES else frozenset()
-    return StrategyOptions(
+    return replace(
+        plan.strategy,
         staleness=plan.strategy.staleness if "staleness" in reads else USUAL_BOUND,
         sync_every=plan.strategy.sync_every if "sync_every" in reads else USUAL_PERIOD,
         staleness_range=plan.strategy.staleness_range if "staleness_range" in reads else USUAL_EXTRA,
-        post_local_after=plan.strategy.post_local_after,
     )
 
 
@@ -133,6 +164,13 @@ def flags_of(candidate: Candidate) -> str:
         case Local(every, after):
             late = f" --post-local-after {after}" if after else ""
             return f"--mode localsgd --sync-every {every}{late}"
+        case Blocks(every):
+            return f"--mode easgd --sync-every {every}"
+        case Rounds(every, part):
+            return f"--mode fedavg --sync-every {every} --clients-per-round {part:g}"
+        case Outer(every, fragments, delay):
+            parts = f" --fragments {fragments}" if fragments > 1 else ""
+            return f"--mode diloco --sync-every {every}{parts}{f' --sync-delay {delay}' if delay else ''}"
         case _:
             return f"--mode {candidate.mode}"
 
@@ -145,6 +183,12 @@ def _settings(way: Way) -> str:
             return "" if bound is None else f"bound {bound}"
         case Local(every, after):
             return f"H {every}, after {after} steps" if after else f"H {every}"
+        case Blocks(every):
+            return f"H {every}"
+        case Rounds(every, part):
+            return f"H {every}" if part == 1.0 else f"H {every}, {part:.0%} drawn"
+        case Outer(every, fragments, _):
+            return f"H {every}, {fragments} fragments" if fragments > 1 else f"H {every}"
         case Backup(needed):
             return f"first {needed}"
         case Dynamic(low, extra):
