@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator bench-gpu docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -21,13 +21,19 @@ check: setup  ## format, lint, types, import rules
 soak: setup  ## long runs that do not belong into every test
 	$(BIN)/pytest -m soak -n 0
 
-bench: bench-core bench-simulator  ## all benchmarks
+bench: bench-core bench-simulator bench-grid bench-target  ## all benchmarks
 
 bench-core: setup  ## ratios to peers measured in the same run; JSON in benchmarks/results
 	$(BIN)/python -m benchmarks.core
 
 bench-simulator: setup  ## the simulator's speed and its prediction error
 	$(BIN)/python -m benchmarks.simulator
+
+bench-grid: setup  ## is the advised mode the fastest? 50 clusters, really run; goes on where it was interrupted
+	$(BIN)/python -m benchmarks.grid
+
+bench-target: setup  ## how much sooner than ssgd does the best mode reach a target loss?
+	$(BIN)/python -m benchmarks.time_to_target
 
 bench-gpu: setup  ## what the GPU's own paths are worth; needs one
 	$(BIN)/python -m benchmarks.gpu

@@ -33,7 +33,8 @@ class Ratio:
         )
 
 
-def write(ratios: Sequence[Ratio], path: Path) -> None:
+def write(ratios: Sequence[Ratio], path: Path, **more: object) -> None:
+    """`more` is whatever else the benchmark found out, as JSON can hold it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [{**asdict(r), "median": r.median, "met": r.is_met} for r in ratios]
-    path.write_text(json.dumps({"schema": "paceline.bench/1", "ratios": rows}, indent=2) + "\n")
+    path.write_text(json.dumps({"schema": "paceline.bench/1", "ratios": rows, **more}, indent=2) + "\n")

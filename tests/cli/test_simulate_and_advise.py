@@ -11,7 +11,7 @@ from paceline.cli.session import Session
 from paceline.errors import ExitCode
 from paceline.simulate import step_times
 
-SLOW = ["--num-workers", "4", "--pace", "10ms", "--straggler", "worker=1,factor=3"]
+SLOW = ["--num-workers", "4", "--pace", "40ms", "--straggler", "worker=1,factor=3"]
 Captured = pytest.CaptureFixture[str]
 
 

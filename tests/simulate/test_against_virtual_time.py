@@ -32,13 +32,13 @@ def assert_equal_to_virtual(plan: Plan) -> None:
         assert found.trace.at_ns.tolist() == [row.at_ns for row in applied]
         assert found.staleness == Counter(row.staleness for row in applied)
     elif plan.mode != "single":
-        synced = sorted(
+        met = sorted(
             row.start_ns + row.delay_ns + row.wait_ns
             for rows in done.history.steps.values()
             for row in rows
-            if row.synced
+            if row.bytes_out
         )
-        assert found.trace.at_ns.tolist() == synced
+        assert found.trace.at_ns.tolist() == met
         assert found.wait_ns == sum(row.wait_ns for rows in done.history.steps.values() for row in rows)
     steps = {rank: len(rows) for rank, rows in done.history.steps.items()}
     assert found.steps == tuple(steps.get(rank, 0) for rank in range(plan.num_workers))
@@ -50,7 +50,7 @@ def assert_equal_to_virtual(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("mode", [mode for mode in VIRTUAL_MODES if mode in KNOWN])
+@pytest.mark.parametrize("mode", [*(mode for mode in VIRTUAL_MODES if mode in KNOWN), "diloco"])
 def test_every_time_and_every_update_agree(mode: str, seed: int) -> None:
     workers = 1 if mode == "single" else 5
     assert_equal_to_virtual(
@@ -71,10 +71,22 @@ def test_every_time_and_every_update_agree(mode: str, seed: int) -> None:
         ("backup", StrategyOptions(backup_workers=0)),
         ("backup", StrategyOptions(backup_workers=2)),
         ("backup", StrategyOptions(backup_workers=3)),
+        ("diloco", StrategyOptions(sync_every=5)),
+        ("diloco", StrategyOptions(sync_every=6, fragments=3, sync_delay=2)),
     ],
     ids=[
-        *("bound 0", "bound 4", "no bound", "fixed", "moving from 0", "moving from 2", "post-local"),
-        *("no spares", "2 spares", "first of 4"),
+        "bound 0",
+        "bound 4",
+        "no bound",
+        "fixed",
+        "moving from 0",
+        "moving from 2",
+        "post-local",
+        "no spares",
+        "2 spares",
+        "first of 4",
+        "outer",
+        "streaming",
     ],
 )
 def test_settings_of_a_mode_agree_too(mode: str, options: StrategyOptions) -> None:
@@ -110,6 +122,29 @@ def test_adaptive_decides_as_in_virtual_time(allowed: Allowed, rules: tuple[Stra
     assert found.total_ns == pytest.approx(done.elapsed_s * 1e9, rel=0.02)
     assert found.steps == tuple(len(done.history.steps[rank]) for rank in range(4))
     assert any(event.kind == "adapted" for event in done.history.plain)
+
+
+@pytest.mark.parametrize("every", [1, 3, 7])
+def test_blocks_of_easgd_agree_also_the_last_short_one(every: int) -> None:
+    options = StrategyOptions(sync_every=every)
+    assert_equal_to_virtual(
+        small_plan(
+            "easgd", num_workers=3, steps=10, pace_s=0.01, stragglers=RANDOM_SPEEDS, strategy=options, seed=2
+        )
+    )
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5, 1.0])
+def test_rounds_of_fedavg_end_when_they_end_in_virtual_time(part: float) -> None:
+    options = StrategyOptions(sync_every=4, clients_per_round=part)
+    plan = small_plan(
+        "fedavg", num_workers=5, steps=18, pace_s=0.01, stragglers=RANDOM_SPEEDS, strategy=options
+    )
+    done, found = virtual(plan), predicted(plan)
+    assert found.total_ns == round(done.elapsed_s * 1e9)
+    ends = {row.start_ns + row.delay_ns + row.wait_ns for rows in done.history.steps.values() for row in rows}
+    assert set(found.trace.at_ns.tolist()) <= ends
+    assert found.compute_ns + found.wait_ns == 5 * found.total_ns
 
 
 @settings(max_examples=12, deadline=None)

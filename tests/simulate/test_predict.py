@@ -19,8 +19,11 @@ from paceline.simulate.ways import (
     Alone,
     Apart,
     Backup,
+    Blocks,
     Dynamic,
     Local,
+    Outer,
+    Rounds,
     Together,
     Way,
     candidates,
@@ -52,6 +55,12 @@ ALL_WAYS: list[Way] = [
     Local(3),
     Local(3, 2),
     Backup(1),
+    Outer(3),
+    Outer(4, fragments=3),
+    Blocks(3),
+    Rounds(3),
+    Rounds(3, 0.5),
+    Backup(2),
     Dynamic(1, 3),
     *(Adapting(allowed, 3) for allowed in Allowed),
 ]
@@ -139,7 +148,7 @@ def test_a_lasting_straggler_sets_the_rate_of_all_who_wait_and_not_of_asgd() -> 
         c.mode: predict(profile, c.way, steps=400, seed=0).gradients_per_s
         for c in candidates(StrategyOptions(staleness=3, sync_every=8, backup_workers=1), 4)
     }
-    for mode in ("ssgd", "ddp", "ps", "ssp", "localsgd", "dssp"):
+    for mode in ("ssgd", "ddp", "ps", "ssp", "localsgd", "fedavg", "diloco", "dssp"):
         assert rates[mode] == pytest.approx(4 / 0.03, rel=0.02), mode
     assert rates["asgd"] == pytest.approx(3 / 0.01 + 1 / 0.03, rel=0.02)
     assert rates["backup"] == pytest.approx(3 / 0.01, rel=0.02)
@@ -179,6 +188,32 @@ def test_local_steps_divide_what_travels_and_what_an_exchange_costs() -> None:
     assert seldom.bytes_out * 8 == often.bytes_out
     assert often.total_s == pytest.approx(80 * (0.01 + 0.01 + 0.01))
     assert seldom.total_s == pytest.approx(80 * 0.01 + 10 * 0.02)
+
+
+def test_workers_woken_at_once_take_turns_on_the_processors_they_share() -> None:
+    costs = Costs(wake_up_s=0.001, turn_s=0.002)
+    roomy = profile_of_times(*[10] * 8, costs=costs)
+    crowded = replace(roomy, processors=4)
+    for enough in (roomy, replace(roomy, processors=8)):
+        assert predict(enough, SSGD, steps=10, seed=0).total_s == pytest.approx(10 * 0.011)
+    assert predict(crowded, SSGD, steps=10, seed=0).total_s == pytest.approx(10 * 0.013)
+    assert predict(crowded, Local(5), steps=10, seed=0).total_s == pytest.approx(10 * 0.01 + 2 * 0.003)
+    assert predict(crowded, Apart(None), steps=10, seed=0) == predict(roomy, Apart(None), steps=10, seed=0)
+
+
+def test_fragments_spread_what_travels_and_add_a_meeting_each() -> None:
+    costs = Costs(collective=Link(latency_s=0.01, bytes_per_s=1e6))
+    profile = replace(profile_of_times(10, 10, costs=costs), parameter_bytes=40_000)
+    whole = predict(profile, Outer(8), steps=80, seed=0)
+    local = predict(profile, Local(8), steps=80, seed=0)
+    pieces = predict(profile, Outer(8, fragments=4), steps=80, seed=0)
+    assert whole.total_s == pytest.approx(local.total_s)
+    assert whole.bytes_out == local.bytes_out
+    # A fragment's turn comes after 2, 4 and 6 steps of every 8; after the last step all are brought together.
+    meetings = 9 * 4 + 3 + 4
+    assert pieces.bytes_out == local.bytes_out * meetings // 40
+    assert pieces.total_s == pytest.approx(80 * 0.01 + meetings * (0.01 + 0.01))
+    assert predict(profile, Outer(8, fragments=4, delay=2), steps=80, seed=0) == pieces
 
 
 def test_waiting_is_what_the_fast_lose_to_the_slow() -> None:

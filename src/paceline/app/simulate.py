@@ -25,6 +25,7 @@ class Conditions:
     latency_s: float | None = None  # of one message; None: as on one host
     bytes_per_s: float | None = None
     parameter_bytes: int = 0
+    processors: int | None = None  # that workers of one host share; None: each has its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,9 @@ def scene_of_plan(plan: Plan, conditions: Conditions) -> Scene:
     costs = None
     if conditions.latency_s is not None or conditions.bytes_per_s is not None:
         costs = network_costs(Link(latency_s=conditions.latency_s or 0.0, bytes_per_s=conditions.bytes_per_s))
-    profile = profile_from_plan(plan, costs=costs, parameter_bytes=conditions.parameter_bytes)
+    profile = profile_from_plan(
+        plan, costs=costs, parameter_bytes=conditions.parameter_bytes, processors=conditions.processors
+    )
     if conditions.spread != "constant":
         model = spread_around(conditions.spread, plan.pace_s)
         profile = with_step_times(profile, (model,) * plan.num_workers)

@@ -1,6 +1,7 @@
 """From what does `simulate` or `advise` start? A recorded run, or flags such as `plan` takes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,9 +68,12 @@ def read_scene(
 ) -> "Scene":
     from paceline.app.simulate import Conditions, scene_of_plan, scene_of_run
     from paceline.cli.request import read_request
+    from paceline.plan.plan import Launcher
 
     if run is None:
-        return scene_of_plan(read_request(session, flags).plan, conditions)
+        request = read_request(session, flags)
+        shared = request.facts.cpu_count if request.plan.launcher is Launcher.LOCAL else None
+        return scene_of_plan(request.plan, replace(conditions, processors=shared))
     if flags or conditions != Conditions():
         said = flags[0].where if flags else "--spread, --latency-us, --bandwidth-mb-s or --parameter-mb"
         what = f"{run} was recorded, so its own settings and times count, but there is also {said}"

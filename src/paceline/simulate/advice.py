@@ -17,13 +17,32 @@ from paceline.simulate.ways import (
     Alone,
     Apart,
     Backup,
+    Blocks,
     Candidate,
     Dynamic,
     Local,
+    Outer,
+    Rounds,
     Together,
+    Way,
 )
 
-_SIMPLEST_FIRST = ("single", "ssgd", "ddp", "ps", "localsgd", "backup", "ssp", "dssp", "asgd", "adaptive")
+# Least staleness and fewest parts first.
+_SIMPLEST_FIRST = (
+    "single",
+    "ssgd",
+    "ddp",
+    "ps",
+    "adaptive",
+    "backup",
+    "localsgd",
+    "fedavg",
+    "diloco",
+    "ssp",
+    "dssp",
+    "asgd",
+    "easgd",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +74,7 @@ def advise(profile: Profile, candidates: Sequence[Candidate], *, steps: int, see
         workers=in_words(speeds),
         ranking=available,
         what_if=[r for r in ranked if not r.compared.candidate.is_available],
-        caveats=_caveats(profile, advised),
+        caveats=[*_no_help(available, speeds, profile.num_workers), *_caveats(profile, advised)],
     )
 
 
@@ -66,7 +85,11 @@ def _simplicity(candidate: Candidate) -> int:
 
 def _reason(compared: Compared, num_workers: int, speeds: Speeds) -> str:
     waiting = compared.prediction.waiting
-    lasting = bool(speeds.slow) and num_workers > 1
+    if speeds.slow and num_workers > 1 and (knob := _knob(compared.candidate.way)) is not None:
+        return (
+            f"no help here: any {knob} keeps ssgd's long-run rate against a lasting straggler,"
+            f" {waiting:.0%} waiting"
+        )
     match compared.candidate.way:
         case Alone():
             return "one worker makes all gradients, and nobody waits" if num_workers > 1 else "nobody waits"
@@ -76,19 +99,17 @@ def _reason(compared: Compared, num_workers: int, speeds: Speeds) -> str:
             stale = compared.prediction.mean_staleness or 0.0
             return f"nobody waits for others; gradients are {stale:.1f} updates old on average"
         case Apart(bound):
-            if lasting:
-                return _no_help("bound", waiting)
             return f"waits only when {bound} steps ahead of the slowest: {waiting:.0%} of the workers' time"
-        case Local(every, _):
-            if lasting:
-                return _no_help("fixed H", waiting)
+        case Blocks(every):
+            return f"nobody waits for others; each meets the centre every {every} steps"
+        case Rounds(every, part):
+            return f"{part:.0%} of the workers in each round of {every} steps, the others wait: {waiting:.0%}"
+        case Local(every) | Outer(every):
             return f"meets every {every} steps, so passing delays even out: {waiting:.0%} waiting"
         case Backup(spare):
             lost = compared.prediction.abandoned / compared.prediction.events
             return f"waits for all but {spare}: {lost:.0%} of all steps abandoned, {waiting:.0%} waiting"
         case Dynamic():
-            if lasting:
-                return _no_help("moving bound", waiting)
             return f"a bound that follows the workers' speeds: {waiting:.0%} waiting"
         case Adapting():
             return f"work in proportion to speed, once it is measured: {waiting:.0%} waiting, nothing stale"
@@ -96,8 +117,28 @@ def _reason(compared: Compared, num_workers: int, speeds: Speeds) -> str:
             assert_never(compared.candidate.way)
 
 
-def _no_help(knob: str, waiting: float) -> str:
-    return f"any {knob} keeps ssgd's long-run rate against a lasting straggler: {waiting:.0%} waiting"
+def _knob(way: Way) -> str | None:
+    """What a mode turns so that passing delays even out, though everybody still meets the slowest."""
+    match way:
+        case Apart(int()) | Dynamic():
+            return "bound"
+        case Local() | Outer() | Rounds():
+            return "fixed H"
+        case _:
+            return None
+
+
+def _no_help(ranked: Sequence[Ranked], speeds: Speeds, num_workers: int) -> list[str]:
+    """Said plainly, because it surprises."""
+    found = [r.compared.candidate for r in ranked]
+    useless = [c.mode for c in found if _knob(c.way) is not None]
+    if not speeds.slow or num_workers == 1 or not useless:
+        return []
+    return [
+        f"{', '.join(useless)} do not help against a worker that is always slow, whatever the bound or"
+        " period: who must meet the slowest, however rarely, ends at its pace, N / t_max; they help against"
+        " passing delays"
+    ]
 
 
 def _caveats(profile: Profile, advised: Compared) -> list[str]:
@@ -107,6 +148,12 @@ def _caveats(profile: Profile, advised: Compared) -> list[str]:
         caveats.append(
             f"{advised.candidate.mode} computes gradients on parameters that are {stale:.1f} updates old on"
             f" average (asgd tends to N-1 = {others}); compare accuracy before you rely on it"
+        )
+    if profile.all_wake_s > profile.costs.wake_up_s:
+        caveats.append(
+            f"{profile.num_workers} workers share {profile.processors} processors: after a meeting all wake"
+            f" at once and take turns, the last about {profile.all_wake_s * 1e3:.1f} ms later; who meets at"
+            " every step pays for that most"
         )
     if profile.is_measured:
         caveats.append(

@@ -12,6 +12,8 @@ from itertools import count, islice
 
 import numpy as np
 
+from paceline.simulate.bounded import BoundedServer
+from paceline.simulate.costs import server_times
 from paceline.simulate.durations import Steps, all_steps, starts_ns
 from paceline.simulate.prediction import Integers, Outline, Trace
 from paceline.simulate.profile import Profile
@@ -20,29 +22,60 @@ from paceline.sync.dynamic_bound import Controller
 
 def unbounded(profile: Profile, *, steps: int, seed: int) -> Outline:
     """Nobody waits; whoever is free takes the next share, until all are handed out."""
-    total, costs = steps * profile.num_workers, profile.costs
+    total, times = steps * profile.num_workers, server_times(profile.costs, profile.parameter_bytes)
     own = all_steps(profile, seed, expected=steps + steps // 4)
     streams = [iter(s) for s in own]
-    push_ns, back_ns = _travel_ns(profile)
-    apply_ns, answer_ns = _ns(costs.apply_s), _ns(costs.answer_s)
     starts = starts_ns(profile).tolist()
-    heap = [(starts[r] + next(streams[r]) + push_ns, r, r) for r in range(profile.num_workers)]
+    heap = [(starts[r] + next(streams[r]) + times.push_ns, r, r) for r in range(profile.num_workers)]
     heapify(heap)
     order: list[int] = []
     free_ns, free_at = 0, list[int]()  # when the server has answered
-    service_ns, travel_ns = apply_ns + answer_ns, back_ns + push_ns
+    service_ns, round_ns = times.apply_ns + times.answer_ns, times.round_ns
     for number in range(len(heap), total):
         arrived_ns, _, rank = heap[0]
         free_ns = (arrived_ns if arrived_ns > free_ns else free_ns) + service_ns
         order.append(rank)
         free_at.append(free_ns)
-        heapreplace(heap, (free_ns + travel_ns + next(streams[rank]), number, rank))
+        heapreplace(heap, (free_ns + round_ns + next(streams[rank]), number, rank))
     for arrived_ns, _, rank in sorted(heap):  # nothing is left to hand out
         free_ns = (arrived_ns if arrived_ns > free_ns else free_ns) + service_ns
         order.append(rank)
         free_at.append(free_ns)
-    trace = Trace(np.array(order), np.array(free_at) - answer_ns)
+    trace = Trace(_array(order), _array(free_at) - times.answer_ns)
     return _outline(profile, own, trace, np.arange(1, total + 1), samples=steps * profile.global_batch)
+
+
+def blocks(profile: Profile, *, every: int, steps: int, seed: int) -> Outline:
+    """Nobody waits; whoever is free takes the next `every` shares, and only then meets the server."""
+    total, times = steps * profile.num_workers, server_times(profile.costs, profile.parameter_bytes)
+    own = all_steps(profile, seed, expected=steps + steps // 4)
+    streams = [iter(s) for s in own]
+    left = count(0, every)  # the first share of each block
+
+    def takes_ns(rank: int) -> tuple[int, int]:
+        """(how long this worker's next block takes, how many shares it has); none when all are handed out."""
+        size = max(0, min(every, total - next(left)))
+        return sum(islice(streams[rank], size)) + size * times.apply_ns, size
+
+    heap, free_ns = list[tuple[int, int, int, int]](), 0
+    for rank, start_ns in enumerate(starts_ns(profile).tolist()):
+        block_ns, size = takes_ns(rank)
+        if size:
+            heappush(heap, (start_ns + block_ns + times.push_ns, len(heap), rank, size))
+    order, applied, sizes = list[int](), list[int](), list[int]()
+    while heap:
+        arrived_ns, _, rank, size = heappop(heap)
+        order.append(rank)
+        sizes.append(size)
+        applied.append(max(arrived_ns, free_ns) + times.apply_ns)
+        free_ns = applied[-1] + times.answer_ns
+        block_ns, size = takes_ns(rank)
+        if size:
+            heappush(heap, (free_ns + times.round_ns + block_ns, total + len(order), rank, size))
+    trace = Trace(_array(order), _array(applied))
+    done = np.bincount(trace.ranks, weights=sizes, minlength=profile.num_workers).astype(np.int64)
+    read_after, samples = np.arange(1, len(order) + 1), steps * profile.global_batch
+    return _outline(profile, own, trace, read_after, samples=samples, done=done)
 
 
 def bounded(
@@ -50,119 +83,12 @@ def bounded(
 ) -> Outline:
     """At most `bound` steps ahead of the slowest; a controller may let a worker go further."""
     own = all_steps(profile, seed, expected=steps)
-    server = _BoundedServer(profile, own, bound, steps, controller)
-    server.run()
-    trace = Trace(np.array(server.order), np.array(server.applied_ns))
-    return _outline(profile, own, trace, server.read_versions(), samples=steps * profile.global_batch)
-
-
-class _BoundedServer:
-    """What the server knows while it runs."""
-
-    def __init__(
-        self, profile: Profile, own: list[Steps], bound: int, steps: int, controller: Controller | None
-    ) -> None:
-        workers = profile.num_workers
-        self._bound, self._steps, self._controller = bound, steps, controller
-        self._reach = bound + (0 if controller is None else controller.extra)
-        self._apply_ns, self._answer_ns = _ns(profile.costs.apply_s), _ns(profile.costs.answer_s)
-        push_ns, back_ns = _travel_ns(profile)
-        self._travel_ns = back_ns + push_ns
-        self._streams = [iter(s) for s in own]
-        self._clocks = [0] * workers
-        starts = starts_ns(profile).tolist()
-        self._heap = [(starts[r] + next(self._streams[r]) + push_ns, r, r) for r in range(workers)]
-        heapify(self._heap)
-        self._tick = count(workers).__next__
-        self._held: list[int] = []  # in the order in which they began to wait
-        self.order: list[int] = []
-        self.applied_ns: list[int] = []
-        self._inner: list[int] = []  # updates that were applied together with the next one
-
-    def run(self) -> None:
-        # The names are local because this loop is what a simulation spends its time in.
-        heap, clocks, streams, tick = self._heap, self._clocks, self._streams, self._tick
-        order, applied_ns, held = self.order, self.applied_ns, self._held
-        bound, steps, controller = self._bound, self._steps, self._controller
-        apply_ns, answer_ns = self._apply_ns, self._answer_ns
-        further_ns = answer_ns + self._travel_ns
-        low, at_low, free_ns = 0, len(clocks), 0
-        while heap:
-            arrived_ns, _, rank = heap[0]
-            clock = clocks[rank] + 1
-            clocks[rank] = clock
-            ahead = clock - low
-            has_moved = False
-            if ahead == 1:
-                at_low -= 1
-                if not at_low:  # the slowest has moved, so others may be released
-                    low, ahead, has_moved = low + 1, 0, True
-                    at_low = clocks.count(low)
-            limit = bound
-            if controller is not None:
-                controller.note(rank, arrived_ns, beyond=ahead - bound, slowest=clocks.index(low))
-                limit += controller.granted[rank]
-            if has_moved and held:
-                heappop(heap)
-                free_ns = self._release(self._ready(rank, low), rank, max(free_ns, arrived_ns))
-                continue
-            if ahead > limit:
-                heappop(heap)
-                held.append(rank)
-                continue
-            free_ns = (arrived_ns if arrived_ns > free_ns else free_ns) + apply_ns
-            order.append(rank)
-            applied_ns.append(free_ns)
-            if clock < steps:
-                heapreplace(heap, (free_ns + further_ns + next(streams[rank]), tick(), rank))
-                free_ns += answer_ns
-            else:
-                heappop(heap)
-
-    def _ready(self, pusher: int, low: int) -> list[int]:
-        """Who is released now that the slowest are at `low`, in (index, rank) order."""
-        if self._controller is not None:
-            limits = [low + self._bound + granted for granted in self._controller.granted]
-            within = [(self._clocks[r], r) for r in (pusher, *self._held) if self._clocks[r] <= limits[r]]
-            return [rank for _, rank in sorted(within)]
-        # With a fixed bound, whoever is held made exactly one step too many: now all are within it.
-        if self._bound == 0:
-            return sorted([pusher, *self._held])
-        return [pusher, *sorted(self._held)]
-
-    def _release(self, ready: list[int], pusher: int, free_ns: int) -> int:
-        """Apply these updates, one after another, then answer; when that is done."""
-        clocks, heap, streams, tick, held = self._clocks, self._heap, self._streams, self._tick, self._held
-        order, apply_ns, answer_ns = self.order, self._apply_ns, self._answer_ns
-        self._inner.extend(range(len(order), len(order) + len(ready) - 1))
-        order += ready
-        self.applied_ns.extend(islice(count(free_ns + apply_ns, apply_ns), len(ready)))
-        free_ns += apply_ns * len(ready)
-        is_near_the_end = clocks[pusher] + self._reach >= self._steps
-        going = [rank for rank in ready if clocks[rank] < self._steps] if is_near_the_end else ready
-        further_ns = count(free_ns + answer_ns + self._travel_ns, answer_ns)
-        arrives_ns = dict(zip(going, further_ns, strict=False))
-        for rank in (pusher, *held):  # the pusher goes on at once, others in the order of their waiting
-            if rank in arrives_ns:
-                heappush(heap, (arrives_ns[rank] + next(streams[rank]), tick(), rank))
-        if len(ready) > len(held):
-            held.clear()
-        else:
-            held[:] = [rank for rank in held if rank not in ready]
-        return free_ns + answer_ns * len(going)
-
-    def read_versions(self) -> Integers:
-        """What a worker read after each of its updates: the version that the whole release made."""
-        is_last = np.ones(len(self.order), dtype=np.bool_)
-        is_last[self._inner] = False
-        ends = np.flatnonzero(is_last)
-        return ends[np.searchsorted(ends, np.arange(len(self.order)))] + 1
-
-
-def _travel_ns(profile: Profile) -> tuple[int, int]:
-    """(a gradient's way to the server, an answer's way back until the worker computes)."""
-    costs, size = profile.costs, profile.parameter_bytes
-    return _ns(costs.push.transfer_s(size)), _ns(costs.pull.transfer_s(size) + costs.wake_up_s)
+    controller = controller or Controller(0, profile.num_workers)
+    times = server_times(profile.costs, profile.parameter_bytes)
+    server = BoundedServer(own, times, bound=bound, steps=steps, controller=controller)
+    served = server.run(starts_ns(profile).tolist())
+    trace = Trace(_array(served.order), _array(served.applied_ns))
+    return _outline(profile, own, trace, served.read_versions(), samples=steps * profile.global_batch)
 
 
 def _staleness(trace: Trace, read_after: Integers, starts: Integers) -> Integers:
@@ -177,10 +103,18 @@ def _staleness(trace: Trace, read_after: Integers, starts: Integers) -> Integers
 
 
 def _outline(
-    profile: Profile, own: Sequence[Steps], trace: Trace, read_after: Integers, *, samples: int
+    profile: Profile,
+    own: Sequence[Steps],
+    trace: Trace,
+    read_after: Integers,
+    *,
+    samples: int,
+    done: Integers | None = None,
 ) -> Outline:
+    """`done` gradients of each worker; None: as many as updates."""
     workers, starts = profile.num_workers, starts_ns(profile)
-    done = np.bincount(trace.ranks, minlength=workers)
+    if done is None:
+        done = np.bincount(trace.ranks, minlength=workers)
     ends = np.zeros(workers, dtype=np.int64)
     np.maximum.at(ends, trace.ranks, trace.at_ns)
     compute_ns = sum(int(own[r].first(int(done[r])).sum()) for r in range(workers))
@@ -199,5 +133,5 @@ def _outline(
     )
 
 
-def _ns(seconds: float) -> int:
-    return round(seconds * 1e9)
+def _array(numbers: list[int]) -> Integers:
+    return np.fromiter(numbers, np.int64, len(numbers))  # three times as fast as np.array

@@ -3,12 +3,25 @@
 from typing import assert_never
 
 from paceline.simulate.adaptive import adaptive
-from paceline.simulate.apart import bounded, unbounded
+from paceline.simulate.apart import blocks, bounded, unbounded
 from paceline.simulate.first_arrivals import first_arrivals
 from paceline.simulate.prediction import Outline, Prediction, predicted
 from paceline.simulate.profile import Profile
-from paceline.simulate.together import alone, local, together
-from paceline.simulate.ways import Adapting, Alone, Apart, Backup, Dynamic, Local, Together, Way
+from paceline.simulate.rounds import rounds
+from paceline.simulate.together import alone, local, outer, together
+from paceline.simulate.ways import (
+    Adapting,
+    Alone,
+    Apart,
+    Backup,
+    Blocks,
+    Dynamic,
+    Local,
+    Outer,
+    Rounds,
+    Together,
+    Way,
+)
 from paceline.sync.dynamic_bound import Controller
 
 
@@ -31,6 +44,12 @@ def outline(profile: Profile, way: Way, *, steps: int, seed: int) -> Outline:
             return local(profile, way, steps=steps, seed=seed)
         case Backup(spare):
             return first_arrivals(profile, spare=spare, steps=steps, seed=seed)
+        case Outer():
+            return outer(profile, way, steps=steps, seed=seed)
+        case Blocks(every):
+            return blocks(profile, every=every, steps=steps, seed=seed)
+        case Rounds():
+            return rounds(profile, way, steps=steps, seed=seed)
         case Dynamic(low, extra):
             controller = Controller(extra, profile.num_workers)
             return bounded(profile, bound=low, steps=steps, seed=seed, controller=controller)

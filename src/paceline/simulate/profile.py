@@ -25,6 +25,7 @@ class Profile:
     parameter_bytes: int = 0  # of the vector that travels; 0: not known
     starts_at_s: tuple[float, ...] = ()  # when each worker begins; empty: all at once
     costs: Costs = field(default_factory=Costs)
+    processors: int | None = None  # that the workers share; None: each has its own
     source: str = "plan"  # where it comes from, in words
     schema: str = PROFILE_SCHEMA
 
@@ -33,11 +34,19 @@ class Profile:
         return sum(self.batch_sizes)
 
     @property
+    def all_wake_s(self) -> float:
+        """When all are woken at once: how long until the last of them computes."""
+        sharing = 1.0 if self.processors is None else max(1.0, self.num_workers / self.processors)
+        return self.costs.wake_up_s + self.costs.turn_s * (sharing - 1)
+
+    @property
     def is_measured(self) -> bool:
         return any(isinstance(model, Recorded | Resampled) for model in self.step_times)
 
 
-def profile_from_plan(plan: Plan, *, costs: Costs | None = None, parameter_bytes: int = 0) -> Profile:
+def profile_from_plan(
+    plan: Plan, *, costs: Costs | None = None, parameter_bytes: int = 0, processors: int | None = None
+) -> Profile:
     """What the plan alone says: pace and stragglers. How long real compute takes, it cannot know."""
     return Profile(
         num_workers=plan.num_workers,
@@ -47,6 +56,7 @@ def profile_from_plan(plan: Plan, *, costs: Costs | None = None, parameter_bytes
         stragglers=plan.stragglers,
         parameter_bytes=parameter_bytes,
         costs=usual_costs(plan.transport) if costs is None else costs,
+        processors=processors,
     )
 
 

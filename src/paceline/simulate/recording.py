@@ -21,7 +21,7 @@ from paceline.simulate.profile import Profile
 from paceline.simulate.step_times import Recorded
 
 _COMPUTE = ("data_ns", "forward_ns", "backward_ns", "delay_ns")
-_AGREE = ("wait_ns", "comm_ns", "apply_ns")
+_AGREE = ("wait_ns", "codec_ns", "comm_ns", "apply_ns")
 
 
 class Acts(Protocol):
@@ -107,10 +107,10 @@ def _column(rows: Sequence[object], name: str) -> NDArray[np.float64]:
 
 def _collective_costs(workers: Sequence[_Worker], plan: Plan) -> Costs:
     steps = min(len(worker.start) for worker in workers)
-    applies_first = plan.mode == "localsgd"
+    applies_first = plan.mode in ("localsgd", "diloco")
     come = np.stack([(w.start + w.compute + applies_first * w.apply)[:steps] for w in workers]).max(axis=0)
     gone = np.stack([(w.end - (not applies_first) * w.apply)[:steps] for w in workers]).mean(axis=0)
-    met = workers[0].synced[:steps]
+    met = workers[0].bytes_out[:steps] > 0  # a streaming fragment travels without syncing all
     apply_s = _mean_s(np.concatenate([w.apply for w in workers]))
     if plan.num_workers == 1 or not met.any():
         return Costs(apply_s=apply_s)

@@ -8,10 +8,11 @@ import numpy as np
 
 from paceline.plan.catalog import Channel
 from paceline.simulate.durations import Nanoseconds, all_steps, matrix, starts_ns
-from paceline.simulate.prediction import Outline, Trace, ring_bytes
+from paceline.simulate.prediction import Integers, Outline, Trace, ring_bytes
 from paceline.simulate.profile import Profile
-from paceline.simulate.ways import Local, Together
+from paceline.simulate.ways import Local, Outer, Together
 from paceline.sync.averaging import averages_after
+from paceline.sync.fragments import starts_after
 
 
 def alone(profile: Profile, *, steps: int, seed: int) -> Outline:
@@ -36,13 +37,13 @@ def together(profile: Profile, way: Together, *, steps: int, seed: int) -> Outli
     compute = matrix(profile, seed, steps)
     if way.channel is Channel.STORE:
         answers_ns = _ns(costs.answer_s) * np.arange(1, workers + 1)  # one worker after another
-        back_ns = answers_ns + _ns(costs.pull.transfer_s(profile.parameter_bytes) + costs.wake_up_s)
+        back_ns = answers_ns + _ns(costs.pull.transfer_s(profile.parameter_bytes) + profile.all_wake_s)
         meeting_ns = _ns(costs.push.transfer_s(profile.parameter_bytes) + costs.apply_s)
         per_sync = profile.parameter_bytes
     else:
         link = costs.torch if way.channel is Channel.TORCH else costs.collective
         back_ns = np.zeros(workers, dtype=np.int64)
-        meeting_ns = _ns(link.transfer_s(ring_bytes(profile)) + costs.wake_up_s + costs.apply_s)
+        meeting_ns = _ns(link.transfer_s(ring_bytes(profile)) + profile.all_wake_s + costs.apply_s)
         per_sync = ring_bytes(profile)
     ends, wait_ns = _meet(compute, starts_ns(profile), back_ns, meeting_ns)
     if way.channel is Channel.STORE:  # a worker cannot tell waiting for others from waiting for the server
@@ -61,16 +62,32 @@ def together(profile: Profile, way: Together, *, steps: int, seed: int) -> Outli
 
 
 def local(profile: Profile, way: Local, *, steps: int, seed: int) -> Outline:
-    costs, workers = profile.costs, profile.num_workers
-    compute = matrix(profile, seed, steps)
-    ends_at = [
-        step
-        for step in range(1, steps + 1)
-        if averages_after(step, total=steps, every=way.every, post_local_after=way.post_local_after)
+    every, after = way.every, way.post_local_after
+    meets = [
+        averages_after(step, total=steps, every=every, post_local_after=after) for step in range(1, steps + 1)
     ]
-    begins = np.array([0, *ends_at[:-1]])
+    return _now_and_then(profile, np.array(meets, dtype=np.int64), parts=1, seed=seed)
+
+
+def outer(profile: Profile, way: Outer, *, steps: int, seed: int) -> Outline:
+    """Each fragment is averaged in its turn, and everybody waits for it; at the end all are."""
+    begun = [
+        sum(starts_after(step, f, every=way.every, fragments=way.fragments) for f in range(way.fragments))
+        for step in range(1, steps)
+    ]
+    averaged = np.array([*begun, way.fragments], dtype=np.int64)
+    return _now_and_then(profile, averaged, parts=way.fragments, seed=seed)
+
+
+def _now_and_then(profile: Profile, averaged: Integers, *, parts: int, seed: int) -> Outline:
+    """After each step so many of the `parts` of the parameters are averaged, one after another."""
+    costs, workers, steps = profile.costs, profile.num_workers, len(averaged)
+    compute = matrix(profile, seed, steps)
+    meets = np.flatnonzero(averaged)
+    begins = np.append(0, meets[:-1] + 1)
     rounds = np.add.reduceat(compute + _ns(costs.apply_s), begins, axis=1)
-    meeting_ns = _ns(costs.collective.transfer_s(ring_bytes(profile)) + costs.wake_up_s)
+    each_s = costs.collective.transfer_s(ring_bytes(profile) / parts)
+    meeting_ns = np.rint((averaged[meets] * each_s + profile.all_wake_s) * 1e9).astype(np.int64)
     ends, wait_ns = _meet(rounds, starts_ns(profile), np.zeros(workers, dtype=np.int64), meeting_ns)
     return Outline(
         total_ns=int(ends[-1]) - int(starts_ns(profile).min()),
@@ -78,14 +95,14 @@ def local(profile: Profile, way: Local, *, steps: int, seed: int) -> Outline:
         wait_ns=wait_ns,
         steps=(steps,) * workers,
         samples=steps * profile.global_batch,
-        syncs=len(ends_at),
-        bytes_each_way=ring_bytes(profile) * workers * len(ends_at),
+        syncs=len(meets),
+        bytes_each_way=ring_bytes(profile) * workers * int(averaged.sum()) // parts,
         trace=_everybody(ends, workers),
     )
 
 
 def _meet(
-    rounds: Nanoseconds, starts: Nanoseconds, back_ns: Nanoseconds, meeting_ns: int
+    rounds: Nanoseconds, starts: Nanoseconds, back_ns: Nanoseconds, meeting_ns: int | Nanoseconds
 ) -> tuple[Nanoseconds, int]:
     """(when each meeting is over, how long all workers waited for the last of them)."""
     since = rounds + back_ns[:, None]  # arrival, counted from the meeting before

@@ -1,9 +1,12 @@
 """Which ways of agreeing can be predicted? Those of plan/catalog.py, and a few that paceline cannot run yet.
 
 A way is a mode with its settings. `is_available` says whether `paceline train`
-can run it; the others are only ever shown as "what if".
+can run it; the others are only ever shown as "what if". A mode that agrees in
+a way of this list is one row of `_WAYS`; a new way is a class here and an arm
+each in `flags_of`, `_settings`, simulate/predict.py and simulate/advice.py.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -41,6 +44,30 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True)
+class Outer:
+    """diloco: fragments are averaged in turn. Averaging blocks, so applying it later saves no time."""
+
+    every: int
+    fragments: int = 1
+    delay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """easgd: whoever is free takes the next `every` shares, and meets nobody but the server."""
+
+    every: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """fedavg: a part of the workers is drawn for each round of `every` steps; all meet at its end."""
+
+    every: int
+    part: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Backup:
     """Of the gradients under way `spare` are not waited for, and abandoned (Chen 2016)."""
 
@@ -63,7 +90,7 @@ class Adapting:
     every: int
 
 
-Way = Alone | Together | Apart | Local | Backup | Dynamic | Adapting
+Way = Alone | Together | Apart | Local | Outer | Blocks | Rounds | Backup | Dynamic | Adapting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,28 +108,28 @@ class Candidate:
         return f"{self.mode} ({self.settings})" if self.settings else self.mode
 
 
-# Of the catalog. Not of diloco (fragments and delay), easgd (blocks of work) and fedavg (drawn clients):
-# what they do beyond these is not simulated yet.
-KNOWN = frozenset({"single", "ssgd", "ddp", "ps", "backup", "asgd", "ssp", "dssp", "localsgd", "adaptive"})
+_WAYS: dict[str, Callable[[StrategyOptions], Way]] = {
+    "single": lambda _: Alone(),
+    "ssgd": lambda _: Together(Channel.COLLECTIVE),
+    "ddp": lambda _: Together(Channel.TORCH),
+    "ps": lambda _: Together(Channel.STORE),
+    "backup": lambda o: Backup(o.backup_workers),
+    "asgd": lambda _: Apart(None),
+    "ssp": lambda o: Apart(o.staleness),
+    "dssp": lambda o: Dynamic(USUAL_BOUND if o.staleness is None else o.staleness, o.staleness_range),
+    "easgd": lambda o: Blocks(o.sync_every),
+    "localsgd": lambda o: Local(o.sync_every, o.post_local_after),
+    "fedavg": lambda o: Rounds(o.sync_every, o.clients_per_round),
+    "diloco": lambda o: Outer(o.sync_every, o.fragments, o.sync_delay),
+    "adaptive": lambda o: Adapting(o.adaptive, o.sync_every),
+}
+KNOWN = frozenset(_WAYS)
 
 
 def way_of(mode: str, options: StrategyOptions) -> Way:
     """How a mode of the catalog, with these settings, makes its workers agree."""
     assert mode in KNOWN, f"the simulator does not know how {mode} agrees"
-    if mode == "single":
-        return Alone()
-    if mode == "localsgd":
-        return Local(options.sync_every, options.post_local_after)
-    if mode == "dssp":
-        low = USUAL_BOUND if options.staleness is None else options.staleness
-        return Dynamic(low, options.staleness_range)
-    if mode == "backup":
-        return Backup(options.backup_workers)
-    if mode == "adaptive":
-        return Adapting(options.adaptive, options.sync_every)
-    if mode in ("asgd", "ssp"):
-        return Apart(options.staleness if mode == "ssp" else None)
-    return Together(MODES[mode].channel)
+    return _WAYS[mode](options)
 
 
 def candidate_of(mode: str, options: StrategyOptions) -> Candidate:
@@ -122,13 +149,12 @@ def usual_options(plan: Plan, num_workers: int | None = None) -> StrategyOptions
     """
     reads = MODES[plan.mode].options if plan.mode in MODES else frozenset()
     spare = usual_backup_workers(num_workers or plan.num_workers)
-    return StrategyOptions(
+    return replace(
+        plan.strategy,
         backup_workers=plan.strategy.backup_workers if "backup_workers" in reads else spare,
         staleness=plan.strategy.staleness if "staleness" in reads else USUAL_BOUND,
         sync_every=plan.strategy.sync_every if "sync_every" in reads else USUAL_PERIOD,
         staleness_range=plan.strategy.staleness_range if "staleness_range" in reads else USUAL_EXTRA,
-        post_local_after=plan.strategy.post_local_after,
-        adaptive=plan.strategy.adaptive,
     )
 
 
@@ -146,6 +172,13 @@ def flags_of(candidate: Candidate) -> str:
             return f"--mode backup --backup-workers {spare}"
         case Adapting(allowed, every):
             return f"--mode adaptive --adaptive {allowed.value} --sync-every {every}"
+        case Blocks(every):
+            return f"--mode easgd --sync-every {every}"
+        case Rounds(every, part):
+            return f"--mode fedavg --sync-every {every} --clients-per-round {part:g}"
+        case Outer(every, fragments, delay):
+            parts = f" --fragments {fragments}" if fragments > 1 else ""
+            return f"--mode diloco --sync-every {every}{parts}{f' --sync-delay {delay}' if delay else ''}"
         case _:
             return f"--mode {candidate.mode}"
 
@@ -162,6 +195,12 @@ def _settings(way: Way) -> str:
             return f"H {every}, after {after} steps" if after else f"H {every}"
         case Backup(spare):
             return f"all but {spare}"
+        case Blocks(every):
+            return f"H {every}"
+        case Rounds(every, part):
+            return f"H {every}" if part == 1.0 else f"H {every}, {part:.0%} drawn"
+        case Outer(every, fragments, _):
+            return f"H {every}, {fragments} fragments" if fragments > 1 else f"H {every}"
         case Dynamic(low, extra):
             return f"bound {low} to {low + extra}"
         case _:

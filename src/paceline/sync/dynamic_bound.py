@@ -16,39 +16,42 @@ from paceline.sync.admission import Held, slowest
 
 @dataclass(slots=True)
 class Controller:
-    extra: int
+    extra: int  # steps beyond the lower bound, at most
     num_workers: int
-    granted: list[int] = field(init=False)  # extra steps, by worker
-    _pushed_ns: list[int | None] = field(init=False)
-    _interval_ns: list[int | None] = field(init=False)  # between the two latest pushes
+    granted: list[int] = field(init=False)  # extra steps that each worker may make now
+    # Each worker's latest push, and the one before. The simulator keeps them itself: it cannot afford a call.
+    pushed_ns: list[int | None] = field(init=False)
+    before_ns: list[int | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.granted = [0] * self.num_workers
-        self._pushed_ns = [None] * self.num_workers
-        self._interval_ns = [None] * self.num_workers
+        self.pushed_ns = [None] * self.num_workers
+        self.before_ns = [None] * self.num_workers
 
     def note(self, rank: int, now_ns: int, *, beyond: int, slowest: int) -> None:
         """This worker has pushed, and is now `beyond` steps past the lower bound (0 or less: within it)."""
-        before = self._pushed_ns[rank]
-        self._interval_ns[rank] = None if before is None else now_ns - before
-        self._pushed_ns[rank] = now_ns
+        self.before_ns[rank], self.pushed_ns[rank] = self.pushed_ns[rank], now_ns
         if beyond <= 0:
             self.granted[rank] = 0
         elif self.granted[rank] == 0:
-            self.granted[rank] = self._best(rank, slowest)
+            self.grant(rank, slowest)
+
+    def grant(self, rank: int, slowest: int) -> int:
+        """This worker is beyond the lower bound, and nothing is granted yet: how many steps may it go?"""
+        best = self.granted[rank] = self._best(rank, slowest)
+        return best
 
     def _best(self, rank: int, slowest: int) -> int:
-        mine_ns, theirs_ns = self._interval_ns[rank], self._interval_ns[slowest]
-        own, last = self._pushed_ns[rank], self._pushed_ns[slowest]
-        if not mine_ns or not theirs_ns or own is None or last is None:
+        own, own_before = self.pushed_ns[rank], self.before_ns[rank]
+        last, last_before = self.pushed_ns[slowest], self.before_ns[slowest]
+        if own is None or own_before is None or last is None or last_before is None:
             return 0  # one of them has not pushed twice yet: nothing can be foretold
-        ahead_ns, step_ns, period_ns = own - last, mine_ns, theirs_ns
-
-        def wait_ns(more: int) -> int:
-            """From this worker's push after `more` steps to the slowest one's next."""
-            return -(ahead_ns + more * step_ns) % period_ns
-
-        return min(range(self.extra + 1), key=wait_ns)
+        ahead_ns, step_ns, period_ns = own - last, own - own_before, last - last_before
+        if not step_ns or not period_ns:
+            return 0
+        # From this worker's push after `more` steps to the slowest one's next.
+        waits_ns = [-(ahead_ns + more * step_ns) % period_ns for more in range(self.extra + 1)]
+        return waits_ns.index(min(waits_ns))
 
 
 @dataclass(slots=True)
