@@ -47,8 +47,9 @@ def test_equal_workers_differ_in_nothing_so_the_simplest_way_is_advised() -> Non
     assert advice.advised.candidate.mode == "ssgd"
     assert not advice.is_clear
     level = {r.compared.candidate.mode for r in advice.ranking if not r.compared.is_significant}
-    assert level == {"ssgd", "ddp", "ps", "asgd", "ssp", "dssp", "localsgd", "adaptive"}
-    assert level == {"ssgd", "ddp", "ps", "asgd", "ssp", "dssp", "easgd", "localsgd", "fedavg", "diloco"}
+    assert level == {
+        *("ssgd", "ddp", "ps", "asgd", "ssp", "dssp", "easgd", "localsgd", "fedavg", "diloco", "adaptive")
+    }
 
 
 def test_when_an_exchange_costs_as_much_as_a_step_local_steps_are_advised() -> None:

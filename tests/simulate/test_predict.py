@@ -60,7 +60,6 @@ ALL_WAYS: list[Way] = [
     Blocks(3),
     Rounds(3),
     Rounds(3, 0.5),
-    Backup(2),
     Dynamic(1, 3),
     *(Adapting(allowed, 3) for allowed in Allowed),
 ]

@@ -41,7 +41,7 @@ class _Run:
         self._state = first_state(terms)
         self._latest: list[list[float]] = [[] for _ in range(workers)]  # seconds per sample
         self._ready_ns = starts_ns(profile)
-        self._exchange_ns = _ns(costs.collective.transfer_s(ring_bytes(profile)) + costs.wake_up_s)
+        self._exchange_ns = _ns(costs.collective.transfer_s(ring_bytes(profile)) + profile.all_wake_s)
         self._apply_ns = _ns(costs.apply_s)
         self.done = 0  # of the run's steps
         self.made = [0] * workers  # steps of each worker

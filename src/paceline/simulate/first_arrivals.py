@@ -46,7 +46,7 @@ class _Rounds:
         self._shares = FirstCome(steps * workers)
         self._streams = [iter(s) for s in all_steps(profile, seed, expected=steps + steps // 4)]
         self._push_ns = _ns(costs.push.transfer_s(size))
-        self._back_ns = _ns(costs.pull.transfer_s(size) + costs.wake_up_s)
+        self._back_ns = _ns(costs.pull.transfer_s(size) + profile.all_wake_s)
         # To hear that one is late, and to say so: two messages that carry nothing.
         self._hear_ns = _ns(costs.pull.latency_s + costs.wake_up_s)
         self._ask_ns = _ns(costs.push.latency_s)
