@@ -5,18 +5,18 @@ import json
 from tests.fixtures.command import paceline
 
 
-def test_the_laws_of_ssp_hold_and_are_told_as_json() -> None:
-    done = paceline("laws", "--json", "--mode", "ssp")
+def test_the_laws_of_asgd_hold_and_are_told_as_json() -> None:
+    done = paceline("laws", "--json", "--mode", "asgd")
     assert done.code == 0, done.out
     assert json.loads(done.out)["schema"] == "paceline.laws/1"
     data = done.data()
     assert data["broken"] == []
-    assert {"P1", "P2", "P3", "P4", "P5", "P6", "P7", "P7b", "U1.ssp", "U1.local.ssp"} <= {
-        law["id"] for law in data["laws"]
+    assert {"A1", "A2", "A3", "A4", "A5", "A6", "Z1", "Z2", "U1.asgd", "U1.local.asgd"} <= {
+        law["id"].removesuffix(".staleness-aware") for law in data["laws"]
     }
     for law in data["laws"]:
         assert set(law) == {"id", "mode", "what", "ok", "measured"}
-        assert (law["mode"], law["ok"]) == ("ssp", True)
+        assert (law["mode"], law["ok"]) == ("asgd", True)
         assert law["measured"]
 
 

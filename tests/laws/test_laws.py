@@ -16,7 +16,14 @@ ROOT = Path(__file__).parents[2]
 ALL = list(cases(None))
 
 
-@pytest.mark.parametrize("case", ALL, ids=[case.id for case in ALL])
+TIMED = {"M3.local"}  # against the clock, so only where nothing else runs
+
+
+def _marked(case: Case) -> object:
+    return pytest.param(case, id=case.id, marks=[pytest.mark.soak] if case.id in TIMED else [])
+
+
+@pytest.mark.parametrize("case", [_marked(case) for case in ALL])
 def test_law(case: Case, launcher: LocalLauncher) -> None:
     result = check(case, Lab(case.mode, None, launcher))
     assert result.ok, f"{result.what}: {result.measured}"
