@@ -31,7 +31,7 @@ from paceline.simulate.profile import Profile, profile_from_plan
 from paceline.simulate.ways import Alone, Apart, Blocks, Candidate, Way, candidates, usual_options, way_of
 
 RESULTS = Path(__file__).parent / "results" / "grid.json"
-RUN_S = 2.0  # about how long ssgd should take, so that coming up matters little
+RUN_S = 1.0  # about how long ssgd should take, so that coming up matters little
 FEWEST, MOST = 24, 160  # steps
 # diloco and fedavg, as they are by default, keep the schedule of localsgd.
 RACED = tuple(mode for mode in TRIED if mode not in ("diloco", "fedavg"))

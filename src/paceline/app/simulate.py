@@ -40,7 +40,6 @@ class Scene:
 class SimulatedRow:
     mode: str
     label: str  # the mode with its settings
-    is_available: bool  # False: paceline cannot run it yet
     num_workers: int
     versus_ssgd: float  # times as fast, with as many workers
     prediction: Prediction
@@ -101,7 +100,6 @@ def _rows(scene: Scene, num_workers: int) -> list[SimulatedRow]:
         SimulatedRow(
             mode=candidate.mode,
             label=candidate.label,
-            is_available=candidate.is_available,
             num_workers=num_workers,
             versus_ssgd=ssgd_s / prediction.total_s if prediction.total_s else 1.0,
             prediction=prediction,

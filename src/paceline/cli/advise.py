@@ -59,7 +59,6 @@ def advise(
         "command": command,
         "workers": list(advice.workers),
         "ranking": [_as_data(ranked) for ranked in advice.ranking],
-        "what_if": [_as_data(ranked) for ranked in advice.what_if],
         "caveats": to_json(advice.caveats),
     }
     emit(session, "advise", found, _lines(advice, command, scene.profile.source, repeats))
@@ -74,7 +73,6 @@ def _as_data(ranked: "Ranked") -> "Json":
     facts: dict[str, Json] = {
         "candidate": candidate.label,
         "mode": candidate.mode,
-        "is_available": candidate.is_available,
         "reason": ranked.reason,
     }
     return {**data, **facts}
@@ -86,9 +84,6 @@ def _lines(advice: "Advice", command: str, source: str, repeats: int) -> list[st
     lines += [f"workers     {text}" for text in advice.workers]
     lines += ["", f"predicted from {source}, {repeats} simulated runs per mode:"]
     lines += [_line(ranked) for ranked in advice.ranking]
-    if advice.what_if:
-        lines += ["", "what if (paceline cannot run these yet):"]
-        lines += [_line(ranked) for ranked in advice.what_if]
     lines += ["", *(f"note        {text}" for text in advice.caveats), f"try         {command}"]
     return lines
 

@@ -75,8 +75,6 @@ def _table(rows: "Sequence[SimulatedRow]") -> list[str]:
     for num_workers, mine in groupby(rows, key=lambda row: row.num_workers):
         lines += [rule, f"{num_workers} worker{'s' * (num_workers != 1)}"]
         lines += [_line(row) for row in mine]
-    if any(not row.is_available for row in rows):
-        lines += ["", "? paceline cannot run this yet; shown as what if"]
     return lines
 
 
@@ -84,8 +82,7 @@ def _line(row: "SimulatedRow") -> str:
     seen = row.prediction
     stale = "-" if seen.mean_staleness is None else f"{seen.mean_staleness:.2f}"
     sent = short_bytes(seen.bytes_out) if seen.bytes_out else "-"
-    name = row.label if row.is_available else f"{row.label} ?"
     return (
-        f"  {name:<20}{short_duration(seen.total_s):>9}{short_number(seen.samples_per_s):>11}"
+        f"  {row.label:<20}{short_duration(seen.total_s):>9}{short_number(seen.samples_per_s):>11}"
         f"{row.versus_ssgd:>8.2f}x{seen.waiting:>9.0%}{sent:>9}{stale:>11}"
     )

@@ -1,7 +1,7 @@
 """Which mode should this user take, and why? A ranking, reasons in words, and what it does not know.
 
-Only modes that can be run are advised. Among those that differ by no more than
-noise, the one with the least staleness and the fewest parts is taken.
+Among those that differ by no more than noise, the one with the least staleness
+and the fewest parts is taken.
 """
 
 from collections.abc import Sequence
@@ -56,8 +56,7 @@ class Advice:
     advised: Compared
     is_clear: bool  # False: something else does as well, by all that can be told
     workers: list[str]  # what was found about their speeds
-    ranking: list[Ranked]  # what can be run, best first
-    what_if: list[Ranked]  # what cannot be run yet
+    ranking: list[Ranked]  # best first
     caveats: list[str]
 
 
@@ -65,16 +64,14 @@ def advise(profile: Profile, candidates: Sequence[Candidate], *, steps: int, see
     speeds = speeds_of(matrix(profile, seeds[0], steps + 1)[:, 1:])  # the first step warms up
     found = compare(resampled(profile), candidates, steps=steps, seeds=seeds)
     ranked = [Ranked(compared=c, reason=_reason(c, profile.num_workers, speeds)) for c in found]
-    available = [r for r in ranked if r.compared.candidate.is_available]
-    level = [r.compared for r in available if not r.compared.is_significant]
+    level = [r.compared for r in ranked if not r.compared.is_significant]
     advised = min(level, key=lambda c: _simplicity(c.candidate))
     return Advice(
         advised=advised,
         is_clear=len(level) == 1,
         workers=in_words(speeds),
-        ranking=available,
-        what_if=[r for r in ranked if not r.compared.candidate.is_available],
-        caveats=[*_no_help(available, speeds, profile.num_workers), *_caveats(profile, advised)],
+        ranking=ranked,
+        caveats=[*_no_help(ranked, speeds, profile.num_workers), *_caveats(profile, advised)],
     )
 
 

@@ -1,9 +1,8 @@
-"""Which ways of agreeing can be predicted? Those of plan/catalog.py, and a few that paceline cannot run yet.
+"""Which ways of agreeing can be predicted? Most modes of plan/catalog.py, each a way with its settings.
 
-A way is a mode with its settings. `is_available` says whether `paceline train`
-can run it; the others are only ever shown as "what if". A mode that agrees in
-a way of this list is one row of `_WAYS`; a new way is a class here and an arm
-each in `flags_of`, `_settings`, simulate/predict.py and simulate/advice.py.
+A mode that agrees in a way of this list is one row of `_WAYS`; a new way is a
+class here and an arm each in `flags_of`, `_settings`, simulate/predict.py and
+simulate/advice.py.
 """
 
 from collections.abc import Callable
@@ -95,13 +94,9 @@ Way = Alone | Together | Apart | Local | Outer | Blocks | Rounds | Backup | Dyna
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    mode: str  # as plan/catalog.py names it; or a name that is not there yet
+    mode: str  # as plan/catalog.py names it
     way: Way
     settings: str = ""  # in words
-
-    @property
-    def is_available(self) -> bool:
-        return self.mode in MODES
 
     @property
     def label(self) -> str:
