@@ -49,9 +49,14 @@ class Controller:
         ahead_ns, step_ns, period_ns = own - last, own - own_before, last - last_before
         if not step_ns or not period_ns:
             return 0
-        # From this worker's push after `more` steps to the slowest one's next.
-        waits_ns = [-(ahead_ns + more * step_ns) % period_ns for more in range(self.extra + 1)]
-        return waits_ns.index(min(waits_ns))
+        wait_ns = shortest_ns = -ahead_ns % period_ns
+        best = 0
+        for more in range(1, self.extra + 1):
+            # From this worker's push after `more` steps to the slowest one's next.
+            wait_ns = (wait_ns - step_ns) % period_ns
+            if wait_ns < shortest_ns:
+                shortest_ns, best = wait_ns, more
+        return best
 
 
 @dataclass(slots=True)
