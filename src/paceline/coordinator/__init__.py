@@ -1,0 +1,1 @@
+"""The replicated control plane: who is in a run, which generation, which checkpoints are committed."""

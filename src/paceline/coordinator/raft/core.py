@@ -1,0 +1,424 @@
+"""How does a group of nodes agree on one log, whatever fails? Raft, as a pure state machine.
+
+    tick()              a moment has passed
+    step(message)       another node said something
+    propose(data)       a client wants something (leader only)
+    ready()             what must now be persisted, sent and applied, in that order
+    persisted(…)        what `ready` gave is on disk
+
+Nothing is decided by anything but these calls and the dice passed in, so every
+schedule can be replayed. With pre-vote and check-quorum (9.6, 6.2), read-index
+reads (6.4), snapshots (5), single-voter membership changes by way of learners
+(4) and leadership transfer (3.10).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from paceline.coordinator.raft.leading import Leading, Read
+from paceline.coordinator.raft.log import RaftLog
+from paceline.coordinator.raft.membership import Memberships, encode, is_one_step
+from paceline.coordinator.raft.progress import Progress
+from paceline.coordinator.raft.types import (
+    NO_TERM,
+    NOWHERE,
+    Entry,
+    EntryKind,
+    HardState,
+    Index,
+    Kind,
+    Membership,
+    Message,
+    NodeId,
+    Ready,
+    Snapshot,
+    Term,
+)
+
+Dice = Callable[[int], int]  # a number from 0 to below the argument
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """In ticks. An election begins after `election` to twice that without a leader."""
+
+    election: int = 10
+    heartbeat: int = 2
+    append_bytes: int = 1 << 20  # of entries in one message
+
+
+class Raft:
+    def __init__(
+        self,
+        me: NodeId,
+        hard_state: HardState,
+        log: RaftLog,
+        *,
+        dice: Dice,
+        timing: Timing | None = None,
+    ) -> None:
+        """A node as its disk remembers it. It always begins as a follower."""
+        self.me, self.log, self.timing = me, log, timing or Timing()
+        self.term, self.vote = hard_state.term, hard_state.vote
+        self.leader: NodeId | None = None
+        self.role = Role.FOLLOWER
+        self._dice = dice
+        self._memberships = Memberships(log)
+        self._written = hard_state
+        self._snapshot: Snapshot | None = None  # received, not handed out yet
+        self._outbox: list[Message] = []
+        self._votes: dict[NodeId, bool] = {}
+        self._leading: Leading | None = None
+        self._reads_served: list[tuple[int, Index]] = []
+        self._reads_lost: list[int] = []
+        self._membership_index = Index(0)  # of the newest membership entry proposed here
+        self._elapsed = 0
+        self._draw_timeout()
+
+    # What the shell may ask.
+
+    @property
+    def membership(self) -> Membership:
+        return self._memberships.latest
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    def progress(self) -> dict[NodeId, Progress]:
+        """How far each follower is; empty unless we lead."""
+        return {} if self._leading is None else self._leading.progress
+
+    def propose(self, data: bytes) -> tuple[Index, Term] | None:
+        """The place that the command will have if it is committed; None: we do not (or no longer) lead."""
+        if self._leading is None or self._leading.transferee is not None:
+            return None
+        entry = self.log.append(self.term, EntryKind.COMMAND, data)
+        return entry.index, entry.term
+
+    def change(self, membership: Membership) -> tuple[Index, Term] | None:
+        """Propose another membership; None: not now. One at a time, after an own entry is committed."""
+        if self._leading is None or self._leading.transferee is not None:
+            return None
+        is_open = self._membership_index > self.log.commit
+        if is_open or not self._has_committed_in_term() or not is_one_step(self.membership, membership):
+            return None
+        entry = self.log.append(self.term, EntryKind.MEMBERSHIP, encode(membership))
+        self._membership_index = entry.index
+        self._adopt(entry)
+        return entry.index, entry.term
+
+    def read(self, id: int) -> bool:
+        """Ask to read what is committed by now; False: we cannot say. The answer comes with `ready`."""
+        if self._leading is None or not self._has_committed_in_term():
+            return False
+        # Only a sign of life that is sent after the question can prove that we still lead (6.4).
+        self._leading.reads.append(Read(id, self.log.commit, self._leading.round + 1))
+        self._leading.wants_round = True
+        return True
+
+    def transfer(self, to: NodeId) -> bool:
+        """Hand leadership over to a voter, once it has everything."""
+        leading = self._leading
+        if leading is None or to == self.me or to not in self.membership.voters:
+            return False
+        leading.transferee, self._elapsed = to, 0
+        self._hand_over_if_ready(to)
+        return True
+
+    def compact(self, index: Index, data: bytes) -> Snapshot:
+        """The state after applying `index` is `data`: the log up to there is not needed any more."""
+        term = self.log.term(index)
+        assert term is not None, "a snapshot ends at an entry that is still there"
+        snapshot = Snapshot(index, term, self._memberships.at(index), data)
+        self.log.compact(snapshot)
+        self._memberships.compact(index)
+        return snapshot
+
+    def persisted(self, index: Index, term: Term) -> None:
+        """The disk has all entries up to this one."""
+        self.log.persisted(index, term)
+        self._advance_commit()
+
+    def tick(self) -> None:
+        self._elapsed += 1
+        if self._leading is not None:
+            self._tick_leader(self._leading)
+        elif self._elapsed >= self._timeout and self.me in self.membership.voters:
+            self._campaign(Role.PRE_CANDIDATE)
+
+    def ready(self) -> Ready:
+        """Everything that has become due since the last call."""
+        ready = Ready(snapshot=self._snapshot)
+        hard_state = HardState(self.term, self.vote)
+        if hard_state != self._written:
+            ready.hard_state = self._written = hard_state
+        ready.entries = self.log.unstable()
+        if self._leading is not None:
+            self._leading.fill(ready.early, self.log, self.term)
+            self._reads_served += self._leading.confirmed_reads(self.membership)
+        ready.messages, self._outbox = self._outbox, []
+        ready.reads, self._reads_served = self._reads_served, []
+        ready.lost_reads, self._reads_lost = self._reads_lost, []
+        ready.committed = self.log.to_apply()
+        self._snapshot = None
+        return ready
+
+    # What other nodes say.
+
+    def step(self, message: Message) -> None:
+        if message.term > self.term:
+            if not self._takes_newer_term(message):
+                return
+        elif message.term < self.term:
+            self._answer_the_past(message)
+            return
+        match message.kind:
+            case Kind.PRE_VOTE | Kind.VOTE:
+                self._on_vote(message)
+            case Kind.PRE_VOTE_REPLY | Kind.VOTE_REPLY:
+                self._on_vote_reply(message)
+            case Kind.APPEND:
+                self._follow(message.sender)
+                self._on_append(message)
+            case Kind.SNAPSHOT:
+                self._follow(message.sender)
+                self._on_snapshot(message)
+            case Kind.APPEND_REPLY:
+                self._on_append_reply(message)
+            case Kind.TIMEOUT_NOW:
+                if self._leading is None and self.me in self.membership.voters:
+                    self._campaign(Role.CANDIDATE, is_transfer=True)
+
+    def _takes_newer_term(self, message: Message) -> bool:
+        """Go on with this message? A newer term makes us a follower, except where it is only asked about."""
+        kind = message.kind
+        if kind in (Kind.PRE_VOTE, Kind.VOTE) and not message.is_transfer and self._hears_a_leader():
+            return False  # whoever still hears the leader does not help to replace it (6, 9.6)
+        is_only_asked = kind is Kind.PRE_VOTE or (kind is Kind.PRE_VOTE_REPLY and not message.rejected)
+        if not is_only_asked:
+            self._become_follower(message.term)
+        return True
+
+    def _hears_a_leader(self) -> bool:
+        return self.leader is not None and self._elapsed < self.timing.election
+
+    def _answer_the_past(self, message: Message) -> None:
+        """Tell a node that lives in an older term about ours, so that it stops."""
+        if message.kind in (Kind.APPEND, Kind.SNAPSHOT):
+            self._reply(message, rejected=True, index=message.index)
+        elif message.kind is Kind.PRE_VOTE:
+            self._outbox.append(
+                Message(Kind.PRE_VOTE_REPLY, self.me, message.sender, self.term, rejected=True)
+            )
+
+    # Elections.
+
+    def _campaign(self, role: Role, *, is_transfer: bool = False) -> None:
+        self._stop_leading()
+        self.role, self.leader = role, None
+        self._elapsed, self._votes = 0, {}
+        self._draw_timeout()
+        if role is Role.CANDIDATE:
+            self.term, self.vote = Term(self.term + 1), self.me
+        self._count_vote(self.me, granted=True)
+        if self.role is not role:
+            return  # alone, we have already won
+        kind = Kind.VOTE if role is Role.CANDIDATE else Kind.PRE_VOTE
+        term = self.term if role is Role.CANDIDATE else Term(self.term + 1)
+        for node in sorted(self.membership.voters - {self.me}):
+            question = Message(kind, self.me, node, term, self.log.last_index, self.log.last_term)
+            question.is_transfer = is_transfer
+            self._outbox.append(question)
+
+    def _on_vote(self, message: Message) -> None:
+        is_real = message.kind is Kind.VOTE
+        grants = self._may_vote_for(message)
+        reply = Kind.VOTE_REPLY if is_real else Kind.PRE_VOTE_REPLY
+        if grants and is_real:
+            self.vote, self._elapsed = message.sender, 0
+        # A granted pre-vote answers in the term that was asked about; everything else in our own.
+        term = message.term if grants else self.term
+        self._outbox.append(Message(reply, self.me, message.sender, term, rejected=not grants))
+
+    def _may_vote_for(self, message: Message) -> bool:
+        is_free = self.vote == message.sender or (self.vote is None and self.leader is None)
+        is_later = message.kind is Kind.PRE_VOTE and message.term > self.term
+        return (is_free or is_later) and self.log.is_up_to_date(message.index, message.log_term)
+
+    def _on_vote_reply(self, message: Message) -> None:
+        expected = {Kind.PRE_VOTE_REPLY: Role.PRE_CANDIDATE, Kind.VOTE_REPLY: Role.CANDIDATE}
+        if self.role is not expected[message.kind]:
+            return
+        if self.role is Role.PRE_CANDIDATE and not message.rejected and message.term != self.term + 1:
+            return  # an answer to an older question
+        self._count_vote(message.sender, granted=not message.rejected)
+
+    def _count_vote(self, node: NodeId, *, granted: bool) -> None:
+        self._votes.setdefault(node, granted)
+        voters = self.membership.voters
+        in_favour = sum(self._votes.get(n, False) for n in voters)
+        against = sum(not self._votes.get(n, True) for n in voters)
+        if in_favour >= self.membership.quorum:
+            if self.role is Role.PRE_CANDIDATE:
+                self._campaign(Role.CANDIDATE)
+            else:
+                self._become_leader()
+        elif against >= self.membership.quorum:
+            self._become_follower(self.term)
+
+    def _become_follower(self, term: Term) -> None:
+        self._stop_leading()
+        if term > self.term:
+            self.term, self.vote = term, None
+        self.role, self.leader = Role.FOLLOWER, None
+        self._elapsed = 0
+        self._draw_timeout()
+
+    def _become_leader(self) -> None:
+        self.role, self.leader = Role.LEADER, self.me
+        self._elapsed = 0
+        self._leading = Leading(self.me, self.log.last_index, self.timing.append_bytes)
+        # What an older leader may have left uncommitted counts as an open change (4.1).
+        self._membership_index = self.log.last_index
+        self._leading.follow(self.membership)
+        self.log.append(self.term, EntryKind.NOTHING, b"")
+        self._leading.is_beating = True
+
+    def _stop_leading(self) -> None:
+        if self._leading is not None:
+            self._reads_lost += [read.id for read in self._leading.reads]
+            self._leading = None
+
+    def _draw_timeout(self) -> None:
+        self._timeout = self.timing.election + self._dice(self.timing.election)
+
+    # Following.
+
+    def _follow(self, leader: NodeId) -> None:
+        """A sign of life of this term's leader."""
+        assert self.role is not Role.LEADER, f"two leaders in term {self.term}: {self.me} and {leader}"
+        self.role, self.leader, self._elapsed = Role.FOLLOWER, leader, 0
+
+    def _on_append(self, message: Message) -> None:
+        log = self.log
+        if message.index < log.commit and (message.index > 0 or message.entries):
+            self._reply(message, index=log.commit)
+            return
+        if message.index > 0 and not log.matches(message.index, message.log_term):
+            hint, hint_term = log.disagreement(message.index, message.log_term)
+            self._reply(message, index=message.index, rejected=True, hint=hint, hint_term=hint_term)
+            return
+        self._take_over(message.entries)
+        last = Index(message.index + len(message.entries))
+        self._commit_to(min(message.commit, last))
+        self._reply(message, index=last)
+
+    def _take_over(self, entries: tuple[Entry, ...]) -> None:
+        before = self.log.last_index
+        cut = self.log.overwrite(entries)
+        if cut is not None:
+            self._memberships.cut(cut)
+        first_new = before + 1 if cut is None else cut
+        for entry in entries:
+            if entry.kind is EntryKind.MEMBERSHIP and entry.index >= first_new:
+                self._adopt(entry)
+
+    def _on_snapshot(self, message: Message) -> None:
+        snapshot, log = message.snapshot, self.log
+        assert snapshot is not None, "a snapshot message carries one"
+        if snapshot.index > log.commit:
+            if log.matches(snapshot.index, snapshot.term) and log.stable >= snapshot.index:
+                self._commit_to(snapshot.index)
+            else:
+                log.restore(snapshot)
+                self._memberships.restore(snapshot.membership)
+                self._snapshot = snapshot
+        self._reply(message, index=log.commit)
+
+    def _reply(
+        self,
+        message: Message,
+        *,
+        index: Index,
+        rejected: bool = False,
+        hint: Index = NOWHERE,
+        hint_term: Term = NO_TERM,
+    ) -> None:
+        reply = Message(Kind.APPEND_REPLY, self.me, message.sender, self.term, index=index, rejected=rejected)
+        reply.hint, reply.hint_term, reply.round = hint, hint_term, message.round
+        self._outbox.append(reply)
+
+    def _adopt(self, entry: Entry) -> None:
+        """A membership holds from the moment its entry is in the log (4.1)."""
+        self._memberships.add(entry.index, entry.data)
+        if self._leading is not None:
+            self._leading.follow(self.membership)
+
+    # Leading.
+
+    def _tick_leader(self, leading: Leading) -> None:
+        leading.heartbeat_elapsed += 1
+        if leading.heartbeat_elapsed >= self.timing.heartbeat:
+            leading.is_beating, leading.heartbeat_elapsed = True, 0
+        leading.tick(self.timing.election)
+        if self._elapsed >= self.timing.election:
+            self._elapsed = 0
+            leading.transferee = None  # it did not take over in time: we go on
+            if not leading.heard_from_majority(self.membership):
+                self._become_follower(self.term)
+
+    def _on_append_reply(self, message: Message) -> None:
+        leading = self._leading
+        if leading is None or message.sender not in leading.progress:
+            return
+        progress = leading.progress[message.sender]
+        progress.is_active = True
+        progress.round = max(progress.round, message.round)
+        if message.rejected:
+            progress.rejected(message.index, self._agreement(message))
+        elif progress.acknowledged(message.index):
+            self._advance_commit()
+            if self._leading is not None:
+                self._hand_over_if_ready(message.sender)
+        if self._leading is not None:
+            self._reads_served += leading.confirmed_reads(self.membership)
+
+    def _agreement(self, message: Message) -> Index:
+        """Where our log may agree with one that has `hint_term` at `hint`: skips a whole term at once."""
+        return self.log.disagreement(message.hint, message.hint_term)[0]
+
+    def _advance_commit(self) -> None:
+        leading = self._leading
+        if leading is None:
+            return
+        agreed = leading.agreed(self.membership, self.log.stable)
+        if agreed > self.log.commit and self._may_commit(agreed):
+            self._commit_to(agreed)
+
+    def _may_commit(self, index: Index) -> bool:
+        """Only entries of our own term are committed by counting (paper figure 8)."""
+        return self.log.term(index) == self.term
+
+    def _commit_to(self, index: Index) -> None:
+        self.log.commit = max(self.log.commit, index)
+        removed = self._leading is not None and self.me not in self.membership.voters
+        if removed and self.log.commit >= self._membership_index:
+            self._become_follower(self.term)  # the change that removed us is committed (4.2.2)
+
+    def _has_committed_in_term(self) -> bool:
+        return self.log.term(self.log.commit) == self.term
+
+    def _hand_over_if_ready(self, node: NodeId) -> None:
+        leading = self._leading
+        assert leading is not None, "only a leader hands over"
+        if node == leading.transferee and leading.progress[node].match == self.log.last_index:
+            self._outbox.append(Message(Kind.TIMEOUT_NOW, self.me, node, self.term))

@@ -1,0 +1,108 @@
+"""What does a leader keep while it leads? How far each follower is, open reads, a handover under way.
+
+Everything here is lost when leadership is, and nothing here is ever on disk.
+"""
+
+from dataclasses import dataclass, field
+
+from paceline.coordinator.raft.log import RaftLog
+from paceline.coordinator.raft.progress import Progress, Sending
+from paceline.coordinator.raft.types import Entry, Index, Kind, Membership, Message, NodeId, Term
+
+
+@dataclass(slots=True)
+class Read:
+    id: int
+    index: Index  # what was committed when it was asked
+    round: int  # the sign of life whose answers confirm it
+
+
+@dataclass(slots=True)
+class Leading:
+    me: NodeId
+    last_index: Index  # at the beginning
+    append_bytes: int  # of entries in one message
+    progress: dict[NodeId, Progress] = field(default_factory=dict)
+    round: int = 0
+    reads: list[Read] = field(default_factory=list)
+    wants_round: bool = False  # a read waits for a sign of life that is newer than it
+    is_beating: bool = False  # everybody gets a sign of life now
+    heartbeat_elapsed: int = 0
+    transferee: NodeId | None = None
+
+    def follow(self, membership: Membership) -> None:
+        """Progress is kept of exactly those who take part."""
+        others = membership.everybody - {self.me}
+        for node in others - self.progress.keys():
+            self.progress[node] = Progress(next=Index(self.last_index + 1))
+        for node in self.progress.keys() - others:
+            del self.progress[node]
+
+    def agreed(self, membership: Membership, own: Index) -> Index:
+        """The largest index that a majority of voters has on disk; `own` is what our disk has."""
+        matches = [own if node == self.me else self.progress[node].match for node in membership.voters]
+        matches.sort(reverse=True)
+        return matches[membership.quorum - 1]
+
+    def confirmed_round(self, membership: Membership) -> int:
+        """The newest sign of life that a majority has answered."""
+        rounds = [self.round if n == self.me else self.progress[n].round for n in membership.voters]
+        rounds.sort(reverse=True)
+        return rounds[membership.quorum - 1]
+
+    def confirmed_reads(self, membership: Membership) -> list[tuple[int, Index]]:
+        if not self.reads:
+            return []
+        round_ = self.confirmed_round(membership)
+        served = [(read.id, read.index) for read in self.reads if read.round <= round_]
+        self.reads = [read for read in self.reads if read.round > round_]
+        return served
+
+    def heard_from_majority(self, membership: Membership) -> bool:
+        """Since it was last asked, did a majority answer? (check quorum, 6.2)"""
+        active = sum(node == self.me or self.progress[node].is_active for node in membership.voters)
+        for progress in self.progress.values():
+            progress.is_active = False
+        return active >= membership.quorum
+
+    def tick(self, resend_after: int) -> None:
+        """A snapshot that nobody acknowledged is sent again after a while."""
+        for progress in self.progress.values():
+            if progress.sending is Sending.SNAPSHOT:
+                progress.snapshot_age += 1
+                if progress.snapshot_age >= resend_after:
+                    progress.sending, progress.in_flight = Sending.PROBE, 0
+
+    def fill(self, outbox: list[Message], log: RaftLog, term: Term) -> None:
+        """One message to everybody who lacks entries or news; to all when it is time for a sign of life."""
+        if self.wants_round:
+            self.round += 1
+            self.wants_round, self.is_beating = False, True
+        for node, progress in self.progress.items():
+            if progress.sending is not Sending.SNAPSHOT and progress.next <= log.snapshot.index:
+                progress.sent_snapshot(log.snapshot.index)
+                outbox.append(Message(Kind.SNAPSHOT, self.me, node, term, snapshot=log.snapshot))
+            while not progress.is_paused() and progress.next <= log.last_index:
+                entries = log.slice(progress.next, self.append_bytes)
+                outbox.append(self._append(node, log, term, entries))
+                progress.sent(len(entries))
+            is_behind = progress.commit_told < min(log.commit, progress.match)
+            if self.is_beating or (is_behind and not progress.is_paused()):
+                outbox.append(self._sign_of_life(node, log, term))
+        self.is_beating = False
+
+    def _sign_of_life(self, node: NodeId, log: RaftLog, term: Term) -> Message:
+        if self.progress[node].sending is Sending.SNAPSHOT:
+            # It has no log that we could build on: say only that we live.
+            return Message(Kind.APPEND, self.me, node, term, round=self.round)
+        return self._append(node, log, term, ())
+
+    def _append(self, node: NodeId, log: RaftLog, term: Term, entries: tuple[Entry, ...]) -> Message:
+        progress = self.progress[node]
+        before = Index(progress.next - 1)
+        log_term = log.term(before)
+        assert log_term is not None, "what is compacted away is sent as a snapshot"
+        progress.commit_told = min(log.commit, progress.match)
+        message = Message(Kind.APPEND, self.me, node, term, before, log_term, entries, log.commit)
+        message.round = self.round
+        return message

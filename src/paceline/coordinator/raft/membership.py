@@ -1,0 +1,59 @@
+"""Who takes part, as of which entry? One change at a time, and each holds from where it is in the log.
+
+A node uses the newest membership in its log, committed or not (4.1); when such
+an entry is overwritten, the one before it holds again. Changing one voter at a
+time makes any two majorities overlap, so no joint phase is needed.
+"""
+
+import json
+
+from paceline.coordinator.raft.log import RaftLog
+from paceline.coordinator.raft.types import Index, Membership, NodeId
+
+
+class Memberships:
+    def __init__(self, log: RaftLog) -> None:
+        self._base = log.snapshot.membership
+        self._newer = [(index, decode(data)) for index, data in log.memberships()]
+        self.latest = self._newer[-1][1] if self._newer else self._base
+
+    def add(self, index: Index, data: bytes) -> None:
+        self._newer.append((index, decode(data)))
+        self.latest = self._newer[-1][1]
+
+    def cut(self, first: Index) -> None:
+        """The log was cut off from here on."""
+        self._newer = [(index, found) for index, found in self._newer if index < first]
+        self.latest = self._newer[-1][1] if self._newer else self._base
+
+    def at(self, index: Index) -> Membership:
+        """The one that holds at an entry, for a snapshot that ends there."""
+        found = self._base
+        for start, membership in self._newer:
+            if start <= index:
+                found = membership
+        return found
+
+    def compact(self, index: Index) -> None:
+        self._base = self.at(index)
+        self._newer = [(start, found) for start, found in self._newer if start > index]
+
+    def restore(self, membership: Membership) -> None:
+        self._base = self.latest = membership
+        self._newer = []
+
+
+def encode(membership: Membership) -> bytes:
+    found = {"voters": sorted(membership.voters), "learners": sorted(membership.learners)}
+    return json.dumps(found).encode()
+
+
+def decode(data: bytes) -> Membership:
+    found = json.loads(data)
+    voters = frozenset(NodeId(int(node)) for node in found["voters"])
+    return Membership(voters, frozenset(NodeId(int(node)) for node in found["learners"]))
+
+
+def is_one_step(old: Membership, new: Membership) -> bool:
+    """May one change lead from the old to the new? At most one voter more or fewer (4.1)."""
+    return len(old.voters ^ new.voters) <= 1 and bool(new.voters) and not new.voters & new.learners

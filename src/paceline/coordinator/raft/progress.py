@@ -1,0 +1,72 @@
+"""What does a leader know about one follower? How far it is, and how much more it may be sent.
+
+Probe: one message at a time, until we know where the logs agree. Replicate:
+many at a time, without waiting (pipelining). Snapshot: it needs one, and gets
+nothing else until it has it.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from paceline.coordinator.raft.types import NOWHERE, Index
+
+MOST_IN_FLIGHT = 64  # messages
+
+
+class Sending(Enum):
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(slots=True)
+class Progress:
+    next: Index  # the next entry to send
+    match: Index = NOWHERE  # it certainly has everything up to here
+    sending: Sending = Sending.PROBE
+    in_flight: int = 0
+    is_active: bool = True  # heard of since the last check
+    round: int = 0  # the newest sign of life that it answered
+    commit_told: Index = NOWHERE
+    snapshot_index: Index = NOWHERE
+    snapshot_age: int = 0  # ticks since it was sent
+
+    def is_paused(self) -> bool:
+        match self.sending:
+            case Sending.PROBE:
+                return self.in_flight > 0
+            case Sending.REPLICATE:
+                return self.in_flight >= MOST_IN_FLIGHT
+            case Sending.SNAPSHOT:
+                return True
+
+    def sent(self, count: int) -> None:
+        self.in_flight += 1
+        if self.sending is Sending.REPLICATE:
+            self.next = Index(self.next + count)
+
+    def sent_snapshot(self, index: Index) -> None:
+        self.sending, self.snapshot_index, self.snapshot_age = Sending.SNAPSHOT, index, 0
+
+    def acknowledged(self, index: Index) -> bool:
+        """It has everything up to here; is that news?"""
+        self.in_flight = max(0, self.in_flight - 1)
+        is_news = index > self.match
+        self.match = max(self.match, index)
+        if self.sending is Sending.SNAPSHOT and self.match < self.snapshot_index:
+            return is_news
+        self.next = max(self.next, Index(self.match + 1))
+        if self.sending is not Sending.REPLICATE:
+            self.sending, self.in_flight, self.next = Sending.REPLICATE, 0, Index(self.match + 1)
+        return is_news
+
+    def rejected(self, index: Index, hint: Index) -> bool:
+        """It does not have the entry at `index`; is that news, or an old answer?"""
+        if self.sending is Sending.SNAPSHOT or index <= self.match:
+            return False
+        if self.sending is Sending.PROBE and index != self.next - 1:
+            return False
+        # Never below what it has: an answer may be older than an acknowledgement.
+        self.next = max(Index(self.match + 1), min(index, Index(hint + 1)))
+        self.sending, self.in_flight = Sending.PROBE, 0
+        return True
