@@ -1,0 +1,248 @@
+"""Would the simulation notice? Rafts with one mistake each, of the kind that people have really made.
+
+Every one of them must be found. A mistake that no seed can show would mean that
+the weather is too fine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from paceline.coordinator.raft.core import Raft, Role
+from paceline.coordinator.raft.leading import Leading
+from paceline.coordinator.raft.log import RaftLog
+from paceline.coordinator.raft.membership import encode
+from paceline.coordinator.raft.types import (
+    Entry,
+    EntryKind,
+    HardState,
+    Index,
+    Kind,
+    Membership,
+    Message,
+    NodeId,
+    Ready,
+    Term,
+)
+
+
+class VoteIsNotPersisted(Raft):
+    """After a crash it votes again in the same term (paper 5.2)."""
+
+    def ready(self) -> Ready:
+        ready = super().ready()
+        if ready.hard_state is not None:
+            ready.hard_state = HardState(ready.hard_state.term, None)
+        return ready
+
+
+class TermIsNotPersisted(Raft):
+    """After a crash it lives in the past and votes again."""
+
+    def ready(self) -> Ready:
+        ready = super().ready()
+        ready.hard_state = None
+        return ready
+
+
+class VotesTwice(Raft):
+    """Forgets in the middle of a term whom it has voted for."""
+
+    def _may_vote_for(self, message: Message) -> bool:
+        return self.log.is_up_to_date(message.index, message.log_term)
+
+
+class VotesForAnyLog(Raft):
+    """Votes for a candidate whose log is older than its own (paper 5.4.1)."""
+
+    def _may_vote_for(self, message: Message) -> bool:
+        is_later = message.kind is Kind.PRE_VOTE and message.term > self.term
+        return self.vote in (None, message.sender) or is_later
+
+
+class CommitsOlderTermsByCounting(Raft):
+    """Commits an older term's entry because a majority has it (paper figure 8)."""
+
+    def _may_commit(self, index: Index) -> bool:
+        return True
+
+
+class CountsItselfBeforeItsDisk(Raft):
+    """A leader counts its own entry before it is on disk."""
+
+    def _advance_commit(self) -> None:
+        if self._leading is None:
+            return
+        agreed = self._leading.agreed(self.membership, self.log.last_index)
+        if agreed > self.log.commit and self._may_commit(agreed):
+            self._commit_to(agreed)
+
+
+class AcknowledgesBeforeItsDisk(Raft):
+    """A follower's acknowledgement leaves before the entries are on disk."""
+
+    def ready(self) -> Ready:
+        ready = super().ready()
+        ready.early, ready.messages = [*ready.early, *ready.messages], []
+        return ready
+
+
+class AppendsWithoutLooking(Raft):
+    """Takes entries without checking that the one before them matches (paper 5.3)."""
+
+    def _on_append(self, message: Message) -> None:
+        if message.index <= self.log.last_index and message.index >= self.log.commit:
+            term = self.log.term(message.index)
+            message = replace(message, log_term=message.log_term if term is None else term)
+        super()._on_append(message)
+
+
+class _ShorteningLog(RaftLog):
+    def overwrite(self, entries: Sequence[Entry]) -> Index | None:
+        if entries and self.term(entries[0].index) is not None and entries[0].index > self.commit:
+            cut = entries[0].index
+            del self._entries[cut - self.snapshot.index - 1 :]
+            self._entries.extend(entries)
+            self.stable = min(self.stable, Index(cut - 1))
+            return cut
+        return super().overwrite(entries)
+
+
+class ADelayedMessageShortensTheLog(Raft):
+    """Cuts the log at whatever arrives, also when it already has it (paper figure 2, step 3)."""
+
+    def __init__(self, me: NodeId, hard_state: HardState, log: RaftLog, **rest: object) -> None:
+        shortening = _ShorteningLog(log.snapshot, log.between(Index(log.snapshot.index + 1), log.last_index))
+        super().__init__(me, hard_state, shortening, **rest)  # type: ignore[arg-type]  # as it was given
+
+
+class CommitsBeyondWhatItHas(Raft):
+    """Believes the leader's commit index for entries that it may have from someone else."""
+
+    def _on_append(self, message: Message) -> None:
+        super()._on_append(message)
+        self._commit_to(min(message.commit, self.log.last_index))
+
+
+class ReadsWithoutAsking(Raft):
+    """Answers a read from its own state, without a sign that it still leads (6.4)."""
+
+    def read(self, id: int) -> bool:
+        if self._leading is None or not self._has_committed_in_term():
+            return False
+        self._reads_served.append((id, self.log.commit))
+        return True
+
+
+class ReadsBeforeItsFirstCommit(Raft):
+    """A new leader answers a read before it knows what is committed (6.4, step 1)."""
+
+    def _has_committed_in_term(self) -> bool:
+        return True
+
+
+class ReadsByAnOldRound(Raft):
+    """Takes an answer to an older sign of life for a confirmation."""
+
+    def read(self, id: int) -> bool:
+        done = super().read(id)
+        if done and self._leading is not None:
+            self._leading.reads[-1].round -= 1
+        return done
+
+
+class _CountsLearners(Leading):
+    def agreed(self, membership: Membership, own: Index) -> Index:
+        everybody = Membership(membership.everybody)
+        matches = [own if node == self.me else self.progress[node].match for node in everybody.voters]
+        matches.sort(reverse=True)
+        return matches[membership.quorum - 1]
+
+
+class CountsLearners(Raft):
+    """Lets those who only listen decide what is committed."""
+
+    def _become_leader(self) -> None:
+        super()._become_leader()
+        old = self._leading
+        assert old is not None, "it has just become leader"
+        self._leading = _CountsLearners(old.me, old.last_index, old.append_bytes, old.progress)
+        self._leading.is_beating = True
+
+
+class ChangesManyAtOnce(Raft):
+    """Lets two memberships be open at the same time, so that majorities need not overlap (4.1)."""
+
+    def change(self, membership: Membership) -> tuple[Index, Term] | None:
+        if self._leading is None:
+            return None
+        entry = self.log.append(self.term, EntryKind.MEMBERSHIP, encode(membership))
+        self._membership_index = entry.index
+        self._adopt(entry)
+        return entry.index, entry.term
+
+
+class KeepsAMembershipThatWasOverwritten(Raft):
+    """Goes on with a membership whose entry is gone from its log (4.1)."""
+
+    def _take_over(self, entries: tuple[Entry, ...]) -> None:
+        self.log.overwrite(entries)
+        for entry in entries:
+            if entry.kind is EntryKind.MEMBERSHIP:
+                self._adopt(entry)
+
+
+class TrustsOldAcknowledgements(Raft):
+    """Counts an acknowledgement that was meant for an older term's leader."""
+
+    def step(self, message: Message) -> None:
+        if message.kind is Kind.APPEND_REPLY and message.term < self.term:
+            message = replace(message, term=self.term, rejected=False)
+        super().step(message)
+
+
+class NoPreVote(Raft):
+    """A node that is cut off raises its term for ever, and disturbs everybody when it returns (9.6)."""
+
+    def _campaign(self, role: Role, *, is_transfer: bool = False) -> None:
+        super()._campaign(Role.CANDIDATE, is_transfer=is_transfer)
+
+
+class NeverStepsDown(Raft):
+    """A leader that hears of nobody goes on believing that it leads (check quorum, 6.2)."""
+
+    def _tick_leader(self, leading: Leading) -> None:
+        for progress in leading.progress.values():
+            progress.is_active = True
+        super()._tick_leader(leading)
+
+
+class NeverBacksUp(Raft):
+    """Does not go back when a follower's log disagrees, so it never catches up (paper 5.3)."""
+
+    def _on_append_reply(self, message: Message) -> None:
+        if not message.rejected:
+            super()._on_append_reply(message)
+
+
+MUTANTS: tuple[type[Raft], ...] = (
+    VoteIsNotPersisted,
+    TermIsNotPersisted,
+    VotesTwice,
+    VotesForAnyLog,
+    CommitsOlderTermsByCounting,
+    CountsItselfBeforeItsDisk,
+    AcknowledgesBeforeItsDisk,
+    AppendsWithoutLooking,
+    ADelayedMessageShortensTheLog,
+    CommitsBeyondWhatItHas,
+    ReadsWithoutAsking,
+    ReadsBeforeItsFirstCommit,
+    ReadsByAnOldRound,
+    CountsLearners,
+    ChangesManyAtOnce,
+    KeepsAMembershipThatWasOverwritten,
+    TrustsOldAcknowledgements,
+    NoPreVote,
+    NeverStepsDown,
+    NeverBacksUp,
+)
