@@ -200,6 +200,7 @@ class World:
         is_lost = (message.sender, message.to) in self.cut or self.dice.random() < self.weather.drop
         node = self.nodes[message.to]
         if not is_lost and node.raft is not None:
+            node.ticks_alone = 0
             node.raft.step(message)
             self._carry_out(node)
 
