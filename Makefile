@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SEEDS ?= 10000
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu sim docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -37,6 +38,9 @@ bench-target: setup  ## how much sooner than ssgd does the best mode reach a tar
 
 bench-gpu: setup  ## what the GPU's own paths are worth; needs one
 	$(BIN)/python -m benchmarks.gpu
+
+sim: setup  ## whole Raft clusters in one process, from seeds; SEEDS=300 for a quick look
+	$(BIN)/python -m tests.raft_simulation --seeds $(SEEDS)
 
 docs: setup  ## write the generated reference pages anew
 	$(BIN)/python -m docs.generate

@@ -59,13 +59,6 @@ class VotesForAnyLog(Raft):
         return self.vote in (None, message.sender) or is_later
 
 
-class CommitsOlderTermsByCounting(Raft):
-    """Commits an older term's entry because a majority has it (paper figure 8)."""
-
-    def _may_commit(self, index: Index) -> bool:
-        return True
-
-
 class CountsItselfBeforeItsDisk(Raft):
     """A leader counts its own entry before it is on disk."""
 
@@ -123,31 +116,11 @@ class CommitsBeyondWhatItHas(Raft):
         self._commit_to(min(message.commit, self.log.last_index))
 
 
-class ReadsWithoutAsking(Raft):
-    """Answers a read from its own state, without a sign that it still leads (6.4)."""
-
-    def read(self, id: int) -> bool:
-        if self._leading is None or not self._has_committed_in_term():
-            return False
-        self._reads_served.append((id, self.log.commit))
-        return True
-
-
 class ReadsBeforeItsFirstCommit(Raft):
     """A new leader answers a read before it knows what is committed (6.4, step 1)."""
 
     def _has_committed_in_term(self) -> bool:
         return True
-
-
-class ReadsByAnOldRound(Raft):
-    """Takes an answer to an older sign of life for a confirmation."""
-
-    def read(self, id: int) -> bool:
-        done = super().read(id)
-        if done and self._leading is not None:
-            self._leading.reads[-1].round -= 1
-        return done
 
 
 class _CountsLearners(Leading):
@@ -181,25 +154,6 @@ class ChangesManyAtOnce(Raft):
         return entry.index, entry.term
 
 
-class KeepsAMembershipThatWasOverwritten(Raft):
-    """Goes on with a membership whose entry is gone from its log (4.1)."""
-
-    def _take_over(self, entries: tuple[Entry, ...]) -> None:
-        self.log.overwrite(entries)
-        for entry in entries:
-            if entry.kind is EntryKind.MEMBERSHIP:
-                self._adopt(entry)
-
-
-class TrustsOldAcknowledgements(Raft):
-    """Counts an acknowledgement that was meant for an older term's leader."""
-
-    def step(self, message: Message) -> None:
-        if message.kind is Kind.APPEND_REPLY and message.term < self.term:
-            message = replace(message, term=self.term, rejected=False)
-        super().step(message)
-
-
 class NoPreVote(Raft):
     """A node that is cut off raises its term for ever, and disturbs everybody when it returns (9.6)."""
 
@@ -229,19 +183,14 @@ MUTANTS: tuple[type[Raft], ...] = (
     TermIsNotPersisted,
     VotesTwice,
     VotesForAnyLog,
-    CommitsOlderTermsByCounting,
     CountsItselfBeforeItsDisk,
     AcknowledgesBeforeItsDisk,
     AppendsWithoutLooking,
     ADelayedMessageShortensTheLog,
     CommitsBeyondWhatItHas,
-    ReadsWithoutAsking,
     ReadsBeforeItsFirstCommit,
-    ReadsByAnOldRound,
     CountsLearners,
     ChangesManyAtOnce,
-    KeepsAMembershipThatWasOverwritten,
-    TrustsOldAcknowledgements,
     NoPreVote,
     NeverStepsDown,
     NeverBacksUp,

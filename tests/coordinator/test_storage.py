@@ -1,0 +1,136 @@
+"""Does a node find again what it promised, and refuse to go on when it cannot know?"""
+
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+from tests.fixtures.forks import fork
+
+from paceline.coordinator.raft.log import empty_snapshot
+from paceline.coordinator.raft.types import (
+    Entry,
+    EntryKind,
+    HardState,
+    Index,
+    Membership,
+    NodeId,
+    Snapshot,
+    Term,
+)
+from paceline.coordinator.shell.storage import Storage, StorageError, read_folder
+
+ME = NodeId(1)
+FIRST = Membership(frozenset({NodeId(1), NodeId(2), NodeId(3)}))
+
+
+def entry(index: int, term: int = 1, data: bytes = b"x") -> Entry:
+    return Entry(Index(index), Term(term), EntryKind.COMMAND, data)
+
+
+def opened(folder: Path) -> Storage:
+    storage = Storage(folder, ME)
+    storage.load(FIRST)
+    return storage
+
+
+def written(folder: Path) -> Path:
+    storage = opened(folder)
+    storage.save(HardState(Term(1), NodeId(2)), [entry(1), entry(2)])
+    storage.save(HardState(Term(2), None), [entry(3, 2, b"third")])
+    storage.close()
+    return folder / "wal-00000001.log"
+
+
+def test_a_fresh_node_has_nothing_and_a_restarted_one_has_all(tmp_path: Path) -> None:
+    storage = Storage(tmp_path, ME)
+    found = storage.load(FIRST)
+    assert (found.hard_state, found.entries) == (HardState(Term(0), None), [])
+    assert found.snapshot == empty_snapshot(FIRST)
+    storage.close()
+    written(tmp_path)
+    found = read_folder(tmp_path, ME, FIRST)
+    assert found.hard_state == HardState(Term(2), None)
+    assert found.entries == [entry(1), entry(2), entry(3, 2, b"third")]
+
+
+def test_a_later_entry_replaces_those_from_its_index_on(tmp_path: Path) -> None:
+    written(tmp_path)
+    storage = opened(tmp_path)
+    storage.save(None, [entry(2, 3, b"other")])
+    storage.close()
+    assert read_folder(tmp_path, ME, FIRST).entries == [entry(1), entry(2, 3, b"other")]
+
+
+def test_a_torn_end_is_cut_off_at_every_byte(tmp_path: Path) -> None:
+    whole = written(tmp_path / "whole").read_bytes()
+    last = len(whole) - len(b"third") - 26  # where the last entry's record begins
+    for cut in range(last + 1, len(whole)):
+        folder = tmp_path / str(cut)
+        folder.mkdir()
+        (folder / "wal-00000001.log").write_bytes(whole[:cut])
+        storage = Storage(folder, ME)
+        assert storage.load(FIRST).entries == [entry(1), entry(2)]
+        storage.save(None, [entry(3, 4)])  # and it can be written on
+        storage.close()
+        assert read_folder(folder, ME, FIRST).entries[-1] == entry(3, 4)
+
+
+def test_a_changed_byte_before_the_end_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    whole = path.read_bytes()
+    last = len(whole) - len(b"third") - 26
+    for place in range(0, last, 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
+        with pytest.raises(StorageError, match=r"damaged|another node"):
+            read_folder(tmp_path, ME, FIRST)
+
+
+def test_a_snapshot_takes_the_place_of_the_log_before_it(tmp_path: Path) -> None:
+    storage = opened(tmp_path)
+    storage.save(HardState(Term(1), None), [entry(n) for n in range(1, 8)])
+    snapshot = Snapshot(Index(5), Term(1), FIRST, b"state")
+    storage.save_snapshot(snapshot, HardState(Term(1), None), [entry(6), entry(7)])
+    storage.save(None, [entry(8)])
+    storage.close()
+    found = read_folder(tmp_path, ME, FIRST)
+    assert found.snapshot == snapshot
+    assert [e.index for e in found.entries] == [6, 7, 8]
+    assert [path.name for path in tmp_path.glob("wal-*")] == ["wal-00000002.log"]
+
+
+def test_a_snapshot_that_is_damaged_is_not_made_up_for(tmp_path: Path) -> None:
+    storage = opened(tmp_path)
+    storage.save(HardState(Term(1), None), [entry(n) for n in range(1, 5)])
+    snapshot = Snapshot(Index(3), Term(1), FIRST, b"state")
+    storage.save_snapshot(snapshot, HardState(Term(1), None), [entry(4)])
+    storage.close()
+    path = next(tmp_path.glob("snapshot-*"))
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(StorageError, match="has no entry 1"):
+        read_folder(tmp_path, ME, FIRST)
+
+
+def test_a_folder_belongs_to_one_node_and_one_process(tmp_path: Path) -> None:
+    written(tmp_path)
+    with pytest.raises(StorageError, match="another node"):
+        read_folder(tmp_path, NodeId(2), FIRST)
+    storage = Storage(tmp_path, ME)
+    with pytest.raises(StorageError, match="used by another process"):
+        Storage(tmp_path, ME)
+    storage.close()
+
+
+def test_a_disk_that_is_full_stops_the_node_and_loses_no_promise(tmp_path: Path) -> None:
+    written(tmp_path)
+
+    def body() -> bytes:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        storage = opened(tmp_path)
+        size = (tmp_path / "wal-00000001.log").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
+        storage.save(None, [entry(4, 2, b"y" * 1000)])
+        return b"not reached"
+
+    assert fork(body).end().error.startswith("StorageError: cannot write")
+    assert [e.index for e in read_folder(tmp_path, ME, FIRST).entries] == [1, 2, 3]

@@ -1,0 +1,86 @@
+"""How many seeds hold? `python -m tests.raft_simulation --seeds 300`; one that does not is printed."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from tests.raft_simulation.linearizability import NEVER
+from tests.raft_simulation.world import World
+
+from paceline.coordinator.raft.core import Raft
+
+EVENTS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one seed showed."""
+
+    seed: int
+    events: int
+    terms: int
+    committed: int
+    acknowledged: int  # operations that a client was answered
+    violation: str | None
+
+
+def examine(seed: int, make: type[Raft] = Raft) -> Seen:
+    """Bad weather, then a fine day, then the clients' history; a failed assertion is a violation."""
+    world = World(seed, make=make)
+    violation = None
+    try:
+        world.run(EVENTS)
+        world.heal()
+        world.check_history()
+    except AssertionError as error:
+        violation = f"event {world.now}: {error}"
+    return Seen(
+        seed,
+        world.now,
+        len(world.checks.leaders),
+        len(world.checks.committed),
+        sum(operation.answered < NEVER for operation in world.history),
+        violation,
+    )
+
+
+def first_violation(make: type[Raft], *, seeds: int) -> Seen | None:
+    """The first seed that shows this mistake; whatever it raises counts."""
+    for seed in range(seeds):
+        try:
+            found = examine(seed, make)
+        except (IndexError, KeyError, TypeError) as error:
+            return Seen(seed, 0, 0, 0, 0, f"{type(error).__name__}: {error}")
+        if found.violation is not None:
+            return found
+    return None
+
+
+def _all(first: int, count: int) -> Iterator[Seen]:
+    with ProcessPoolExecutor() as pool:
+        yield from pool.map(examine, range(first, first + count), chunksize=20)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first one; with --seeds 1 it is repeated")
+    chosen = parser.parse_args()
+    seeds = events = terms = committed = acknowledged = 0
+    broken: list[Seen] = []
+    for seen in _all(chosen.first, chosen.seeds):
+        seeds, events, terms = seeds + 1, events + seen.events, terms + seen.terms
+        committed, acknowledged = committed + seen.committed, acknowledged + seen.acknowledged
+        if seen.violation is not None:
+            broken.append(seen)
+            again = f"python -m tests.raft_simulation --first {seen.seed} --seeds 1"
+            print(f"seed {seen.seed}: {seen.violation}\n  again:  {again}", file=sys.stderr)
+        if seeds % 500 == 0:
+            print(f"{seeds} of {chosen.seeds} seeds", file=sys.stderr)
+    print(
+        f"{seeds} seeds, {events} events, {terms} terms, {committed} entries committed,"
+        f" {acknowledged} operations answered, {len(broken)} violations"
+    )
+    return 1 if broken else 0
