@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEEDS ?= 10000
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu sim docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes sim docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -35,6 +35,9 @@ bench-grid: setup  ## is the advised mode the fastest? 50 clusters, really run; 
 
 bench-target: setup  ## how much sooner than ssgd does the best mode reach a target loss?
 	$(BIN)/python -m benchmarks.time_to_target
+
+bench-bytes: setup  ## bytes saved at equal quality, on digits and a character model
+	$(BIN)/python -m benchmarks.bytes_at_quality
 
 bench-gpu: setup  ## what the GPU's own paths are worth; needs one
 	$(BIN)/python -m benchmarks.gpu
