@@ -20,7 +20,7 @@ def test_no_seed_shows_a_violation(first: int) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda kind: kind.__name__)
 def test_every_mistake_is_found(mutant: type[Raft]) -> None:
-    found = first_violation(mutant, seeds=400)
+    found = first_violation(mutant, seeds=1000)
     assert found is not None, f"{mutant.__name__}: {mutant.__doc__}"
 
 

@@ -232,7 +232,10 @@ class World:
     # Faults.
 
     def _crash_or_restart(self) -> None:
-        node = self.nodes[self.dice.choice(list(self.nodes))]
+        # A crash hurts most where the disk has not yet said that it is done.
+        writing = [node for node in self.nodes.values() if node.syncing]
+        is_cruel = bool(writing) and self.dice.random() < 0.6
+        node = self.dice.choice(writing if is_cruel else list(self.nodes.values()))
         if node.raft is None:
             self._start(node)
         else:

@@ -336,7 +336,8 @@ class Raft:
         snapshot, log = message.snapshot, self.log
         assert snapshot is not None, "a snapshot message carries one"
         if snapshot.index > log.commit:
-            if log.matches(snapshot.index, snapshot.term) and log.stable >= snapshot.index:
+            if log.matches(snapshot.index, snapshot.term):
+                # Our log already has all of it, and what follows may be acknowledged: it must not be dropped.
                 self._commit_to(snapshot.index)
             else:
                 log.restore(snapshot)
