@@ -7,6 +7,7 @@ proportionally less, but for its delay.
 
 import numpy as np
 
+from paceline.simulate.costs import in_ns
 from paceline.simulate.durations import Nanoseconds, all_steps, starts_ns
 from paceline.simulate.prediction import Outline, Trace, ring_bytes
 from paceline.simulate.profile import Profile
@@ -41,8 +42,8 @@ class _Run:
         self._state = first_state(terms)
         self._latest: list[list[float]] = [[] for _ in range(workers)]  # seconds per sample
         self._ready_ns = starts_ns(profile)
-        self._exchange_ns = _ns(costs.collective.transfer_s(ring_bytes(profile)) + profile.all_wake_s)
-        self._apply_ns = _ns(costs.apply_s)
+        self._exchange_ns = in_ns(costs.collective.transfer_s(ring_bytes(profile)) + profile.all_wake_s)
+        self._apply_ns = in_ns(costs.apply_s)
         self.done = 0  # of the run's steps
         self.made = [0] * workers  # steps of each worker
         self.ends_ns: list[Nanoseconds] = []  # of the meetings
@@ -92,7 +93,3 @@ class _Run:
         self.wait_ns += int((slowest - rows).sum())
         self.ends_ns.append(ends)
         self._ready_ns = np.full(len(rows), ends[-1])
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * 1e9)

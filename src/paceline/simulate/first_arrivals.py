@@ -8,6 +8,7 @@ to the nanosecond. Real compute is only left between forward and backward.
 
 import numpy as np
 
+from paceline.simulate.costs import in_ns
 from paceline.simulate.durations import all_steps, starts_ns
 from paceline.simulate.prediction import Outline, Trace
 from paceline.simulate.profile import Profile
@@ -45,12 +46,12 @@ class _Rounds:
         self._needed = workers - spare
         self._shares = FirstCome(steps * workers)
         self._streams = [iter(s) for s in all_steps(profile, seed, expected=steps + steps // 4)]
-        self._push_ns = _ns(costs.push.transfer_s(size))
-        self._back_ns = _ns(costs.pull.transfer_s(size) + profile.all_wake_s)
+        self._push_ns = in_ns(costs.push.transfer_s(size))
+        self._back_ns = in_ns(costs.pull.transfer_s(size) + profile.all_wake_s)
         # To hear that one is late, and to say so: two messages that carry nothing.
-        self._hear_ns = _ns(costs.pull.latency_s + costs.wake_up_s)
-        self._ask_ns = _ns(costs.push.latency_s)
-        self._apply_ns, self._answer_ns = _ns(costs.apply_s), _ns(costs.answer_s)
+        self._hear_ns = in_ns(costs.pull.latency_s + costs.wake_up_s)
+        self._ask_ns = in_ns(costs.push.latency_s)
+        self._apply_ns, self._answer_ns = in_ns(costs.apply_s), in_ns(costs.answer_s)
         starts: list[int] = starts_ns(profile).tolist()
         self._coming = sorted(range(workers), key=starts.__getitem__)  # they have not joined yet
         self._computing: list[int] = []  # in the order in which they began
@@ -118,7 +119,3 @@ class _Rounds:
         self._takes_ns[rank] = next(self._streams[rank])
         self._doing[rank] = position
         return True
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * 1e9)

@@ -7,6 +7,7 @@ meetings, of the slowest worker's time: whole arrays at once, no queue.
 import numpy as np
 
 from paceline.plan.catalog import Channel
+from paceline.simulate.costs import in_ns
 from paceline.simulate.durations import Nanoseconds, all_steps, matrix, starts_ns
 from paceline.simulate.prediction import Integers, Outline, Trace, ring_bytes
 from paceline.simulate.profile import Profile
@@ -19,7 +20,7 @@ def alone(profile: Profile, *, steps: int, seed: int) -> Outline:
     """Worker 0 makes the gradients of all, one after another."""
     gradients = steps * profile.num_workers
     own = all_steps(profile, seed, expected=gradients)[0].first(gradients)
-    ends = np.cumsum(own + _ns(profile.costs.apply_s))
+    ends = np.cumsum(own + in_ns(profile.costs.apply_s))
     return Outline(
         total_ns=int(ends[-1]),
         compute_ns=int(own.sum()),
@@ -36,14 +37,14 @@ def together(profile: Profile, way: Together, *, steps: int, seed: int) -> Outli
     costs, workers = profile.costs, profile.num_workers
     compute = matrix(profile, seed, steps)
     if way.channel is Channel.STORE:
-        answers_ns = _ns(costs.answer_s) * np.arange(1, workers + 1)  # one worker after another
-        back_ns = answers_ns + _ns(costs.pull.transfer_s(profile.parameter_bytes) + profile.all_wake_s)
-        meeting_ns = _ns(costs.push.transfer_s(profile.parameter_bytes) + costs.apply_s)
+        answers_ns = in_ns(costs.answer_s) * np.arange(1, workers + 1)  # one worker after another
+        back_ns = answers_ns + in_ns(costs.pull.transfer_s(profile.parameter_bytes) + profile.all_wake_s)
+        meeting_ns = in_ns(costs.push.transfer_s(profile.parameter_bytes) + costs.apply_s)
         per_sync = profile.parameter_bytes
     else:
         link = costs.torch if way.channel is Channel.TORCH else costs.collective
         back_ns = np.zeros(workers, dtype=np.int64)
-        meeting_ns = _ns(link.transfer_s(ring_bytes(profile)) + profile.all_wake_s + costs.apply_s)
+        meeting_ns = in_ns(link.transfer_s(ring_bytes(profile)) + profile.all_wake_s + costs.apply_s)
         per_sync = ring_bytes(profile)
     ends, wait_ns = _meet(compute, starts_ns(profile), back_ns, meeting_ns)
     if way.channel is Channel.STORE:  # a worker cannot tell waiting for others from waiting for the server
@@ -85,7 +86,7 @@ def _now_and_then(profile: Profile, averaged: Integers, *, parts: int, seed: int
     compute = matrix(profile, seed, steps)
     meets = np.flatnonzero(averaged)
     begins = np.append(0, meets[:-1] + 1)
-    rounds = np.add.reduceat(compute + _ns(costs.apply_s), begins, axis=1)
+    rounds = np.add.reduceat(compute + in_ns(costs.apply_s), begins, axis=1)
     each_s = costs.collective.transfer_s(ring_bytes(profile) / parts)
     meeting_ns = np.rint((averaged[meets] * each_s + profile.all_wake_s) * 1e9).astype(np.int64)
     ends, wait_ns = _meet(rounds, starts_ns(profile), np.zeros(workers, dtype=np.int64), meeting_ns)
@@ -113,7 +114,3 @@ def _meet(
 
 def _everybody(ends: Nanoseconds, workers: int) -> Trace:
     return Trace(np.tile(np.arange(workers), len(ends)), np.repeat(ends, workers))
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * 1e9)

@@ -1,0 +1,71 @@
+"""What do all modes share in which everybody's gradient is averaged at every step?
+
+Everybody starts from rank 0's parameters. Buffers are averaged along with the
+gradients, and a wish to stop rides in the same vector: all stop together. What
+differs between ssgd and onebit is only which mean a step takes.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import Tensor
+
+from paceline.ids import Clock, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.strategies.means import Mean
+from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
+from paceline.sync.averaging import mean_weight
+from paceline.transport.arena import STOP_FLAG
+
+
+class GradientsMeet(ABC):
+    channel: ClassVar[Channel] = Channel.COLLECTIVE
+
+    def __init__(self, plan: Plan, links: Links) -> None:
+        assert links.collective is not None, "gradients meet by a collective"
+        self._plan, self._links, self._collective = plan, links, links.collective
+        self._weight = mean_weight(links.rank, plan.batch_sizes)
+        self._saved: dict[str, Tensor] = {}
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        arena = replica.arena
+        self._replica, self._arena = replica, arena
+        # Rank 0's parameters for all, even if a task forgot to seed its model.
+        shared = self._collective.allocate(arena.layout.numel, arena.layout.dtype)
+        shared.copy_(arena.state)
+        self._collective.broadcast(shared)
+        arena.state.copy_(shared)
+        arena.place_gradients(shared.zero_())
+        self._make_means(shared)
+
+    @abstractmethod
+    def _make_means(self, shared: Tensor) -> None:
+        """The gradients of all will meet in `shared`."""
+
+    @abstractmethod
+    def _mean_at(self, step: Step) -> Mean:
+        """How this step averages; the gradient is weighted, and may still be changed."""
+
+    def begin_step(self, step: Step) -> Begun | None:
+        return own_share(self._plan, self._links, step)
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        arena = self._arena
+        if self._weight != 1.0:
+            arena.gradient_part.mul_(self._weight)
+        mean = self._mean_at(step)
+        arena.buffers_to_gradients()
+        tail = arena.gradients[arena.layout.tail_start :]
+        tail[STOP_FLAG] = float(wants_stop)
+        traffic = mean.reduce()
+        stop = bool(tail[STOP_FLAG] > 0)
+        arena.buffers_from_gradients()
+        apply_ns = self._replica.update()
+        return Outcome(traffic=traffic, apply_ns=apply_ns, synced=True, stop=stop)
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        self._saved = saved
+
+    def close(self) -> None:
+        self._collective.close()
