@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEEDS ?= 10000
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes sim docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -44,6 +44,9 @@ bench-gpu: setup  ## what the GPU's own paths are worth; needs one
 
 sim: setup  ## whole Raft clusters in one process, from seeds; SEEDS=300 for a quick look
 	$(BIN)/python -m tests.raft_simulation --seeds $(SEEDS)
+
+proto: setup  ## write the Python of cluster.proto anew
+	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/paceline/coordinator/proto/cluster.proto
 
 docs: setup  ## write the generated reference pages anew
 	$(BIN)/python -m docs.generate
