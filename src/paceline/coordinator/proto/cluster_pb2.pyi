@@ -445,7 +445,7 @@ class LeaseSamples(_message.Message):
     def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., worker: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class SampleLease(_message.Message):
-    __slots__ = ("run", "lease", "generation", "worker", "epoch", "first", "end", "is_committed")
+    __slots__ = ("run", "lease", "generation", "worker", "epoch", "first", "end", "is_committed", "is_returned")
     RUN_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -454,6 +454,7 @@ class SampleLease(_message.Message):
     FIRST_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     IS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    IS_RETURNED_FIELD_NUMBER: _ClassVar[int]
     run: str
     lease: int
     generation: int
@@ -462,7 +463,8 @@ class SampleLease(_message.Message):
     first: int
     end: int
     is_committed: bool
-    def __init__(self, run: _Optional[str] = ..., lease: _Optional[int] = ..., generation: _Optional[int] = ..., worker: _Optional[str] = ..., epoch: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ..., is_committed: _Optional[bool] = ...) -> None: ...
+    is_returned: bool
+    def __init__(self, run: _Optional[str] = ..., lease: _Optional[int] = ..., generation: _Optional[int] = ..., worker: _Optional[str] = ..., epoch: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ..., is_committed: _Optional[bool] = ..., is_returned: _Optional[bool] = ...) -> None: ...
 
 class CommitSamples(_message.Message):
     __slots__ = ("run", "generation", "lease")
@@ -781,18 +783,20 @@ class AcknowledgeAlert(_message.Message):
     def __init__(self, run: _Optional[str] = ..., alert: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class AlertMark(_message.Message):
-    __slots__ = ("run", "alert", "by", "note", "at_ms")
+    __slots__ = ("run", "alert", "by", "note", "at_ms", "is_forgotten")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ALERT_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
+    IS_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     run: str
     alert: str
     by: str
     note: str
     at_ms: int
-    def __init__(self, run: _Optional[str] = ..., alert: _Optional[str] = ..., by: _Optional[str] = ..., note: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
+    is_forgotten: bool
+    def __init__(self, run: _Optional[str] = ..., alert: _Optional[str] = ..., by: _Optional[str] = ..., note: _Optional[str] = ..., at_ms: _Optional[int] = ..., is_forgotten: _Optional[bool] = ...) -> None: ...
 
 class ForgetAlert(_message.Message):
     __slots__ = ("run", "alert")
@@ -827,7 +831,7 @@ class CloseSession(_message.Message):
     def __init__(self) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("session", "client", "nonce", "used_ms", "first_open", "answers")
+    __slots__ = ("session", "client", "nonce", "used_ms", "first_open", "answers", "by")
     class AnswersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -841,13 +845,15 @@ class Session(_message.Message):
     USED_MS_FIELD_NUMBER: _ClassVar[int]
     FIRST_OPEN_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
     session: int
     client: str
     nonce: str
     used_ms: int
     first_open: int
     answers: _containers.ScalarMap[int, bytes]
-    def __init__(self, session: _Optional[int] = ..., client: _Optional[str] = ..., nonce: _Optional[str] = ..., used_ms: _Optional[int] = ..., first_open: _Optional[int] = ..., answers: _Optional[_Mapping[int, bytes]] = ...) -> None: ...
+    by: str
+    def __init__(self, session: _Optional[int] = ..., client: _Optional[str] = ..., nonce: _Optional[str] = ..., used_ms: _Optional[int] = ..., first_open: _Optional[int] = ..., answers: _Optional[_Mapping[int, bytes]] = ..., by: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("run", "after")
@@ -988,20 +994,22 @@ class Outcome(_message.Message):
     def __init__(self, index: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., server: _Optional[_Union[ServerPlace, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., action: _Optional[_Union[Action, _Mapping]] = ..., alert: _Optional[_Union[AlertMark, _Mapping]] = ..., node: _Optional[_Union[NodeAddress, _Mapping]] = ..., samples: _Optional[_Union[SampleLease, _Mapping]] = ..., session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("applied", "now_ms", "sessions", "nodes", "runs", "actions")
+    __slots__ = ("applied", "now_ms", "sessions", "nodes", "runs", "actions", "forgotten_generation")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_GENERATION_FIELD_NUMBER: _ClassVar[int]
     applied: int
     now_ms: int
     sessions: _containers.RepeatedCompositeFieldContainer[Session]
     nodes: _containers.RepeatedCompositeFieldContainer[NodeAddress]
     runs: _containers.RepeatedCompositeFieldContainer[RunState]
     actions: _containers.RepeatedCompositeFieldContainer[Action]
-    def __init__(self, applied: _Optional[int] = ..., now_ms: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunState, _Mapping]]] = ..., actions: _Optional[_Iterable[_Union[Action, _Mapping]]] = ...) -> None: ...
+    forgotten_generation: int
+    def __init__(self, applied: _Optional[int] = ..., now_ms: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunState, _Mapping]]] = ..., actions: _Optional[_Iterable[_Union[Action, _Mapping]]] = ..., forgotten_generation: _Optional[int] = ...) -> None: ...
 
 class RunState(_message.Message):
     __slots__ = ("run", "generations", "workers", "servers", "checkpoints", "samples", "leases", "alerts")

@@ -1,0 +1,140 @@
+"""Which checkpoints exist? Those whose every shard is durable; nobody resumes from any other.
+
+A checkpoint is begun and completed in one generation. Revoking that abandons
+it, so that shards of two lineages never meet in one checkpoint.
+"""
+
+import re
+from bisect import bisect_left
+
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.state import find, refuse
+from paceline.coordinator.state.model import RunRecord
+from paceline.coordinator.state.turn import Turn
+
+MOST_SHARDS = 4_096
+MOST_CHECKPOINTS = 10_000  # of a run
+MOST_ABANDONED = 16  # of a run
+_SHA256 = re.compile("[0-9a-fA-F]{64}")
+
+
+def begin(turn: Turn, said: pb.BeginCheckpoint) -> pb.Checkpoint | pb.Refusal:
+    record = find.current(turn.state, said.run, said.generation)
+    if isinstance(record, pb.Refusal):
+        return record
+    refusal = _why_not_begin(record, said)
+    if refusal is not None:
+        return refusal
+    found = pb.Checkpoint(
+        run=said.run,
+        step=said.step,
+        generation=said.generation,
+        phase=pb.CHECKPOINT_OPEN,
+        shards_expected=said.shards,
+        facts=said.facts,
+        begun_ms=turn.now_ms,
+    )
+    record.pending.pop(said.step, None)  # an abandoned one
+    record.pending[said.step] = found
+    turn.changed(found)
+    return found
+
+
+def shard_durable(turn: Turn, said: pb.ShardDurable) -> pb.Checkpoint | pb.Refusal:
+    record = find.current(turn.state, said.run, said.generation)
+    if isinstance(record, pb.Refusal):
+        return record
+    found = record.pending.get(said.step) or record.committed.get(said.step)
+    if found is None or found.generation != said.generation:
+        return refuse.not_found(
+            f"run {said.run!r} has no checkpoint of step {said.step} in generation {said.generation}",
+            "begin it before its shards are reported",
+        )
+    shard = pb.Shard(
+        shard=said.shard.shard, uri=said.shard.uri, bytes=said.shard.bytes, sha256=said.shard.sha256.lower()
+    )
+    refusal = _why_not_shard(found, shard)
+    if refusal is not None:
+        return refusal
+    place = bisect_left(found.shards, shard.shard, key=lambda other: other.shard)
+    if place < len(found.shards) and found.shards[place].shard == shard.shard:
+        return _again(found, found.shards[place], shard)
+    found.shards.insert(place, shard)
+    if len(found.shards) == found.shards_expected:
+        found.phase = pb.CHECKPOINT_COMMITTED
+        found.committed_ms = turn.now_ms
+        record.committed[said.step] = record.pending.pop(said.step)
+    turn.changed(found)
+    return found
+
+
+def drop(turn: Turn, said: pb.DropCheckpoint) -> pb.Checkpoint | pb.Refusal:
+    record = find.any_run(turn.state, said.run)
+    if isinstance(record, pb.Refusal):
+        return record
+    if said.step not in record.committed:
+        return refuse.not_found(
+            f"run {said.run!r} has no committed checkpoint of step {said.step}", "list its checkpoints"
+        )
+    if not record.has_ended and said.step == max(record.committed):
+        return refuse.not_now(
+            f"step {said.step} is the newest checkpoint of run {said.run!r}, which has not ended",
+            "drop an older one: a run must be able to resume",
+        )
+    found = record.committed.pop(said.step)
+    found.phase = pb.CHECKPOINT_DROPPED
+    turn.changed(found)
+    return found
+
+
+def abandon_open(turn: Turn, record: RunRecord) -> None:
+    """The generation is over: what it had not completed never will be."""
+    for found in record.pending.values():
+        if found.phase == pb.CHECKPOINT_OPEN:
+            found.phase = pb.CHECKPOINT_ABANDONED
+            turn.changed(found)
+    for step in list(record.pending)[:-MOST_ABANDONED]:
+        del record.pending[step]
+
+
+def _why_not_begin(record: RunRecord, said: pb.BeginCheckpoint) -> pb.Refusal | None:
+    if not 1 <= said.shards <= MOST_SHARDS:
+        return refuse.invalid(
+            f"a checkpoint of {said.shards} shards was begun",
+            f"say how many shards it has, 1 to {MOST_SHARDS}",
+        )
+    pending = record.pending.get(said.step)
+    is_open = pending is not None and pending.phase == pb.CHECKPOINT_OPEN
+    if is_open or said.step in record.committed:
+        phase = "open" if is_open else "committed"
+        return refuse.exists(
+            f"run {said.run!r} already has a checkpoint of step {said.step} ({phase})",
+            "report its shards" if is_open else "checkpoint a later step",
+        )
+    if len(record.committed) + len(record.pending) >= MOST_CHECKPOINTS:
+        return refuse.not_now(f"run {said.run!r} has {MOST_CHECKPOINTS} checkpoints", "drop older ones")
+    return None
+
+
+def _why_not_shard(found: pb.Checkpoint, shard: pb.Shard) -> pb.Refusal | None:
+    if shard.shard >= found.shards_expected:
+        return refuse.invalid(
+            f"shard {shard.shard} was reported of a checkpoint of {found.shards_expected} shards",
+            f"count shards from 0 to {found.shards_expected - 1}",
+        )
+    if not shard.uri:
+        return refuse.invalid(f"shard {shard.shard} was reported without saying where it is", "send its uri")
+    if not _SHA256.fullmatch(shard.sha256):
+        return refuse.invalid(
+            f"{shard.sha256!r} is not a SHA-256", "send the shard's digest as 64 hexadecimal digits"
+        )
+    return None
+
+
+def _again(found: pb.Checkpoint, known: pb.Shard, shard: pb.Shard) -> pb.Checkpoint | pb.Refusal:
+    if known == shard:
+        return found
+    return refuse.exists(
+        f"shard {shard.shard} of step {found.step} is already durable as {known.uri} ({known.sha256[:12]})",
+        "a durable shard stays as it is; checkpoint a later step",
+    )

@@ -1,0 +1,73 @@
+"""What is remembered? Plain dictionaries of the records that cluster.proto describes.
+
+Living and ended things are kept apart, so that finding the living is one
+look-up and forgetting the oldest ended ones is cheap. The order of every
+dictionary is part of the state: it says what is forgotten first.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from paceline.coordinator.proto import cluster_pb2 as pb
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+ENDED = frozenset({pb.RUN_FINISHED, pb.RUN_FAILED, pb.RUN_STOPPED})
+
+
+@dataclass(slots=True)
+class SessionRecord:
+    session: int
+    client: str
+    nonce: str
+    by: str  # who opened it
+    used_ms: int
+    first_open: int = 0  # answers below it are forgotten
+    answers: dict[int, bytes] = field(default_factory=dict)
+    answer_bytes: int = 0
+
+
+@dataclass(slots=True)
+class RunRecord:
+    run: pb.Run
+    generations: dict[int, pb.Generation] = field(default_factory=dict)
+    workers: dict[str, pb.Worker] = field(default_factory=dict)  # the living ones, by name
+    ended_workers: dict[int, pb.Worker] = field(default_factory=dict)  # by incarnation, oldest end first
+    servers: dict[int, pb.ServerPlace] = field(default_factory=dict)
+    committed: dict[int, pb.Checkpoint] = field(default_factory=dict)  # by step
+    pending: dict[int, pb.Checkpoint] = field(default_factory=dict)  # open and abandoned ones, by step
+    samples: pb.SampleCursor = field(default_factory=pb.SampleCursor)
+    leases: dict[int, pb.SampleLease] = field(default_factory=dict)  # open ones
+    consumed: dict[int, pb.SampleLease] = field(default_factory=dict)  # committed ones, the newest few
+    alerts: dict[str, pb.AlertMark] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> pb.Generation | None:
+        return self.generations.get(self.run.generation)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.run.phase in ENDED
+
+
+@dataclass(slots=True)
+class ClusterRecords:
+    applied: int = 0
+    now_ms: int = 0  # of the newest command; the only clock there is
+    sessions: OrderedDict[int, SessionRecord] = field(default_factory=OrderedDict)  # longest unused first
+    nonces: dict[tuple[str, str], int] = field(default_factory=dict)  # (by, nonce) of each session
+    answer_bytes: int = 0  # of all sessions
+    nodes: dict[int, pb.NodeAddress] = field(default_factory=dict)
+    runs: dict[str, RunRecord] = field(default_factory=dict)  # those that have not ended
+    ended_runs: dict[str, RunRecord] = field(default_factory=dict)  # oldest end first
+    actions: dict[int, pb.Action] = field(default_factory=dict)  # oldest first
+    forgotten_generation: int = 0  # the highest of any run that is no longer kept
+
+
+def keep_newest(records: dict[Key, Value], most: int) -> list[Value]:
+    """Forgets the oldest beyond `most`, and says which."""
+    forgotten = []
+    while len(records) > most:
+        forgotten.append(records.pop(next(iter(records))))
+    return forgotten

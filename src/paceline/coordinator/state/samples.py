@@ -1,0 +1,123 @@
+"""Who trains on which samples? In each epoch every sample is committed exactly once.
+
+A sample is never leased, open in one lease, returned, or committed. A lease is
+open only while its generation is: revoking that returns all of them, and only
+then can a sample be leased again. So a worker that was cut off cannot consume
+what somebody else was given.
+"""
+
+from collections.abc import Iterable
+
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.state import find, refuse
+from paceline.coordinator.state.model import RunRecord, keep_newest
+from paceline.coordinator.state.turn import Turn
+
+MOST_OPEN = 10_000
+MOST_CONSUMED = 1_000  # committed leases that are remembered, to give the same answer again
+
+
+def lease(turn: Turn, said: pb.LeaseSamples) -> pb.SampleLease | pb.Refusal:
+    record = find.current(turn.state, said.run, said.generation)
+    if isinstance(record, pb.Refusal):
+        return record
+    refusal = _why_not(record, said)
+    if refusal is not None:
+        return refusal
+    cursor = record.samples
+    if cursor.committed == record.run.samples:
+        _begin_next_epoch(cursor)
+    first, end = _take(cursor, said.count, record.run.samples)
+    found = pb.SampleLease(
+        run=said.run,
+        generation=said.generation,
+        worker=said.worker,
+        epoch=cursor.epoch,
+        first=first,
+        end=end,
+    )
+    if first < end:
+        found.lease = turn.index
+        record.leases[turn.index] = found
+        turn.changed(found)
+    return found
+
+
+def commit(turn: Turn, said: pb.CommitSamples) -> pb.SampleLease | pb.Refusal:
+    record = find.current(turn.state, said.run, said.generation)
+    if isinstance(record, pb.Refusal):
+        return record
+    found = record.leases.pop(said.lease, None)
+    if found is None:
+        return record.consumed.get(said.lease) or refuse.not_found(
+            f"run {said.run!r} has no lease {said.lease} that is open or was committed lately",
+            "commit a lease by the number it was given, in its own generation",
+        )
+    found.is_committed = True
+    record.consumed[said.lease] = found
+    keep_newest(record.consumed, MOST_CONSUMED)
+    record.samples.committed += found.end - found.first
+    turn.changed(found)
+    return found
+
+
+def return_all(turn: Turn, record: RunRecord) -> None:
+    """The generation is over: its leases, by number, are of no more use to anybody."""
+    ranges = [(part.first, part.end) for part in record.samples.returned]
+    ranges += [(found.first, found.end) for found in record.leases.values()]
+    del record.samples.returned[:]
+    record.samples.returned.extend(pb.SampleRange(first=first, end=end) for first, end in merged(ranges))
+    for found in record.leases.values():
+        found.is_returned = True
+        turn.changed(found)
+    record.leases.clear()
+    record.consumed.clear()
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if found and found[-1][1] == first:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((first, end))
+    return found
+
+
+def _why_not(record: RunRecord, said: pb.LeaseSamples) -> pb.Refusal | None:
+    if record.run.samples == 0:
+        return refuse.invalid(
+            f"run {said.run!r} leases no samples", "create it with the number of samples in an epoch"
+        )
+    if said.count == 0:
+        return refuse.invalid("a lease of 0 samples was asked for", "ask for 1 or more")
+    worker = record.workers.get(said.worker)
+    if worker is None or worker.phase != pb.WORKER_ACTIVE:
+        return refuse.fenced(
+            f"worker {said.worker!r} is not in generation {said.generation} of run {said.run!r}",
+            "only its members lease samples",
+        )
+    if len(record.leases) >= MOST_OPEN:
+        return refuse.not_now(
+            f"run {said.run!r} has {MOST_OPEN} open leases", "commit some, or ask for more at once"
+        )
+    return None
+
+
+def _begin_next_epoch(cursor: pb.SampleCursor) -> None:
+    cursor.epoch += 1
+    cursor.next = 0
+    cursor.committed = 0
+
+
+def _take(cursor: pb.SampleCursor, count: int, samples: int) -> tuple[int, int]:
+    if not cursor.returned:
+        first, cursor.next = cursor.next, min(cursor.next + count, samples)
+        return first, cursor.next
+    lowest = cursor.returned[0]
+    first, end = lowest.first, min(lowest.first + count, lowest.end)
+    if end == lowest.end:
+        del cursor.returned[0]
+    else:
+        lowest.first = end
+    return first, end

@@ -1,0 +1,124 @@
+"""Was this command applied before? Then its first answer is given again, and nothing is done twice.
+
+A client numbers its commands in a session and says which answers it has got
+(`first_open`). Opening is made safe by a nonce: opened twice, it is one session.
+Everything is bounded, and whoever was silent longest is dropped first.
+"""
+
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.state import refuse
+from paceline.coordinator.state.model import ClusterRecords, SessionRecord
+from paceline.coordinator.state.turn import Turn
+
+LONGEST_SILENCE_MS = 3_600_000
+MOST_SESSIONS = 10_000
+MOST_ANSWERS = 1_000  # in one session
+MOST_ANSWER_BYTES = 8 << 20  # in one session
+MOST_BYTES = 64 << 20  # in all sessions
+
+
+def open_session(turn: Turn, said: pb.OpenSession) -> pb.Session | pb.Refusal:
+    if not said.nonce:
+        return refuse.invalid(
+            "a session was opened without a nonce", "send a random one, the same on every attempt"
+        )
+    state = turn.state
+    known = state.nonces.get((turn.by, said.nonce))
+    if known is not None:
+        _use(state, state.sessions[known])
+        return _told(state.sessions[known])
+    session = SessionRecord(turn.index, said.client, said.nonce, turn.by, turn.now_ms)
+    state.sessions[turn.index] = session
+    state.nonces[turn.by, said.nonce] = turn.index
+    while len(state.sessions) > MOST_SESSIONS:
+        _drop(state, next(iter(state.sessions)))
+    return _told(session)
+
+
+def close_session(turn: Turn, _: pb.CloseSession) -> pb.Session | pb.Refusal:
+    session = turn.state.sessions.get(turn.session)
+    if session is None:
+        return refuse.invalid("a session was closed without saying which", "send its number with the command")
+    _drop(turn.state, session.session)
+    return _told(session)
+
+
+def drop_silent(state: ClusterRecords) -> None:
+    while state.sessions:
+        oldest = next(iter(state.sessions.values()))
+        if state.now_ms - oldest.used_ms <= LONGEST_SILENCE_MS:
+            return
+        _drop(state, oldest.session)
+
+
+def earlier_answer(state: ClusterRecords, command: pb.Command) -> pb.Outcome | pb.Refusal | None:
+    """What this command must be answered without applying it; None: it is new."""
+    number, sequence = command.session, command.sequence
+    session = state.sessions.get(number)
+    if session is None or session.by != command.by:
+        return refuse.no_session(f"session {number} is unknown, expired, closed, or somebody else's")
+    _use(state, session)
+    # No command acknowledges its own answer, so a wrong number cannot make it be applied twice.
+    _forget_below(state, session, min(command.first_open, sequence))
+    if sequence in session.answers:
+        return pb.Outcome.FromString(session.answers[sequence])
+    if sequence < session.first_open:
+        return refuse.invalid(
+            f"command {sequence} of session {number} was answered, and its answer was acknowledged",
+            f"number new commands from {session.first_open} on",
+        )
+    if len(session.answers) >= MOST_ANSWERS or session.answer_bytes >= MOST_ANSWER_BYTES:
+        return refuse.not_now(
+            f"session {number} holds {len(session.answers)} answers that were not acknowledged",
+            "send the lowest command number without an answer as first_open",
+        )
+    return None
+
+
+def remember(state: ClusterRecords, command: pb.Command, outcome: pb.Outcome) -> None:
+    session = state.sessions.get(command.session)
+    if session is None:  # it was just closed
+        return
+    answer = outcome.SerializeToString(deterministic=True)
+    session.answers[command.sequence] = answer
+    session.answer_bytes += len(answer)
+    state.answer_bytes += len(answer)
+    while state.answer_bytes > MOST_BYTES and len(state.sessions) > 1:
+        _drop(state, next(iter(state.sessions)))
+
+
+def _use(state: ClusterRecords, session: SessionRecord) -> None:
+    session.used_ms = state.now_ms
+    state.sessions.move_to_end(session.session)
+
+
+def _forget_below(state: ClusterRecords, session: SessionRecord, first_open: int) -> None:
+    if first_open <= session.first_open:
+        return
+    answers = session.answers
+    if first_open - session.first_open <= len(answers):
+        known = [sequence for sequence in range(session.first_open, first_open) if sequence in answers]
+    else:
+        known = [sequence for sequence in answers if sequence < first_open]
+    freed = sum(len(answers.pop(sequence)) for sequence in known)
+    session.first_open = first_open
+    session.answer_bytes -= freed
+    state.answer_bytes -= freed
+
+
+def _drop(state: ClusterRecords, number: int) -> None:
+    session = state.sessions.pop(number)
+    state.answer_bytes -= session.answer_bytes
+    del state.nonces[session.by, session.nonce]
+
+
+def _told(session: SessionRecord) -> pb.Session:
+    """Without the answers: they may be many."""
+    return pb.Session(
+        session=session.session,
+        client=session.client,
+        nonce=session.nonce,
+        used_ms=session.used_ms,
+        first_open=session.first_open,
+        by=session.by,
+    )

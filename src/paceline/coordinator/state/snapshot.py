@@ -1,0 +1,86 @@
+"""How is the whole state written down, and read again? The same state always gives the same bytes."""
+
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.state.model import ClusterRecords, RunRecord, SessionRecord
+
+
+def pack(state: ClusterRecords) -> bytes:
+    written = pb.State(
+        applied=state.applied,
+        now_ms=state.now_ms,
+        forgotten_generation=state.forgotten_generation,
+        nodes=state.nodes.values(),
+        actions=state.actions.values(),
+    )
+    for session in state.sessions.values():
+        _pack_session(session, written.sessions.add())
+    for record in (*state.runs.values(), *state.ended_runs.values()):
+        _pack_run(record, written.runs.add())
+    return written.SerializeToString(deterministic=True)
+
+
+def unpack(data: bytes, state: ClusterRecords) -> None:
+    """Into a fresh state."""
+    written = pb.State.FromString(data)
+    state.applied, state.now_ms = written.applied, written.now_ms
+    state.forgotten_generation = written.forgotten_generation
+    state.nodes = {node.node: node for node in written.nodes}
+    state.actions = {action.action: action for action in written.actions}
+    for told in written.sessions:
+        session = _unpack_session(told)
+        state.sessions[session.session] = session
+        state.nonces[session.by, session.nonce] = session.session
+        state.answer_bytes += session.answer_bytes
+    for part in written.runs:
+        record = _unpack_run(part)
+        (state.ended_runs if record.has_ended else state.runs)[record.run.run] = record
+
+
+def _pack_session(session: SessionRecord, into: pb.Session) -> None:
+    into.session, into.client, into.nonce, into.by = (
+        session.session,
+        session.client,
+        session.nonce,
+        session.by,
+    )
+    into.used_ms, into.first_open = session.used_ms, session.first_open
+    into.answers.update(session.answers)
+
+
+def _unpack_session(told: pb.Session) -> SessionRecord:
+    session = SessionRecord(told.session, told.client, told.nonce, told.by, told.used_ms, told.first_open)
+    session.answers = dict(told.answers)
+    session.answer_bytes = sum(len(answer) for answer in session.answers.values())
+    return session
+
+
+def _pack_run(record: RunRecord, into: pb.RunState) -> None:
+    into.run.CopyFrom(record.run)
+    into.generations.extend(record.generations.values())
+    into.workers.extend(record.workers.values())
+    into.workers.extend(record.ended_workers.values())
+    into.servers.extend(record.servers.values())
+    into.checkpoints.extend(record.committed.values())
+    into.checkpoints.extend(record.pending.values())
+    into.samples.CopyFrom(record.samples)
+    into.leases.extend(record.leases.values())
+    into.leases.extend(record.consumed.values())
+    into.alerts.extend(record.alerts.values())
+
+
+def _unpack_run(part: pb.RunState) -> RunRecord:
+    record = RunRecord(part.run, samples=part.samples)
+    record.generations = {found.number: found for found in part.generations}
+    record.servers = {found.shard: found for found in part.servers}
+    record.alerts = {mark.alert: mark for mark in part.alerts}
+    for worker in part.workers:
+        if worker.phase in (pb.WORKER_JOINED, pb.WORKER_ACTIVE):
+            record.workers[worker.worker] = worker
+        else:
+            record.ended_workers[worker.incarnation] = worker
+    for checkpoint in part.checkpoints:
+        is_committed = checkpoint.phase == pb.CHECKPOINT_COMMITTED
+        (record.committed if is_committed else record.pending)[checkpoint.step] = checkpoint
+    for lease in part.leases:
+        (record.consumed if lease.is_committed else record.leases)[lease.lease] = lease
+    return record

@@ -1,0 +1,82 @@
+"""What is the state, for those who ask? Copies, in an order that a person expects."""
+
+from collections.abc import Iterator
+
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.state import find
+from paceline.coordinator.state.model import ClusterRecords
+
+
+def run(state: ClusterRecords, name: str) -> pb.RunView | pb.Refusal:
+    record = find.any_run(state, name)
+    if isinstance(record, pb.Refusal):
+        return record
+    return pb.RunView(
+        run=record.run,
+        generation=record.newest,
+        workers=record.workers.values(),
+        servers=(record.servers[shard] for shard in sorted(record.servers)),
+        leases=record.leases.values(),
+        samples=record.samples,
+    )
+
+
+def runs(state: ClusterRecords, with_ended: bool) -> pb.RunList:
+    found = [record.run for record in state.runs.values()]
+    if with_ended:
+        found += [record.run for record in state.ended_runs.values()]
+    return pb.RunList(runs=found)
+
+
+def workers(state: ClusterRecords, run: str, with_ended: bool) -> pb.WorkerList | pb.Refusal:
+    record = find.any_run(state, run)
+    if isinstance(record, pb.Refusal):
+        return record
+    found = pb.WorkerList(workers=record.workers.values())
+    if with_ended:
+        found.workers.extend(record.ended_workers.values())
+    return found
+
+
+def checkpoints(state: ClusterRecords, run: str, with_open: bool) -> pb.CheckpointList | pb.Refusal:
+    """Committed ones by step; on request also those that never were, for people who wonder."""
+    record = find.any_run(state, run)
+    if isinstance(record, pb.Refusal):
+        return record
+    found = {**record.committed, **record.pending} if with_open else record.committed
+    return pb.CheckpointList(checkpoints=(found[step] for step in sorted(found)))
+
+
+def actions(state: ClusterRecords, run: str) -> pb.ActionList | pb.Refusal:
+    """Of one run, or of all for an empty name; oldest first."""
+    if run:
+        record = find.any_run(state, run)
+        if isinstance(record, pb.Refusal):
+            return record
+    return pb.ActionList(
+        actions=(action for action in state.actions.values() if not run or action.run == run)
+    )
+
+
+def alerts(state: ClusterRecords, run: str) -> pb.AlertList | pb.Refusal:
+    record = find.any_run(state, run)
+    if isinstance(record, pb.Refusal):
+        return record
+    return pb.AlertList(alerts=(record.alerts[key] for key in sorted(record.alerts)))
+
+
+def addresses(state: ClusterRecords) -> dict[int, str]:
+    return {number: node.address for number, node in sorted(state.nodes.items())}
+
+
+def living(state: ClusterRecords) -> Iterator[tuple[str, str, int]]:
+    """(run, worker, incarnation) of every worker that must give signs of life."""
+    for name, record in state.runs.items():
+        for worker in record.workers.values():
+            yield name, worker.worker, worker.incarnation
+
+
+def is_living(state: ClusterRecords, run: str, worker: str, incarnation: int) -> bool:
+    record = state.runs.get(run)
+    found = None if record is None else record.workers.get(worker)
+    return found is not None and found.incarnation == incarnation
