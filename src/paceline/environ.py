@@ -39,6 +39,11 @@ def colour_setting() -> str | None:
     return setting if setting in {"auto", "always", "never"} else None
 
 
+def token() -> str | None:
+    """`PACELINE_TOKEN`, a client's secret for the coordinator; None when it is not set or empty."""
+    return os.environ.get("PACELINE_TOKEN", "").strip() or None
+
+
 def cuda_visible_devices() -> tuple[str, ...] | None:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves visible; None when it is not set."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,0 +1,209 @@
+"""Who is calling, and may they? Asked for every call, before its body is read.
+
+The guard looks at a call once its headers are here. It hands every method to gRPC as one that
+reads its own requests, so that nothing of a body is read, parsed or kept for a caller who is
+refused. Refusals are statuses: what happened, a line break, what to do.
+"""
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Never, Protocol, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from paceline import clock
+from paceline.coordinator.shell.identity import Identity, Role, in_words, roles_for, short_name
+from paceline.coordinator.shell.limits import Buckets, Limits
+
+# Set while a method runs: who called it.
+caller: ContextVar[Identity] = ContextVar("caller")
+
+# Any: the messages differ from method to method. Quoted: only the type stubs know the parameters.
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+_Found: TypeAlias = "Handler | None"
+_Code = grpc.StatusCode
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A call that is answered with a status."""
+
+    code: grpc.StatusCode
+    what: str
+    hint: str
+
+    async def answer(self, context: Context) -> Never:
+        await context.abort(self.code, f"{self.what}\n{self.hint}")
+
+
+class Proof(Protocol):
+    """How callers prove who they are."""
+
+    def identify(self, context: Context) -> Identity | Refused: ...
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """In front of every method of a node."""
+
+    def __init__(
+        self,
+        proof: Proof,
+        limits: Limits | None = None,
+        *,
+        now_s: Callable[[], float] = clock.monotonic_s,
+    ) -> None:
+        limits = limits or Limits()
+        self._proof, self._now_s = proof, now_s
+        self._per_caller = Buckets(limits.per_caller)
+        self._overall = Buckets(limits.overall)
+        self._failures = Buckets(limits.failures)
+        self._guarded: dict[str, tuple[Handler, Handler]] = {}  # by method: as it was, as it is guarded
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Found]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Found:
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not roles_for(method):
+            return self._unknown(method)
+        kept = self._guarded.get(method)
+        if kept is None or kept[0] is not handler:
+            kept = self._guarded[method] = (handler, _Guarded(self, method, handler).handler())
+        return kept[1]
+
+    def check(self, method: str, context: Context) -> Identity | Refused:
+        """Who is calling; or why this call is refused."""
+        host = context.peer().rpartition(":")[0]
+        identity = self._proof.identify(context)
+        if isinstance(identity, Refused):
+            return self._failed(host, identity)
+        # Nodes are not limited: a cluster that is busy must still be able to agree.
+        if identity.role is not Role.NODE:
+            now_s = self._now_s()
+            wait_s = self._per_caller.wait_s((host, identity), now_s) or self._overall.wait_s("", now_s)
+            if wait_s:
+                return self._too_many(wait_s)
+        roles = roles_for(method)
+        return identity if identity.role in roles else _not_allowed(identity, method, roles)
+
+    def _too_many(self, wait_s: float) -> Refused:
+        return Refused(
+            _Code.RESOURCE_EXHAUSTED,
+            f"too many requests: one caller may send {self._per_caller.rate.per_s:g} in a second, "
+            f"all together {self._overall.rate.per_s:g}",
+            f"wait {max(wait_s, 0.001):.3f} s and send it again",
+        )
+
+    def _failed(self, host: str, refused: Refused) -> Refused:
+        # A good token is not locked out by bad ones from the same host: any user there could do that.
+        wait_s = self._failures.wait_s(host, self._now_s())
+        if not wait_s:
+            return refused
+        return Refused(
+            _Code.RESOURCE_EXHAUSTED,
+            "too many calls from this host without a valid token or certificate",
+            f"give this client a valid one, and wait {max(wait_s, 0.001):.3f} s",
+        )
+
+    def _unknown(self, method: str) -> Handler:
+        """For a method that is not here, or that nobody decided about."""
+
+        async def refuse(_: object, context: Context) -> None:
+            found = self.check(method, context)
+            # Strangers are told that they are strangers, whatever they ask for.
+            if isinstance(found, Refused) and found.code is not _Code.PERMISSION_DENIED:
+                await found.answer(context)
+            missing = Refused(
+                _Code.UNIMPLEMENTED,
+                f"this node has no method {method[:100]!r}",
+                "run the same version of paceline on both sides",
+            )
+            await missing.answer(context)
+
+        return grpc.stream_unary_rpc_method_handler(refuse)
+
+
+class _Guarded:
+    """One method behind the guard."""
+
+    def __init__(self, guard: Guard, method: str, handler: Handler) -> None:
+        self._guard, self._method, self._inner = guard, method, handler
+        # Any: the messages differ from method to method.
+        behaviour: Any = (
+            handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        )
+        self._is_generator = inspect.isasyncgenfunction(behaviour)
+        assert self._is_generator or inspect.iscoroutinefunction(behaviour), f"{method} must be async"
+        self._behaviour = behaviour
+        self._takes_one = not handler.request_streaming
+
+    def handler(self) -> Handler:
+        reads, writes = self._read, self._inner.response_serializer
+        if self._inner.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._many_answers, reads, writes)
+        return grpc.stream_unary_rpc_method_handler(self._one_answer, reads, writes)
+
+    async def _one_answer(self, requests: AsyncIterator[Any], context: Context) -> Any:
+        try:
+            return await self._behaviour(await self._admit(requests, context), context)
+        except _UnreadableError:
+            await self._unreadable().answer(context)
+
+    async def _many_answers(self, requests: AsyncIterator[Any], context: Context) -> None:
+        try:
+            request = await self._admit(requests, context)
+            if not self._is_generator:
+                await self._behaviour(request, context)
+                return
+            async with aclosing(self._behaviour(request, context)) as answers:
+                async for answer in answers:
+                    await context.write(answer)
+        except _UnreadableError:
+            await self._unreadable().answer(context)
+
+    async def _admit(self, requests: AsyncIterator[Any], context: Context) -> Any:
+        """What the method is to be called with, once it is known who calls."""
+        found = self._guard.check(self._method, context)
+        if isinstance(found, Refused):
+            await found.answer(context)
+        caller.set(found)
+        if not self._takes_one:
+            return requests
+        request = await context.read()
+        if request is grpc.aio.EOF:
+            raise _UnreadableError
+        return request
+
+    def _read(self, data: bytes) -> Any:
+        deserializer = self._inner.request_deserializer
+        try:
+            return data if deserializer is None else deserializer(data)
+        except DecodeError as error:
+            raise _UnreadableError from error
+
+    def _unreadable(self) -> Refused:
+        return Refused(
+            _Code.INVALID_ARGUMENT,
+            f"the request to {short_name(self._method)} is no message that this node can read",
+            "send the message that cluster.proto names for this method",
+        )
+
+
+class _UnreadableError(Exception):
+    """The bytes of a request are no message."""
+
+
+def _not_allowed(identity: Identity, method: str, roles: frozenset[Role]) -> Refused:
+    needed = in_words(roles)
+    return Refused(
+        _Code.PERMISSION_DENIED,
+        f"{identity.name!r} has the role {identity.role.value}, but {short_name(method)} is for {needed}",
+        f"use a token or certificate of the role {needed}",
+    )
