@@ -9,4 +9,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "plan": ("paceline.cli.plan", "plan", "Say what train would do, and start nothing."),
     "simulate": ("paceline.cli.simulate", "simulate", "Predict every mode on equal work, and start nothing."),
     "advise": ("paceline.cli.advise", "advise", "Rank the modes for a recorded run, and say why."),
+    "coordinator": (
+        "paceline.cli.coordinator",
+        "coordinator",
+        "Run and look after the replicated coordinator.",
+    ),
 }

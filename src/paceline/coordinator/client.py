@@ -1,0 +1,208 @@
+"""How does one talk to a cluster of coordinators, whoever leads it? Ask, be sent on, ask again; apply once.
+
+Writes carry a session and a number, so that a request whose answer was lost can
+be sent again to another leader without being done twice. A caller sees a
+refusal (RefusedError) or gives up after `patience_s` (UnreachableError).
+"""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from paceline.clock import monotonic_s
+from paceline.coordinator import methods
+from paceline.coordinator.methods import WRITES, Read, Write, path
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.errors import ExitCode, PacelineError
+
+Dial = Callable[[str], grpc.aio.Channel]
+Metadata = tuple[tuple[str, str], ...]
+Reply = TypeVar("Reply", bound=Message)
+
+ASK_AGAIN_S = 0.05
+ATTEMPT_S = 2.0  # for one node to answer
+FAILED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
+
+class RefusedError(PacelineError):
+    """The cluster agreed that this cannot be."""
+
+    def __init__(self, what: str, hint: str, why: str) -> None:
+        super().__init__(what, hint)
+        self.why = why  # a name of the proto's Why, or of a gRPC status
+
+
+class UnreachableError(PacelineError):
+    exit_code = ExitCode.UNREACHABLE
+
+
+class Client:
+    """One connection to each node, one session. For many calls at once, from one event loop."""
+
+    def __init__(
+        self, addresses: Sequence[str], dial: Dial, *, metadata: Metadata = (), patience_s: float = 10.0
+    ) -> None:
+        assert addresses, "a client needs the address of at least one node"
+        self._addresses, self._dial = list(addresses), dial
+        self._metadata, self._patience_s = metadata, patience_s
+        self._stack = AsyncExitStack()
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._leader = self._addresses[0]
+        self._session: pb.Session | None = None
+        self._opening = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._open: set[int] = set()  # numbers whose answers we wait for
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    async def write(self, name: str, request: Message, reply: type[Reply]) -> Reply:
+        """`await client.write("Runs.Create", pb.CreateRun(…), pb.Run)`: done once, even if sent twice."""
+        write = _WRITES[name]
+        assert write.reply is reply, f"{name} answers with {write.reply.__name__}"
+        while True:
+            session = await self._session_open()
+            number = next(self._numbers)
+            self._open.add(number)
+            numbers = (
+                (methods.SESSION, str(session.session)),
+                (methods.SEQUENCE, str(number)),
+                (methods.FIRST_OPEN, str(min(self._open))),
+            )
+            try:
+                return await self._ask(path(write.service, write.name), request, reply, numbers)
+            except RefusedError as error:
+                if error.why != pb.Why.Name(pb.NO_SESSION):
+                    raise
+                # Refused before it was looked at: a new session cannot do it twice.
+                if self._session is session:
+                    self._session = None
+            finally:
+                self._open.discard(number)
+
+    async def read(self, name: str, request: Message, reply: type[Reply]) -> Reply:
+        read = _READS[name]
+        assert read.reply is reply, f"{name} answers with {read.reply.__name__}"
+        return await self._ask(path(read.service, read.name), request, reply, ())
+
+    async def manage(self, name: str, request: Message) -> pb.NodeStatus:
+        """Ask the leader for a change of the cluster itself: Add, Remove, StepDown."""
+        return await self._ask(path("Nodes", name), request, pb.NodeStatus, (), attempt_s=self._patience_s)
+
+    async def of_node(self, address: str, name: str, request: Message) -> pb.NodeStatus:
+        """Ask one node, whoever leads: Status, Snapshot."""
+        return await self._call(address, path("Nodes", name), request, pb.NodeStatus, (), self._patience_s)
+
+    def watch(self, address: str, request: pb.WatchRequest) -> AsyncIterator[pb.Change]:
+        """Changes as one node applies them, until the stream breaks (grpc.aio.AioRpcError)."""
+        call = self._channel(address).unary_stream(
+            path("Watch", "Changes"), pb.WatchRequest.SerializeToString, pb.Change.FromString
+        )
+        return aiter(call(request, metadata=self._metadata))
+
+    def live(self, beats: AsyncIterator[pb.Beat]) -> AsyncIterator[pb.Order]:
+        """Signs of life to whoever led last; orders back, until the stream breaks (grpc.aio.AioRpcError)."""
+        call = self._channel(self._leader).stream_stream(
+            path("Members", "Live"), pb.Beat.SerializeToString, pb.Order.FromString
+        )
+        return aiter(call(beats, metadata=self._metadata))
+
+    async def find_leader(self) -> str:
+        """The address of the node that leads, as a majority confirms."""
+        await self.read("Runs.List", pb.ListRuns(), pb.RunList)
+        return self._leader
+
+    async def _session_open(self) -> pb.Session:
+        async with self._opening:
+            if self._session is None:
+                opening = pb.OpenSession(client="paceline", nonce=secrets.token_hex(16))
+                self._session = await self._ask(path("Sessions", "Open"), opening, pb.Session, ())
+            return self._session
+
+    async def _ask(
+        self,
+        method: str,
+        request: Message,
+        reply: type[Reply],
+        numbers: Metadata,
+        *,
+        attempt_s: float = ATTEMPT_S,
+    ) -> Reply:
+        """Of the leader, wherever it is by now."""
+        until_s = monotonic_s() + self._patience_s
+        others = itertools.cycle(self._addresses)
+        last = "nobody was asked"
+        while (left_s := until_s - monotonic_s()) > 0:
+            asked = self._leader
+            try:
+                return await self._call(asked, method, request, reply, numbers, min(attempt_s, left_s))
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in FAILED:
+                    raise _refused(error) from error
+                last = f"{asked}: {error.details()}".partition("\n")[0]
+                self._turn_away(asked, _fact(error, methods.LEADER), others)
+                if _fact(error, methods.LEADER) in ("", asked):
+                    await asyncio.sleep(min(ASK_AGAIN_S, left_s))
+        raise UnreachableError(
+            f"no leader answered within {self._patience_s:g} s (the last word was: {last})",
+            f"look at `paceline coordinator status --peers {','.join(self._addresses)}`",
+        )
+
+    def _turn_away(self, asked: str, leader: str, others: "itertools.cycle[str]") -> None:
+        if self._leader != asked:
+            return  # another call has found out meanwhile
+        if leader and leader != asked:
+            self._leader = leader
+        else:
+            self._leader = next(
+                address for address in others if address != asked or len(self._addresses) == 1
+            )
+
+    async def _call(
+        self,
+        address: str,
+        method: str,
+        request: Message,
+        reply: type[Reply],
+        numbers: Metadata,
+        timeout_s: float,
+    ) -> Reply:
+        call = self._channel(address).unary_unary(method, type(request).SerializeToString, reply.FromString)
+        found: Reply = await call(request, metadata=self._metadata + numbers, timeout=timeout_s)
+        return found
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if address not in self._channels:
+            self._channels[address] = self._dial(address)
+            self._stack.push_async_callback(self._channels[address].close)
+        return self._channels[address]
+
+
+_WRITES: dict[str, Write] = {f"{write.service}.{write.name}": write for write in WRITES}
+_READS: dict[str, Read] = {f"{read.service}.{read.name}": read for read in methods.READS}
+
+
+def _fact(error: grpc.aio.AioRpcError, key: str) -> str:
+    return next((str(value) for name, value in error.trailing_metadata() or () if name == key), "")
+
+
+def _refused(error: grpc.aio.AioRpcError) -> PacelineError:
+    what, _, hint = (error.details() or "").partition("\n")
+    why = _fact(error, methods.WHY) or error.code().name
+    return RefusedError(what or why, hint or "look at the node's own output", why)

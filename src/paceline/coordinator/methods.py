@@ -1,0 +1,74 @@
+"""Which methods does the coordinator have, and what does each take and give? For servers and clients.
+
+A write becomes the field `command` of a Command in the log, and its reply is
+the field `result` of the Outcome. A read is answered from the state, after
+agreement. What is not in here is a stream, or about one node alone.
+"""
+
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from paceline.coordinator.proto import cluster_pb2 as pb
+
+PACKAGE = "paceline.cluster.v1"
+
+# Metadata.
+SESSION, SEQUENCE, FIRST_OPEN = "paceline-session", "paceline-sequence", "paceline-open"
+WHY, LEADER = "paceline-why", "paceline-leader"
+NOT_LEADER = "NOT_LEADER"  # a `why` beside those of the proto
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    service: str
+    name: str
+    request: type[Message]
+    reply: type[Message]
+    command: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    service: str
+    name: str
+    request: type[Message]
+    reply: type[Message]
+
+
+def path(service: str, name: str) -> str:
+    return f"/{PACKAGE}.{service}/{name}"
+
+
+WRITES = (
+    Write("Sessions", "Open", pb.OpenSession, pb.Session, "open_session", "session"),
+    Write("Sessions", "Close", pb.CloseSession, pb.Session, "close_session", "session"),
+    Write("Runs", "Create", pb.CreateRun, pb.Run, "create_run", "run"),
+    Write("Runs", "End", pb.EndRun, pb.Run, "end_run", "run"),
+    Write("Runs", "Form", pb.FormGeneration, pb.Generation, "form_generation", "generation"),
+    Write("Runs", "Revoke", pb.RevokeGeneration, pb.Generation, "revoke_generation", "generation"),
+    Write("Runs", "Advance", pb.CommitStep, pb.Run, "commit_step", "run"),
+    Write("Runs", "Place", pb.PlaceServer, pb.ServerPlace, "place_server", "server"),
+    Write("Runs", "Promote", pb.PromoteBackup, pb.ServerPlace, "promote_backup", "server"),
+    Write("Runs", "Lease", pb.LeaseSamples, pb.SampleLease, "lease_samples", "samples"),
+    Write("Runs", "Consume", pb.CommitSamples, pb.SampleLease, "commit_samples", "samples"),
+    Write("Members", "Join", pb.JoinRun, pb.Worker, "join", "worker"),
+    Write("Members", "Leave", pb.LeaveRun, pb.Worker, "leave", "worker"),
+    Write("Checkpoints", "Begin", pb.BeginCheckpoint, pb.Checkpoint, "begin_checkpoint", "checkpoint"),
+    Write("Checkpoints", "Report", pb.ShardDurable, pb.Checkpoint, "shard_durable", "checkpoint"),
+    Write("Checkpoints", "Drop", pb.DropCheckpoint, pb.Checkpoint, "drop_checkpoint", "checkpoint"),
+    Write("Actions", "Request", pb.RequestAction, pb.Action, "request_action", "action"),
+    Write("Actions", "Report", pb.ReportAction, pb.Action, "report_action", "action"),
+    Write("Actions", "Acknowledge", pb.AcknowledgeAlert, pb.AlertMark, "acknowledge_alert", "alert"),
+    Write("Actions", "Forget", pb.ForgetAlert, pb.AlertMark, "forget_alert", "alert"),
+)
+
+READS = (
+    Read("Runs", "Get", pb.GetRun, pb.RunView),
+    Read("Runs", "List", pb.ListRuns, pb.RunList),
+    Read("Members", "List", pb.ListWorkers, pb.WorkerList),
+    Read("Checkpoints", "List", pb.ListCheckpoints, pb.CheckpointList),
+    Read("Actions", "List", pb.ListActions, pb.ActionList),
+    Read("Actions", "Alerts", pb.ListAlerts, pb.AlertList),
+)

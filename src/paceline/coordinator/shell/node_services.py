@@ -1,0 +1,149 @@
+"""What can be asked of one node about the cluster of coordinators itself? Its status, and who takes part."""
+
+import asyncio
+
+import grpc
+
+from paceline import __version__
+from paceline.clock import monotonic_s
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.raft.types import Membership, NodeId
+from paceline.coordinator.shell import replies
+from paceline.coordinator.shell.book import Book
+from paceline.coordinator.shell.guard import Context
+from paceline.coordinator.shell.leases import Leases
+from paceline.coordinator.shell.node import Node, NotLeaderError, TooBusyError
+from paceline.coordinator.shell.peers import Peers
+from paceline.coordinator.shell.services import service, unary
+
+CAUGHT_UP = 100  # a learner that lacks at most so many entries becomes a voter
+LOOK_AGAIN_S = 0.05
+
+
+class NodeServices:
+    def __init__(self, node: Node, peers: Peers, book: Book, leases: Leases, cluster: str) -> None:
+        self._node, self._peers, self._book, self._leases, self._cluster = node, peers, book, leases, cluster
+        self._since_s = monotonic_s()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        return service(
+            "Nodes",
+            {
+                "Status": unary(self._status, pb.StatusRequest, pb.NodeStatus),
+                "Add": unary(self._add, pb.AddNode, pb.NodeStatus),
+                "Remove": unary(self._remove, pb.RemoveNode, pb.NodeStatus),
+                "StepDown": unary(self._step_down, pb.StepDownRequest, pb.NodeStatus),
+                "Snapshot": unary(self._snapshot, pb.SnapshotRequest, pb.NodeStatus),
+            },
+        )
+
+    def status(self) -> pb.NodeStatus:
+        node, raft = self._node, self._node.raft
+        return pb.NodeStatus(
+            node=node.me,
+            cluster=self._cluster,
+            version=__version__,
+            role=raft.role.value,
+            leader=raft.leader or 0,
+            leader_address=self._book.leader_address(),
+            term=raft.term,
+            commit=raft.log.commit,
+            applied=node.applied,
+            last_index=raft.log.last_index,
+            snapshot_index=raft.log.snapshot.index,
+            peers=[self._peer(other) for other in sorted(raft.membership.everybody)],
+            sessions=len(node.state.sessions),
+            leases=len(self._leases),
+            up_ms=int((monotonic_s() - self._since_s) * 1000),
+        )
+
+    def _peer(self, other: NodeId) -> pb.PeerStatus:
+        raft = self._node.raft
+        found = pb.PeerStatus(
+            node=other, address=self._book.address(other), is_voter=other in raft.membership.voters
+        )
+        if other == self._node.me:
+            found.match, found.is_connected, found.sending = raft.log.stable, True, "self"
+        else:
+            found.is_connected = self._peers.is_connected(other)
+        progress = raft.progress().get(other)
+        if progress is not None:
+            found.match, found.sending = progress.match, progress.sending.value
+            found.lag = raft.log.last_index - progress.match
+        return found
+
+    async def _status(self, request: pb.StatusRequest, context: Context) -> pb.NodeStatus:
+        return self.status()
+
+    async def _add(self, request: pb.AddNode, context: Context) -> pb.NodeStatus:
+        """As a learner, then, when it has caught up, as a voter. Asking again goes on where it stood."""
+        if request.node < 1 or ":" not in request.address:
+            what = f"node {request.node} at {request.address!r} cannot be added"
+            await replies.bad(context, what, "give a number from 1 and an address such as 10.0.0.4:7400")
+        node, other = self._node, NodeId(request.node)
+        try:
+            address = pb.NodeAddress(node=other, address=request.address)
+            await node.propose(pb.Command(name_node=address))
+            if other not in node.raft.membership.everybody:
+                now = node.raft.membership
+                await self._change(Membership(now.voters, now.learners | {other}))
+            while other in node.raft.membership.learners:
+                progress = node.raft.progress().get(other)
+                if progress is not None and node.raft.log.last_index - progress.match <= CAUGHT_UP:
+                    now = node.raft.membership
+                    await self._change(Membership(now.voters | {other}, now.learners - {other}))
+                else:
+                    await asyncio.sleep(LOOK_AGAIN_S)
+                    await node.agree()  # do we still lead?
+        except NotLeaderError:
+            await replies.not_leader(context, self._book.leader_address())
+        except TooBusyError:
+            await replies.too_busy(context)
+        return self.status()
+
+    async def _remove(self, request: pb.RemoveNode, context: Context) -> pb.NodeStatus:
+        node, other = self._node, NodeId(request.node)
+        now = node.raft.membership
+        if other not in now.everybody:
+            what = f"node {other} does not take part; these do: {sorted(now.everybody)}"
+            await replies.bad(context, what, "look at `paceline coordinator status`")
+        if now.voters == {other}:
+            what = f"node {other} is the only voter, and nobody would be left"
+            await replies.bad(context, what, "stop the node instead")
+        try:
+            await self._change(Membership(now.voters - {other}, now.learners - {other}))
+            if node.raft.is_leader:
+                await node.propose(pb.Command(name_node=pb.NodeAddress(node=other)))
+        except NotLeaderError:
+            await replies.not_leader(context, self._book.leader_address())
+        except TooBusyError:
+            await replies.too_busy(context)
+        return self.status()
+
+    async def _change(self, membership: Membership) -> None:
+        """A new leader must commit an entry of its own before it may change who takes part (4.1)."""
+        await self._node.agree()
+        await self._node.change(membership)
+
+    async def _step_down(self, request: pb.StepDownRequest, context: Context) -> pb.NodeStatus:
+        raft = self._node.raft
+        others = {n: p.match for n, p in raft.progress().items() if n in raft.membership.voters}
+        if not raft.is_leader:
+            await replies.not_leader(context, self._book.leader_address())
+        if not others:
+            await replies.bad(context, "there is nobody to hand over to", "add another voter first")
+        to = NodeId(request.to) if request.to else max(others, key=lambda n: (others[n], -n))
+        if to not in others:
+            what = f"node {to} is no other voter; these are: {sorted(others)}"
+            await replies.bad(context, what, "name one of them, or none")
+        try:
+            await self._node.hand_over(to)
+        except NotLeaderError:
+            await replies.not_leader(context, self._book.leader_address())
+        while raft.leader in (None, self._node.me):  # the caller's deadline ends this
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return self.status()
+
+    async def _snapshot(self, request: pb.SnapshotRequest, context: Context) -> pb.NodeStatus:
+        await self._node.snapshot()
+        return self.status()

@@ -1,0 +1,113 @@
+"""What makes a whole coordinator node? Storage, Raft, state, leases, peers, behind one guarded server."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from paceline.clock import monotonic_s
+from paceline.coordinator.raft.types import Membership, NodeId
+from paceline.coordinator.shell import security
+from paceline.coordinator.shell.book import Book
+from paceline.coordinator.shell.keeper import Keeper
+from paceline.coordinator.shell.leases import Leases
+from paceline.coordinator.shell.node import Node, Pace
+from paceline.coordinator.shell.node_services import NodeServices
+from paceline.coordinator.shell.peers import CHANNEL_OPTIONS, Peers
+from paceline.coordinator.shell.raft_service import RaftService
+from paceline.coordinator.shell.services import client_services
+from paceline.coordinator.shell.storage import Storage
+from paceline.coordinator.shell.streams import Streams
+from paceline.coordinator.shell.tls import Certificate
+from paceline.coordinator.shell.tokens import Tokens
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    node: NodeId
+    listen: str  # host:port; port 0 takes any
+    peers: Mapping[NodeId, str]  # of the cluster, ourselves among them unless we join it later
+    data_dir: Path
+    proof: Tokens | Certificate  # what callers must show
+    cluster: str = "paceline"
+    is_joining: bool = False  # the others take us in: until then we neither vote nor campaign
+    pace: Pace = field(default_factory=Pace)
+    lease_s: float = 3.0  # of silence until a worker is lost
+    grace_s: float = 0.5  # after its connection ended
+
+
+class Coordinator:
+    """One node, from its first breath to its last."""
+
+    def __init__(self, settings: Settings, say: Say) -> None:
+        self._settings, self._say = settings, say
+        self.address = settings.listen
+        self._access = security.peer_access(settings.proof)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Listening when this returns; whether anybody leads is another question."""
+        s = self._settings
+        storage = Storage(s.data_dir, s.node)
+        self._stack.callback(storage.close)
+        members = frozenset(s.peers) - ({s.node} if s.is_joining else frozenset())
+        found = storage.load(Membership(members))
+        if found.torn_bytes:
+            self._say(f"cut off {found.torn_bytes} bytes that a crash had left half written")
+        self._peers = Peers(s.node, s.cluster, self._dial, security.call_metadata(self._access))
+        self._stack.push_async_callback(self._peers.close)
+        dice = random.Random(f"{s.node}:{monotonic_s()}")
+        self.node = Node(s.node, storage, found, send=self._peers.send, dice=dice.randrange, pace=s.pace)
+        self._book = Book(self.node, s.peers)
+        leases = Leases(s.lease_s, s.grace_s)
+        self.services = NodeServices(self.node, self._peers, self._book, leases, s.cluster)
+        await self._listen(leases)
+        self.node.on_change = self._follow_change
+        self._follow_change()
+        self._tasks += [
+            asyncio.create_task(self.node.run()),
+            asyncio.create_task(Keeper(self.node, leases).run()),
+        ]
+
+    async def ended(self) -> None:
+        """Until something in here fails, with that error."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    async def stop(self) -> None:
+        """Stop listening, finish what is being written, and be gone."""
+        await self._server.stop(grace=0.2)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def _listen(self, leases: Leases) -> None:
+        s, node = self._settings, self.node
+        self._server = security.new_server(s.proof)
+        streams = Streams(node, self._book, leases)
+        raft = RaftService(node, s.cluster).handler()
+        handlers = [*client_services(node, self._book.leader_address), raft, self.services.handler()]
+        self._server.add_generic_rpc_handlers((*handlers, *streams.handlers()))
+        port = security.listen(self._server, s.listen, s.proof)
+        self.address = f"{s.listen.rpartition(':')[0]}:{port}"
+        await self._server.start()
+
+    def _dial(self, address: str) -> grpc.aio.Channel:
+        return security.open_channel(address, self._access, list(CHANNEL_OPTIONS))
+
+    def _follow_change(self) -> None:
+        raft = self.node.raft
+        self._peers.follow(self._book.others())
+        leader = "nobody" if raft.leader is None else f"node {raft.leader}"
+        self._say(
+            f"term={raft.term} role={raft.role.value} leader={leader} voters={sorted(raft.membership.voters)}"
+        )
