@@ -1,7 +1,7 @@
 """Does a checkpoint exist exactly when every shard of it is durable?"""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.cluster import Cluster, changed
 
@@ -33,6 +33,7 @@ def commit(cluster: Cluster, step: int, generation: int = 1) -> None:
     cluster.ok(durable(0, step, generation), pb.Checkpoint)
 
 
+@settings(deadline=None)
 @given(shards=st.integers(1, 8), data=st.data())
 def test_a_checkpoint_exists_when_the_last_missing_shard_is_durable_in_any_order(
     shards: int, data: st.DataObject
@@ -160,3 +161,8 @@ def test_only_the_newest_abandoned_ones_are_kept() -> None:
         cluster.ok(begin(number, generation=number), pb.Checkpoint)
         cluster.form(["w"], previous=number)
     assert list(cluster.state.runs["r"].pending) == list(range(30 - checkpoints.MOST_ABANDONED, 30))
+    oldest = 30 - checkpoints.MOST_ABANDONED
+    cluster.ok(begin(oldest, generation=30), pb.Checkpoint)  # tried again, so it is the newest now
+    cluster.ok(begin(99, generation=30), pb.Checkpoint)
+    cluster.form(["w"], previous=30)
+    assert list(cluster.state.runs["r"].pending) == [*range(oldest + 2, 30), oldest, 99]

@@ -66,6 +66,20 @@ def test_a_snapshot_restored_is_the_same_state(said: list[Said]) -> None:
     assert ClusterState.restore(written) == state
 
 
+def test_the_order_in_which_facts_came_is_in_no_bytes() -> None:
+    """A map is kept in some order, which a snapshot does not keep."""
+    original = ClusterState()
+    facts = {f"fact {number * 7919 % 1000}": "x" for number in range(200)}
+    for index, data in enumerate(PRELUDE, 1):
+        original.apply(index, data)
+    original.apply(7, command(pb.JoinRun(run="r", worker="z", facts=facts), 0, 1, 1))
+    restored = ClusterState.restore(original.snapshot())
+    leave = command(pb.LeaveRun(run="r", worker="z", incarnation=7), 0, 1, 2)
+    for state in (original, restored):
+        state.apply(8, leave)
+    assert original.snapshot() == restored.snapshot()
+
+
 @settings(max_examples=200, deadline=None)
 @given(TALK)
 def test_whoever_only_watches_the_changes_sees_what_is(said: list[Said]) -> None:
@@ -95,10 +109,23 @@ def without_time_and_sessions(snapshot: bytes) -> pb.State:
     return found
 
 
+def long_talk() -> list[Said]:
+    roll = partial(random.Random(1).randrange, 60)
+    return [(roll(), roll(), roll(), roll(), 1_000) for _ in range(6_000)]
+
+
+def test_a_node_that_is_restarted_over_and_over_stays_equal_to_one_that_runs_on() -> None:
+    restarted = ClusterState()
+    for index, (state, data, applied) in enumerate(conversation(long_talk()), 1):
+        assert restarted.apply(index, data) == applied
+        if index % 50 == 0:
+            restarted = ClusterState.restore(state.snapshot())
+            assert restarted == state
+
+
 def test_talk_is_about_everything() -> None:
     """Otherwise the tests above prove less than they say: every command is taken, and many are."""
-    roll = partial(random.Random(1).randrange, 60)
-    said = [(roll(), roll(), roll(), roll(), 1_000) for _ in range(6_000)]
+    said = long_talk()
     taken = [pb.Command.FromString(data) for _, data, applied in conversation(said) if applied.changes]
     kinds = {command.WhichOneof("what") for command in taken}
     assert kinds | {"open_session", "close_session"} == set(HANDLERS)
@@ -115,6 +142,7 @@ def full() -> Cluster:
     return cluster
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_and_the_state_stays_as_it_was(data: bytes) -> None:
     cluster = full()
@@ -125,7 +153,7 @@ def test_garbage_is_refused_and_the_state_stays_as_it_was(data: bytes) -> None:
         assert applied.changes == ()
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(kind=st.sampled_from(sorted(KINDS.values())), inside=st.binary(max_size=60), at=st.integers(0, 200))
 def test_commands_with_garbage_inside_never_break_the_machine(kind: str, inside: bytes, at: int) -> None:
     field = pb.Command.DESCRIPTOR.fields_by_name[kind].number

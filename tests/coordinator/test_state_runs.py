@@ -5,6 +5,7 @@ from tests.fixtures.cluster import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import runs
+from paceline.coordinator.state.machine import ClusterState
 
 
 def test_a_new_run_waits_for_workers_and_holds_what_was_said() -> None:
@@ -222,6 +223,7 @@ def test_a_name_that_comes_back_after_being_forgotten_gets_no_prefix_and_no_numb
     assert cluster.state.actions
     end_many(cluster)
     assert not cluster.state.actions
+    cluster.state = ClusterState.restore(cluster.state.snapshot())
     cluster.run("r")
     cluster.join("w")
     assert cluster.refused(pb.CommitStep(run="r", generation=2, step=1)).why == pb.FENCED

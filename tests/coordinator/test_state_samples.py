@@ -74,6 +74,15 @@ def test_what_a_lost_worker_had_is_leased_again_lowest_first() -> None:
     assert [(part.first, part.end) for part in parts] == [(4, 9), (9, 12), (12, 17)]
 
 
+def test_a_lease_is_known_by_its_number_only_in_its_generation() -> None:
+    cluster = Cluster().working("a", samples=10)
+    found = lease(cluster, 4)
+    commit(cluster, found)
+    cluster.form(["a"], previous=1)
+    assert cluster.refused(pb.CommitSamples(run="r", generation=2, lease=found.lease)).why == pb.NOT_FOUND
+    assert cluster.state.runs["r"].samples.committed == 4
+
+
 def test_only_members_lease_samples_and_only_some() -> None:
     cluster = Cluster().working("a", samples=10)
     cluster.join("spare", role="spare")
@@ -104,6 +113,7 @@ def test_open_and_remembered_leases_are_bounded() -> None:
     assert record.samples.committed == samples.MOST_OPEN
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 40)))
 def test_merging_ranges_neither_adds_nor_drops_a_sample(numbers: set[int]) -> None:
     found = samples.merged((number, number + 1) for number in numbers)

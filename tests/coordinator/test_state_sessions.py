@@ -119,7 +119,7 @@ def test_a_command_cannot_acknowledge_its_own_answer() -> None:
 
 def test_an_hour_of_silence_ends_a_session_whoever_speaks_next() -> None:
     cluster = Cluster()
-    silent, busy = opened(cluster, "silent"), opened(cluster, "busy")
+    busy, silent = opened(cluster, "busy"), opened(cluster, "silent")
     for sequence in range(1, 4):
         cluster.now_ms += HOUR_MS // 2
         cluster.say(node(1), busy, sequence)
@@ -178,7 +178,6 @@ def test_large_answers_are_bounded_in_one_session_and_in_all() -> None:
     assert cluster.say(node(1), modest, 1).outcome == first.outcome
     held = sum(len(answer) for open_ in cluster.state.sessions.values() for answer in open_.answers.values())
     assert cluster.state.answer_bytes == held <= sessions.MOST_BYTES
-    assert ClusterState.restore(cluster.state.snapshot()).answer_bytes == held
 
 
 def test_a_session_goes_on_after_the_state_was_restored() -> None:
