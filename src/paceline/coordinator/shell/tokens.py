@@ -104,9 +104,8 @@ def _read(path: Path) -> dict[Role, str]:
     if not isinstance(content, dict):
         raise SecretError(f"{path} does not hold tokens by role", _MAKE_NEW)
     names = {role.value for role in Role}
-    unknown = sorted(set(content) - names)
-    if unknown:
-        raise SecretError(f"{path} has a token for {len(unknown)} roles that do not exist", _MAKE_NEW)
+    if not names.issuperset(content):
+        raise SecretError(f"{path} has tokens for roles that do not exist", _MAKE_NEW)
     by_role = {Role(name): _checked(text, f"{path} ({name})") for name, text in content.items()}
     if len(set(by_role.values())) < len(by_role):
         raise SecretError(f"{path} has one token for two roles", _MAKE_NEW)
