@@ -152,17 +152,18 @@ def test_streams_are_guarded_and_work(tokens: Tokens) -> None:
 # --- What -------------------------------------------------------------------------------------------------
 
 
-def test_a_message_that_is_too_long_is_refused(tokens: Tokens) -> None:
+@pytest.mark.parametrize("limits", [Limits(), Limits(message_bytes=1 << 20)])
+def test_a_message_that_is_too_long_is_refused(tokens: Tokens, limits: Limits) -> None:
     async def test(channel: grpc.aio.Channel, service: Service) -> None:
         code, details = await refusal(call(channel, CREATE, tokens.of(Role.ADMIN), bytes(5 << 20)))
         assert code is Code.RESOURCE_EXHAUSTED
-        assert "larger than max (5242880 vs. 4194304)" in details
+        assert f"larger than max ({5 << 20} vs. {limits.message_bytes})" in details
         live = channel.stream_stream(LIVE, raw, raw)(metadata=tokens.of(Role.WORKER).metadata)
         await live.write(bytes(5 << 20))
         assert (await refusal(live.read()))[0] is Code.RESOURCE_EXHAUSTED
         assert [method for method, _ in service.served] == ["Live"]
 
-    with_server(tokens, test)
+    with_server(tokens, test, limits)
 
 
 def test_the_body_of_a_stranger_is_not_looked_at(tokens: Tokens) -> None:

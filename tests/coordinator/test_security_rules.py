@@ -19,7 +19,7 @@ from paceline.coordinator.shell.identity import (
     roles_for,
 )
 from paceline.coordinator.shell.limits import Buckets, Rate
-from paceline.coordinator.shell.private_files import SecretError
+from paceline.coordinator.shell.private_files import SecretError, read_private, write_private
 from paceline.coordinator.shell.security import (
     check_private,
     client_access,
@@ -175,6 +175,13 @@ def test_nodes_that_start_at_once_agree_on_one_file(tmp_path: Path) -> None:
         found = list(pool.map(load_or_create_tokens, [path] * 8))
     assert len({tokens.of(Role.ADMIN).text for tokens in found}) == 1
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_secret_is_never_overwritten(tmp_path: Path) -> None:
+    assert write_private(tmp_path / "secret", b"first")
+    assert not write_private(tmp_path / "secret", b"second")
+    assert read_private(tmp_path / "secret") == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
 @pytest.mark.parametrize(
