@@ -26,12 +26,16 @@ class Background:
         with _lock:
             if _users == 0:
                 _loop = asyncio.new_event_loop()
-                _thread = threading.Thread(target=_run, args=(_loop,), name="paceline-coordinator", daemon=True)
+                _thread = threading.Thread(
+                    target=_run, args=(_loop,), name="paceline-coordinator", daemon=True
+                )
                 _thread.start()
             _users += 1
         self._is_open = True
 
-    def call(self, coroutine: "Coroutine[Any, Any, Result]") -> Result:  # Any: what it awaits is its own affair
+    def call(
+        self, coroutine: "Coroutine[Any, Any, Result]"
+    ) -> Result:  # Any: what it awaits is its own affair
         """What the coroutine returns or raises. Ctrl-C while waiting cancels it."""
         assert self._is_open and _loop is not None, "it was closed"
         future = asyncio.run_coroutine_threadsafe(coroutine, _loop)

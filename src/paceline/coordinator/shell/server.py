@@ -69,7 +69,9 @@ class Coordinator:
         members = frozenset(s.peers) - ({s.node} if s.is_joining else frozenset())
         found = storage.load(Membership(members))
         if found.torn_bytes:
-            self._say(Note("repaired", {"torn_bytes": found.torn_bytes}))  # a crash had left them half written
+            self._say(
+                Note("repaired", {"torn_bytes": found.torn_bytes})
+            )  # a crash had left them half written
         self._peers = Peers(s.node, s.cluster, self._dial, security.call_metadata(self._access))
         self._stack.push_async_callback(self._peers.close)
         dice = random.Random(f"{s.node}:{monotonic_s()}")
