@@ -42,8 +42,8 @@ _EXIT_CODES = {
     ExitCode.TRAINING_FAILED: "a run started and could not finish, or there is nothing to work on",
     ExitCode.DEGRADED: "the coordinator has no leader, lacks a voter, or cannot do it as it is now",
     ExitCode.UNREACHABLE: "no node of the coordinator answers",
-    ExitCode.GATE_FAILED: "what was to be proved does not hold: a law is broken, a replay parts from its run, "
-    "a node's log is damaged",
+    ExitCode.GATE_FAILED: "what was to be proved does not hold: a law is broken, a replay parts from its "
+    "run, a node's log is damaged",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C; `train` leaves a checkpoint to resume from",
     ExitCode.TERMINATED: "stopped by SIGTERM; `train` leaves a checkpoint to resume from",
 }

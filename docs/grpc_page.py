@@ -5,7 +5,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from docs.tables import code, table
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     EnumDescriptorProto,
@@ -16,6 +15,7 @@ from google.protobuf.descriptor_pb2 import (
     SourceCodeInfo,
 )
 
+from docs.tables import code, table
 from paceline.coordinator.methods import path
 from paceline.coordinator.shell.identity import in_words, roles_for
 

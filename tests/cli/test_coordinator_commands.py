@@ -186,7 +186,7 @@ def test_other_tokens_are_refused(nodes: NodeProcesses, commands: Commands, tmp_
         assert "is not one of this node's" in err
 
 
-def test_a_folder_belongs_to_one_node_at_a_time(nodes: NodeProcesses, mine: Commands, tmp_path: Path) -> None:
+def test_a_folder_and_a_port_belong_to_one_node(nodes: NodeProcesses, tmp_path: Path) -> None:
     again = ["coordinator", "start", "--id", "1", "--data-dir", str(nodes.data_dir(1))]
     second = started([*again, "--peers", nodes.peers], tmp_path / "second.txt", nodes.env)
     assert second.process.wait(timeout=30) == ExitCode.NOT_READY
@@ -335,6 +335,9 @@ START = ["start", "--id", "1", "--data-dir", "d"]
         (["up", "--nodes", "0"], 2, "invalid value for '--nodes'"),
         (["up", "--image", "x"], 3, "--compose: "),
         (["up", "--compose", "f.yaml"], 3, "--image: a compose file needs an image"),
+        (["init-pki", "--out", "p"], 3, "--node: a cluster needs at least one node"),
+        (["init-pki", "--out", "p", "--node", "x=h"], 3, "--node: 'x=h' does not begin with a node's number"),
+        (["init-pki", "--out", "p", "--node", "1=h", "--client", "a=boss"], 3, "--client: 'boss' is no role"),
         (["strat"], 2, "no such command 'strat'"),
     ],
 )
@@ -438,6 +441,40 @@ def test_damage_is_an_error(spoil: Spoil, log: Path, commands: Commands, tmp_pat
 
 def _content(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+# Certificates.
+
+
+def test_nodes_and_commands_with_certificates_of_one_authority(commands: Commands, tmp_path: Path) -> None:
+    made = commands.data("init-pki", "--out", "pki", "--node", "1=127.0.0.1", "--client", "ann=viewer")[
+        "files"
+    ]
+    assert [Path(path).name for path in made] == [
+        *("ca.crt", "ca.key", "node-1.crt", "node-1.key", "ann.crt", "ann.key")
+    ]
+    assert all(stat.S_IMODE(Path(path).stat().st_mode) == 0o600 for path in made if path.endswith(".key"))
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    command = ["coordinator", "start", "--id", "1", "--peers", f"1={address}", "--data-dir", "d"]
+    node = started([*command, "--tls-dir", "pki"], tmp_path / "said.txt", environment(tmp_path))
+    try:
+        node.until_says("role=leader")
+        pki = ("--at", address, "--tls-dir", str(tmp_path / "pki"))
+        assert commands.data("status", *pki)["leader"] == 1
+        assert commands.data("status", *pki, "--only", "--tls-name", "node-1")["leader"] == 1
+        code, _, err = commands("snapshot", *pki)
+        assert code == ExitCode.NOT_READY
+        assert "ann" in err
+        assert node.stop() == 0
+    finally:
+        if node.process.poll() is None:
+            kill(node.process.pid)
+        node.process.wait()
+    code, _, err = commands("init-pki", "--out", "pki", "--node", "2=127.0.0.1")
+    assert code == ExitCode.NOT_READY
+    assert "has an authority already" in err
+    added = commands.data("init-pki", "--out", "pki", "--add", "--node", "2=127.0.0.1")["files"]
+    assert [Path(path).name for path in added] == ["node-2.crt", "node-2.key"]
 
 
 # Containers.

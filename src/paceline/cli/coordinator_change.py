@@ -1,4 +1,4 @@
-"""`paceline coordinator add`, `remove`, `step-down`, `snapshot`: change who takes part, who leads, what is kept."""
+"""`paceline coordinator add`, `remove`, `step-down`, `snapshot`: change a cluster that runs."""
 
 from typing import TYPE_CHECKING
 
