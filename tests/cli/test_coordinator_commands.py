@@ -12,7 +12,7 @@ from typing import Any
 import click
 import pytest
 import yaml
-from tests.fixtures.node_processes import NodeProcess, NodeProcesses, environment, started, three_nodes
+from tests.fixtures.node_processes import NodeProcess, NodeProcesses, running, started, three_nodes
 from tests.fixtures.waiting import is_running, kill, until, until_gone
 
 from paceline.app.cluster_up import free_ports
@@ -202,15 +202,10 @@ def test_a_folder_and_a_port_belong_to_one_node(nodes: NodeProcesses, tmp_path: 
 
 @contextmanager
 def brought_up(folder: Path, *more: str) -> Iterator[NodeProcess]:
-    up = started(["coordinator", "up", "--dir", "here", *more], folder / "up.txt", environment(folder))
-    try:
+    with running(["coordinator", "up", "--dir", "here", *more], folder / "up.txt") as up:
         up.until_says(" leads in term ")
         yield up
-    finally:
-        if up.process.poll() is None:
-            kill(up.process.pid)
-        up.process.wait()
-        until_gone(pids(up).values(), within_s=30)
+    until_gone(pids(up).values(), within_s=30)
 
 
 def pids(up: NodeProcess) -> dict[int, int]:
@@ -267,16 +262,11 @@ def _check_that_nobody_removes_the_majority(commands: Commands, dead: int) -> No
 
 
 def test_up_tells_once_as_json_where_the_cluster_is(tmp_path: Path) -> None:
-    up = started(["coordinator", "up", "--nodes", "1", "--json"], tmp_path / "up.txt", environment(tmp_path))
-    try:
+    with running(["coordinator", "up", "--nodes", "1", "--json"], tmp_path / "up.txt") as up:
         up.until_says("paceline.coordinator.up/1")
         ready = json.loads(up.said.read_text())["data"]
         assert (ready["leader"], ready["dir"]) == (1, "runs/coordinator")
         assert up.stop() == 0
-    finally:
-        if up.process.poll() is None:
-            kill(up.process.pid)
-        up.process.wait()
 
 
 def test_when_all_nodes_have_ended_it_is_an_error(tmp_path: Path) -> None:
@@ -292,14 +282,9 @@ def test_when_all_nodes_have_ended_it_is_an_error(tmp_path: Path) -> None:
 def test_a_node_tells_its_state_as_json_when_asked(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     command = ["coordinator", "start", "--id", "7", "--peers", f"7={address}", "--data-dir", "data", "--json"]
-    node = started(command, tmp_path / "said.txt", environment(tmp_path))
-    try:
+    with running(command, tmp_path / "said.txt") as node:
         node.until_says('"role": "leader"')
         assert node.stop(signal.SIGINT) == 0
-    finally:
-        if node.process.poll() is None:
-            kill(node.process.pid)
-        node.process.wait()
     notes = [json.loads(line) for line in node.said.read_text().splitlines()]
     assert {(note["schema"], note["node"]) for note in notes} == {("paceline.coordinator.note/1", 7)}
     assert notes[0] == {**notes[0], "event": "state", "term": 0, "role": "follower", "leader": None}
@@ -456,8 +441,7 @@ def test_nodes_and_commands_with_certificates_of_one_authority(commands: Command
     assert all(stat.S_IMODE(Path(path).stat().st_mode) == 0o600 for path in made if path.endswith(".key"))
     address = f"127.0.0.1:{free_ports(1)[0]}"
     command = ["coordinator", "start", "--id", "1", "--peers", f"1={address}", "--data-dir", "d"]
-    node = started([*command, "--tls-dir", "pki"], tmp_path / "said.txt", environment(tmp_path))
-    try:
+    with running([*command, "--tls-dir", "pki"], tmp_path / "said.txt") as node:
         node.until_says("role=leader")
         pki = ("--at", address, "--tls-dir", str(tmp_path / "pki"))
         assert commands.data("status", *pki)["leader"] == 1
@@ -466,10 +450,6 @@ def test_nodes_and_commands_with_certificates_of_one_authority(commands: Command
         assert code == ExitCode.NOT_READY
         assert "ann" in err
         assert node.stop() == 0
-    finally:
-        if node.process.poll() is None:
-            kill(node.process.pid)
-        node.process.wait()
     code, _, err = commands("init-pki", "--out", "pki", "--node", "2=127.0.0.1")
     assert code == ExitCode.NOT_READY
     assert "has an authority already" in err
