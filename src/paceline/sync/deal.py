@@ -15,7 +15,9 @@ def deal(total: int, seconds: Sequence[float], *, least: int = 1) -> tuple[int, 
     """Units by worker, `total` in all and at least `least` each; `seconds` is what one unit takes each."""
     workers = len(seconds)
     assert total >= least * workers, "there is enough to give everybody the least"
-    costs = [max(cost, _SHORTEST_S) for cost in seconds]
+    if total == least * workers:
+        return (least,) * workers
+    costs = seconds if min(seconds) >= _SHORTEST_S else [max(cost, _SHORTEST_S) for cost in seconds]
     shares = _whole_shares(total, [1 / cost for cost in costs], least)
     heap = [((shares[worker] + 1) * costs[worker], worker) for worker in range(workers)]
     heapify(heap)
@@ -29,15 +31,14 @@ def deal(total: int, seconds: Sequence[float], *, least: int = 1) -> tuple[int, 
 def _whole_shares(total: int, speeds: Sequence[float], least: int) -> list[int]:
     """What is due to each worker by its speed, rounded down; who is due less than the least gets that."""
     shares = [least] * len(speeds)
-    by_speed = list(range(len(speeds)))
+    by_speed: Sequence[int] = range(len(speeds))
     while by_speed:
         rest = total - least * (len(speeds) - len(by_speed))
-        speed = sum(speeds[worker] for worker in by_speed)
-        due = {worker: rest * speeds[worker] / speed for worker in by_speed}
-        enough = [worker for worker in by_speed if due[worker] >= least]
-        if len(enough) == len(by_speed):
-            for worker in by_speed:
-                shares[worker] = int(due[worker])
+        speed = sum([speeds[worker] for worker in by_speed])
+        due = [rest * speeds[worker] / speed for worker in by_speed]
+        if min(due) >= least:
+            for worker, mine in zip(by_speed, due, strict=True):
+                shares[worker] = int(mine)
             break
-        by_speed = enough
+        by_speed = [worker for worker, mine in zip(by_speed, due, strict=True) if mine >= least]
     return shares
