@@ -13,6 +13,7 @@ from paceline.clock import monotonic_s
 from paceline.coordinator.raft.types import Membership, NodeId
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.book import Book
+from paceline.coordinator.shell.former import Former
 from paceline.coordinator.shell.keeper import Keeper
 from paceline.coordinator.shell.leases import Leases
 from paceline.coordinator.shell.node import Node, Pace
@@ -82,10 +83,8 @@ class Coordinator:
         await self._listen(leases)
         self.node.on_change = self._follow_change
         self._follow_change()
-        self._tasks += [
-            asyncio.create_task(self.node.run()),
-            asyncio.create_task(Keeper(self.node, leases).run()),
-        ]
+        for body in (self.node.run(), Keeper(self.node, leases).run(), Former(self.node).run()):
+            self._tasks.append(asyncio.create_task(body))
 
     async def ended(self) -> None:
         """Until something in here fails, with that error."""
