@@ -5,6 +5,7 @@ of local steps, is computed at once. A step of fewer samples than planned takes
 proportionally less, but for its delay.
 """
 
+from functools import lru_cache
 from operator import add
 
 import numpy as np
@@ -71,15 +72,26 @@ class _Course:
     def took_ns(self, made: list[int], count: int, samples: tuple[int, ...]) -> Nanoseconds:
         """How long so many steps of each worker take, after those it has made, with so many samples each."""
         self.reach(max(made) + count)
-        columns = np.array(made)[:, None] + np.arange(count)
-        took_ns: Nanoseconds = self._took_ns[self._ranks, columns]
+        took_ns = self._of(self._took_ns, made, count)
         if samples == self._profile.batch_sizes:
-            return took_ns
-        delays_ns = self._delays_ns[self._ranks, columns]
-        parts = np.array(samples)[:, None] / self._planned
+            return took_ns.copy()
+        delays_ns = self._of(self._delays_ns, made, count)
+        parts = _column(samples) / self._planned
         cut_ns: Nanoseconds = np.rint((took_ns - delays_ns) * parts).astype(np.int64)
         cut_ns += delays_ns
         return cut_ns
+
+    def _of(self, steps: Nanoseconds, made: list[int], count: int) -> Nanoseconds:
+        first = made[0]
+        if made.count(first) == len(made):
+            return steps[:, first : first + count]
+        found: Nanoseconds = steps[self._ranks, np.array(made)[:, None] + np.arange(count)]
+        return found
+
+
+@lru_cache(maxsize=4)
+def _column(numbers: tuple[int, ...]) -> Nanoseconds:
+    return np.array(numbers)[:, None]
 
 
 class _Run:
@@ -112,16 +124,15 @@ class _Run:
         """What each of them took, per sample; the very first one warms up."""
         shares, warming_up = self._state.setting.shares, int(self.done == 0)
         took_ns = self._course.took_ns(self.made, count, shares)
-        arrivals_ns = took_ns.copy()
-        arrivals_ns[:, 0] += self._ready_ns
-        slowest_ns = arrivals_ns.max(axis=0)
+        window: list[list[float]] = (took_ns[:, warming_up:] / 1e9 / _column(shares)).tolist()
         all_took_ns = int(took_ns.sum())
+        took_ns[:, 0] += self._ready_ns
+        slowest_ns = took_ns.max(axis=0)
         self.compute_ns += all_took_ns
         self.wait_ns += len(shares) * int(slowest_ns.sum()) - sum(self._ready_ns) - all_took_ns
         self.made = [made + count for made in self.made]
         self.done += count
         self._met(np.cumsum(slowest_ns + (self._exchange_ns + self._apply_ns)).tolist())
-        window: list[list[float]] = (took_ns[:, warming_up:] / 1e9 / np.array(shares)[:, None]).tolist()
         return window
 
     def _make_rounds(self, until: int) -> Window:

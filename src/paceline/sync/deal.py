@@ -19,7 +19,9 @@ def deal(total: int, seconds: Sequence[float], *, least: int = 1) -> tuple[int, 
         return (least,) * workers
     costs = seconds if min(seconds) >= _SHORTEST_S else [max(cost, _SHORTEST_S) for cost in seconds]
     shares = _whole_shares(total, [1 / cost for cost in costs], least)
-    heap = [((shares[worker] + 1) * costs[worker], worker) for worker in range(workers)]
+    heap = [
+        ((share + 1) * cost, worker) for worker, (share, cost) in enumerate(zip(shares, costs, strict=True))
+    ]
     heapify(heap)
     for _ in range(total - sum(shares)):
         _, worker = heap[0]
@@ -30,15 +32,15 @@ def deal(total: int, seconds: Sequence[float], *, least: int = 1) -> tuple[int, 
 
 def _whole_shares(total: int, speeds: Sequence[float], least: int) -> list[int]:
     """What is due to each worker by its speed, rounded down; who is due less than the least gets that."""
+    speed = sum(speeds)
+    due = [total * own / speed for own in speeds]
+    if min(due) >= least:
+        return [int(own) for own in due]
+    enough = [worker for worker, own in enumerate(due) if own >= least]
     shares = [least] * len(speeds)
-    by_speed: Sequence[int] = range(len(speeds))
-    while by_speed:
-        rest = total - least * (len(speeds) - len(by_speed))
-        speed = sum([speeds[worker] for worker in by_speed])
-        due = [rest * speeds[worker] / speed for worker in by_speed]
-        if min(due) >= least:
-            for worker, mine in zip(by_speed, due, strict=True):
-                shares[worker] = int(mine)
-            break
-        by_speed = [worker for worker, mine in zip(by_speed, due, strict=True) if mine >= least]
+    if enough:
+        rest = total - least * (len(speeds) - len(enough))
+        more = _whole_shares(rest, [speeds[worker] for worker in enough], least)
+        for worker, own in zip(enough, more, strict=True):
+            shares[worker] = own
     return shares

@@ -7,6 +7,7 @@ often: so nothing is computed twice, and whole rows at a time.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from operator import add, getitem
 
 import numpy as np
@@ -22,6 +23,7 @@ Window = Sequence[Sequence[float]]  # by worker: seconds per sample of its lates
 class Hindsight:
     def __init__(self, window: Window, terms: Terms) -> None:
         self._window, self._terms = window, terms
+        self._rows, self._shortest = window, min(map(len, window))
         self._known: dict[tuple[bool, tuple[int, ...]], float] = {}
         self._matrix: NDArray[np.float64] | None = None  # workers in rows, once it is needed
 
@@ -36,25 +38,28 @@ class Hindsight:
         steps = max(map(len, self._window))
         slowest: list[float]
         if len(set(shares)) == 1:  # whoever is slowest per sample is slowest
-            slowest = [own * shares[0] for own in map(max, zip(*self._rows(steps), strict=False))]
+            columns = islice(zip(*self._repeated(steps), strict=False), steps)
+            slowest = [own * shares[0] for own in map(max, columns)]
         else:
             if self._matrix is None:
-                self._matrix = np.array([own[:steps] for own in self._rows(steps)])
+                self._matrix = np.array([own[:steps] for own in self._repeated(steps)])
             slowest = (self._matrix * np.array(shares)[:, None]).max(axis=0).tolist()
         return sum(slowest) / steps
 
     def _in_rounds(self, shares: tuple[int, ...]) -> float:
         period = self._terms.period
         rounds = max(1, KEPT // period)
-        rows = self._rows(rounds * max(shares))
+        rows = self._repeated(rounds * max(shares))
         ends, took_s = [0] * len(shares), 0.0
         for _ in range(rounds):
             begins, ends = ends, list(map(add, ends, shares))
             took_s += max(map(sum, map(getitem, rows, map(slice, begins, ends))))
         return took_s * self._terms.batch_sizes[0] / (rounds * period)
 
-    def _rows(self, count: int) -> Window:
-        """At least so many steps of each worker."""
-        if min(map(len, self._window)) >= count:
-            return self._window
-        return [[*own] * -(-count // len(own)) for own in self._window]
+    def _repeated(self, count: int) -> Window:
+        """At least so many steps of each worker, again and again."""
+        if self._shortest < count:
+            count = max(count, 2 * KEPT)  # more will be asked for
+            self._rows = [[*own] * -(-count // len(own)) for own in self._window]
+            self._shortest = count
+        return self._rows
