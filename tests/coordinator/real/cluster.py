@@ -27,7 +27,8 @@ from paceline.coordinator.raft.types import Membership, NodeId
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.identity import Role
 from paceline.coordinator.shell.storage import Found, read_folder
-from paceline.coordinator.shell.tokens import load_or_create_tokens
+from paceline.coordinator.shell.tls import Certificate
+from paceline.coordinator.shell.tokens import Token, load_or_create_tokens, read_token
 
 PATIENCE_S = 60.0  # for what must happen, on a machine that does other things too
 LOOK_AGAIN_S = 0.02
@@ -67,11 +68,18 @@ class Cluster:
     def secrets_flags(self) -> list[str]:
         return ["--token-file", str(self.folder / "tokens.json")]
 
+    def access(self, role: Role = Role.ADMIN) -> Token | Certificate:
+        """What a client shows."""
+        return security.client_access(token_file=self.folder / "tokens.json", role=role)
+
+    def token(self, role: Role = Role.ADMIN) -> Token:
+        return read_token(self.folder / "tokens.json", role=role)
+
     def client(
         self, nodes: list[int] | None = None, *, role: Role = Role.ADMIN, patience_s: float = PATIENCE_S
     ) -> Client:
         """A client that knows these nodes; all, if none are named."""
-        access = security.client_access(token_file=self.folder / "tokens.json", role=role)
+        access = self.access(role)
         addresses = [self.addresses[node] for node in nodes or self.addresses]
         return Client(
             addresses,
