@@ -6,10 +6,11 @@ product looks at is listed here as a function, so that it can be documented.
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 PREFIX = "PACELINE_"
 # Variables with our prefix that are not configuration keys.
-RESERVED = frozenset({"PACELINE_TOKEN", "PACELINE_COLOR"})
+RESERVED = frozenset({"PACELINE_TOKEN", "PACELINE_COLOR", "PACELINE_COORDINATOR"})
 
 
 def config_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -42,6 +43,18 @@ def colour_setting() -> str | None:
 def token() -> str | None:
     """`PACELINE_TOKEN`, a client's secret for the coordinator; None when it is not set or empty."""
     return os.environ.get("PACELINE_TOKEN", "").strip() or None
+
+
+def coordinator() -> str | None:
+    """`PACELINE_COORDINATOR`, where a cluster's nodes are (HOST:PORT,…); None when it says nothing."""
+    return os.environ.get("PACELINE_COORDINATOR", "").strip() or None
+
+
+def config_folder() -> Path:
+    """Where this user's own files are: `$XDG_CONFIG_HOME/paceline`, else `~/.config/paceline`."""
+    said = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    # A relative one is to be ignored, says the specification.
+    return (said if said.is_absolute() else Path.home() / ".config") / "paceline"
 
 
 def cuda_visible_devices() -> tuple[str, ...] | None:

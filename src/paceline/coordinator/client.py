@@ -30,17 +30,28 @@ Reply = TypeVar("Reply", bound=Message)
 ASK_AGAIN_S = 0.05
 ATTEMPT_S = 2.0  # for one node to answer
 FAILED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class RefusedError(PacelineError):
     """The cluster agreed that this cannot be."""
+
+    exit_code = ExitCode.BAD_CONFIG
 
     def __init__(self, what: str, hint: str, why: str) -> None:
         super().__init__(what, hint)
         self.why = why  # a name of the proto's Why, or of a gRPC status
 
 
+class NotAllowedError(RefusedError):
+    """The caller has no token or certificate, not a good one, or one of the wrong role."""
+
+    exit_code = ExitCode.NOT_READY
+
+
 class UnreachableError(PacelineError):
+    """No node answered, or none that leads."""
+
     exit_code = ExitCode.UNREACHABLE
 
 
@@ -154,14 +165,14 @@ class Client:
                 return await self._call(asked, method, request, reply, numbers, min(attempt_s, left_s))
             except grpc.aio.AioRpcError as error:
                 if error.code() not in FAILED:
-                    raise _refused(error) from error
+                    raise refused(error) from error
                 last = f"{asked}: {error.details()}".partition("\n")[0]
                 self._turn_away(asked, _fact(error, methods.LEADER), others)
                 if _fact(error, methods.LEADER) in ("", asked):
                     await asyncio.sleep(min(ASK_AGAIN_S, left_s))
         raise UnreachableError(
             f"no leader answered within {self._patience_s:g} s (the last word was: {last})",
-            f"look at `paceline coordinator status --peers {','.join(self._addresses)}`",
+            f"look at `paceline coordinator status --at {','.join(self._addresses)}`",
         )
 
     def _turn_away(self, asked: str, leader: str, others: "itertools.cycle[str]") -> None:
@@ -202,7 +213,9 @@ def _fact(error: grpc.aio.AioRpcError, key: str) -> str:
     return next((str(value) for name, value in error.trailing_metadata() or () if name == key), "")
 
 
-def _refused(error: grpc.aio.AioRpcError) -> PacelineError:
+def refused(error: grpc.aio.AioRpcError) -> RefusedError:
+    """What a node answered, in its own words."""
     what, _, hint = (error.details() or "").partition("\n")
     why = _fact(error, methods.WHY) or error.code().name
-    return RefusedError(what or why, hint or "look at the node's own output", why)
+    kind = NotAllowedError if error.code() in NOT_ALLOWED else RefusedError
+    return kind(what or why, hint or "look at the node's own output", why)

@@ -93,6 +93,10 @@ class Raft:
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
 
+    @property
+    def is_handing_over(self) -> bool:
+        return self._leading is not None and self._leading.transferee is not None
+
     def progress(self) -> dict[NodeId, Progress]:
         """How far each follower is; empty unless we lead."""
         return {} if self._leading is None else self._leading.progress

@@ -11,6 +11,10 @@ class Book:
     def __init__(self, node: Node, started_with: Mapping[NodeId, str]) -> None:
         self._node, self._started_with = node, dict(started_with)
 
+    def is_at(self, node: NodeId, address: str) -> None:
+        """It was started without an address of its own, and has found one."""
+        self._started_with[node] = address
+
     def address(self, node: NodeId) -> str:
         return view.addresses(self._node.state).get(node) or self._started_with.get(node, "")
 

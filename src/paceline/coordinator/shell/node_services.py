@@ -110,6 +110,8 @@ class NodeServices:
         if now.voters == {other}:
             what = f"node {other} is the only voter, and nobody would be left"
             await replies.bad(context, what, "stop the node instead")
+        if (lacking := self._too_few_without(other)) is not None:
+            await replies.refuse(context, lacking)
         try:
             await self._change(Membership(now.voters - {other}, now.learners - {other}))
             if node.raft.is_leader:
@@ -119,6 +121,15 @@ class NodeServices:
         except TooBusyError:
             await replies.too_busy(context)
         return self.status()
+
+    def _too_few_without(self, other: NodeId) -> pb.Refusal | None:
+        """Would the rest be able to agree? A change that they cannot commit would end all agreement."""
+        rest = Membership(self._node.raft.membership.voters - {other})
+        silent = [n for n in sorted(rest.voters) if n != self._node.me and not self._peers.is_connected(n)]
+        if not self._node.raft.is_leader or len(rest.voters) - len(silent) >= rest.quorum:
+            return None
+        what = f"without node {other} too few would be left: of voters {sorted(rest.voters)} {silent} are down"
+        return pb.Refusal(why=pb.NOT_NOW, what=what, hint=f"start node {silent[0]} again, or remove it first")
 
     async def _change(self, membership: Membership) -> None:
         """A new leader must commit an entry of its own before it may change who takes part (4.1)."""
@@ -141,6 +152,10 @@ class NodeServices:
         except NotLeaderError:
             await replies.not_leader(context, self._book.leader_address())
         while raft.leader in (None, self._node.me):  # the caller's deadline ends this
+            if raft.is_leader and not raft.is_handing_over:
+                what = f"node {to} did not take over in time, and node {self._node.me} leads on"
+                hint = "see whether it runs (`paceline coordinator status`), or name another one with --to"
+                await replies.refuse(context, pb.Refusal(why=pb.NOT_NOW, what=what, hint=hint))
             await asyncio.sleep(LOOK_AGAIN_S)
         return self.status()
 

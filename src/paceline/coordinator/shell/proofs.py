@@ -10,7 +10,7 @@ from paceline.coordinator.shell.tokens import Tokens
 _NO_TOKEN = Refused(
     grpc.StatusCode.UNAUTHENTICATED,
     "this call carries no token",
-    "give this client --token-file FILE or PACELINE_TOKEN; a node makes tokens.json in its data folder",
+    "give this client --token-file FILE or PACELINE_TOKEN; a node makes tokens.json in ~/.config/paceline",
 )
 _WRONG_TOKEN = Refused(
     grpc.StatusCode.UNAUTHENTICATED,

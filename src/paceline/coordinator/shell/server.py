@@ -17,6 +17,7 @@ from paceline.coordinator.shell.keeper import Keeper
 from paceline.coordinator.shell.leases import Leases
 from paceline.coordinator.shell.node import Node, Pace
 from paceline.coordinator.shell.node_services import NodeServices
+from paceline.coordinator.shell.notes import Fact, Note
 from paceline.coordinator.shell.peers import CHANNEL_OPTIONS, Peers
 from paceline.coordinator.shell.raft_service import RaftService
 from paceline.coordinator.shell.services import client_services
@@ -25,7 +26,7 @@ from paceline.coordinator.shell.streams import Streams
 from paceline.coordinator.shell.tls import Certificate
 from paceline.coordinator.shell.tokens import Tokens
 
-Say = Callable[[str], None]
+Say = Callable[[Note], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +51,25 @@ class Coordinator:
         self.address = settings.listen
         self._access = security.peer_access(settings.proof)
         self._tasks: list[asyncio.Task[None]] = []
+        self._said: Note | None = None
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
         """Listening when this returns; whether anybody leads is another question."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()  # the folder may be tried again, also in this process
+            raise
+
+    async def _start(self) -> None:
         s = self._settings
         storage = Storage(s.data_dir, s.node)
         self._stack.callback(storage.close)
         members = frozenset(s.peers) - ({s.node} if s.is_joining else frozenset())
         found = storage.load(Membership(members))
         if found.torn_bytes:
-            self._say(f"cut off {found.torn_bytes} bytes that a crash had left half written")
+            self._say(Note("repaired", {"torn_bytes": found.torn_bytes}))  # a crash had left them half written
         self._peers = Peers(s.node, s.cluster, self._dial, security.call_metadata(self._access))
         self._stack.push_async_callback(self._peers.close)
         dice = random.Random(f"{s.node}:{monotonic_s()}")
@@ -98,7 +107,10 @@ class Coordinator:
         handlers = [*client_services(node, self._book.leader_address), raft, self.services.handler()]
         self._server.add_generic_rpc_handlers((*handlers, *streams.handlers()))
         port = security.listen(self._server, s.listen, s.proof)
-        self.address = f"{s.listen.rpartition(':')[0]}:{port}"
+        host, _, asked = s.listen.rpartition(":")
+        self.address = f"{host}:{port}"
+        if int(asked) == 0:
+            self._book.is_at(s.node, self.address)
         await self._server.start()
 
     def _dial(self, address: str) -> grpc.aio.Channel:
@@ -107,7 +119,11 @@ class Coordinator:
     def _follow_change(self) -> None:
         raft = self.node.raft
         self._peers.follow(self._book.others())
-        leader = "nobody" if raft.leader is None else f"node {raft.leader}"
-        self._say(
-            f"term={raft.term} role={raft.role.value} leader={leader} voters={sorted(raft.membership.voters)}"
-        )
+        facts: dict[str, Fact] = {"term": raft.term, "role": raft.role.value, "leader": raft.leader}
+        facts["voters"] = tuple(sorted(raft.membership.voters))
+        if raft.membership.learners:
+            facts["learners"] = tuple(sorted(raft.membership.learners))
+        note = Note("state", facts)
+        if note != self._said:  # an address may have changed, which is no news
+            self._said = note
+            self._say(note)

@@ -53,7 +53,10 @@ class Storage:
         self.written_bytes = 0  # of the current file
 
     def load(self, first: Membership) -> Found:
-        """Read everything, cut off what was torn, and be ready to write on."""
+        """Read everything, cut off what was torn, and be ready to write on.
+
+        `first` is who takes part in a log that has just begun; from then on the folder says so.
+        """
         found = read_folder(self._folder, self._node, first)
         numbers = _wal_numbers(self._folder)
         if found.torn_bytes:
@@ -64,6 +67,8 @@ class Storage:
             self._fd = os.open(_wal(self._folder, self._number), os.O_WRONLY | os.O_APPEND)
             self.written_bytes = _wal(self._folder, self._number).stat().st_size
         else:
+            # Two nodes that believed in different voters could each have a majority, so this is not asked twice.
+            self._write_snapshot(found.snapshot)
             self._begin_file(records.format_record(self._node))
         return found
 
@@ -76,8 +81,7 @@ class Storage:
 
     def save_snapshot(self, snapshot: Snapshot, hard_state: HardState, entries: Sequence[Entry]) -> None:
         """The snapshot, and in a new file all that is still needed beside it; the rest is deleted."""
-        path = self._folder / f"snapshot-{snapshot.index:020d}.bin"
-        _write_whole(path, records.format_record(self._node) + records.snapshot_record(snapshot))
+        self._write_snapshot(snapshot)
         self.close_file()
         begin = [records.format_record(self._node), records.hard_state_record(hard_state)]
         begin += [records.entry_record(entry) for entry in entries]
@@ -105,6 +109,10 @@ class Storage:
                 "free some space or repair the disk, then start this node again; nothing promised is lost",
             ) from error
         self.written_bytes += len(data)
+
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        path = self._folder / f"snapshot-{snapshot.index:020d}.bin"
+        _write_whole(path, records.format_record(self._node) + records.snapshot_record(snapshot))
 
     def _begin_file(self, data: bytes) -> None:
         """A new file appears whole, under its name, or not at all."""

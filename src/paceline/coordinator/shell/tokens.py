@@ -19,7 +19,7 @@ from paceline.coordinator.shell.private_files import SecretError, read_private, 
 FILE_NAME = "tokens.json"
 MIN_LENGTH = 20
 _SCHEME = "Bearer "
-_MAKE_NEW = "give the file that the node made in its data folder, or delete it and let a node make a new one"
+_MAKE_NEW = "give the file that the node made when it first started, or delete it and let a node make a new one"
 # Of several tokens in a file a client takes the one it needs, else the one that may do most.
 _PREFERENCE = (Role.ADMIN, Role.WORKER, Role.VIEWER, Role.NODE)
 
@@ -83,7 +83,7 @@ def read_token(path: Path | None = None, *, role: Role = Role.ADMIN) -> Token:
         if from_environment is None:
             raise SecretError(
                 "no token was given, and the coordinator answers nobody without one",
-                "give --token-file FILE (a node makes DATA_DIR/tokens.json) or set PACELINE_TOKEN",
+                "give --token-file FILE (a node makes ~/.config/paceline/tokens.json) or set PACELINE_TOKEN",
             )
         return Token(_checked(from_environment, "PACELINE_TOKEN"))
     content = read_private(path).strip()

@@ -1,0 +1,194 @@
+"""How does one get a cluster on this machine? One process for each node, as if each had been started by hand.
+
+The cluster lives in one folder: where its nodes are (cluster.json), and what
+each has written. Whoever comes back to the folder finds the same cluster. No
+node outlives this process: each holds a pipe to it, and stops when that closes.
+"""
+
+import asyncio
+import fcntl
+import os
+import random
+import secrets
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from paceline.app import cluster_status
+from paceline.app.cluster_access import Cluster, Where, find
+from paceline.app.cluster_status import Report
+from paceline.coordinator import cluster_file
+from paceline.coordinator.client import UnreachableError
+from paceline.coordinator.cluster_file import ClusterFile
+from paceline.errors import ConfigError, ExitCode, NotReadyError, PacelineError, Problem
+
+USUAL_NODES = 3
+# Below the ports that systems give to outgoing connections, so that they are still free the next time.
+PORTS = range(20_000, 32_768)
+STOP_S = 10.0
+LOOK_S = 1.0
+LOOK_AGAIN_S = 0.05
+
+Say = Callable[[str], None]
+OnReady = Callable[[Report], None]
+
+
+class AllEndedError(PacelineError):
+    """No node is left."""
+
+    exit_code = ExitCode.DEGRADED
+
+
+def up(folder: Path, nodes: int | None, token_file: Path | None, say: Say, on_ready: OnReady) -> None:
+    """Until Ctrl-C or SIGTERM, or until no node is left (AllEndedError)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        asyncio.run(_Up(folder, plan(folder, nodes), token_file, say, on_ready).run())
+
+
+def plan(folder: Path, nodes: int | None) -> ClusterFile:
+    """The cluster of this folder; a new one on free ports if there is none."""
+    if (folder / cluster_file.NAME).exists():
+        found = cluster_file.read(folder)
+        if nodes is not None and nodes != len(found.nodes):
+            what = f"{folder} holds a cluster of {len(found.nodes)} nodes, not {nodes}"
+            raise ConfigError([Problem(what, "leave out --nodes, or give another --dir", "--nodes")])
+        return found
+    ports = free_ports(nodes or USUAL_NODES)
+    made = ClusterFile(
+        # A name of its own: should another cluster get its ports one day, they do not listen to each other.
+        cluster=f"local-{secrets.token_hex(4)}",
+        nodes={number: f"127.0.0.1:{port}" for number, port in enumerate(ports, start=1)},
+    )
+    made.write(folder)
+    return made
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on right now."""
+    found: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise NotReadyError(
+        f"this machine has no {count} free ports from {PORTS[0]} to {PORTS[-1]}", "stop something that listens"
+    )
+
+
+def start_command(
+    number: int, cluster: ClusterFile, data_dir: str, more: Sequence[str] = (), *, listen: str | None = None
+) -> list[str]:
+    """What follows `paceline` to start one node of a cluster."""
+    peers = ",".join(f"{node}={address}" for node, address in cluster.nodes.items())
+    command = ["coordinator", "start", "--id", str(number), "--peers", peers, "--data-dir", data_dir]
+    command += ["--cluster", cluster.cluster]
+    return [*command, *(() if listen is None else ("--listen", listen)), *more]
+
+
+class _Up:
+    def __init__(
+        self, folder: Path, cluster: ClusterFile, token_file: Path | None, say: Say, on_ready: OnReady
+    ) -> None:
+        self._folder, self._file, self._token_file = folder, cluster, token_file
+        self._say, self._on_ready = say, on_ready
+        self._processes: dict[int, Process] = {}
+
+    async def run(self) -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        for node in self._file.nodes:
+            self._processes[node] = await self._start(node)
+        following = [asyncio.create_task(self._follow(node)) for node in self._processes]
+        all_ended = asyncio.gather(*following)
+        stopping, ready = asyncio.create_task(stop.wait()), asyncio.create_task(self._tell_leader())
+        try:
+            await asyncio.wait((stopping, all_ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+            await self._stop()
+            await all_ended
+            stopping.cancel()
+        if not stop.is_set():
+            raise AllEndedError("no node is left", "see above why they ended; their logs are kept")
+
+    async def _start(self, node: int) -> Process:
+        more = ["--stop-with-stdin"]
+        more += [] if self._token_file is None else ["--token-file", str(self._token_file)]
+        command = start_command(node, self._file, str(self._folder / f"node-{node}"), more)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "paceline", *command),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us: we stop them in order
+        )
+        self._say(f"node {node}: {self._file.nodes[node]} pid {process.pid}")
+        return process
+
+    async def _follow(self, node: int) -> None:
+        """Pass on what it says, and say how it ended."""
+        process = self._processes[node]
+        assert process.stdout is not None, "its output is piped to us"
+        async for line in process.stdout:
+            self._say(f"node {node} | {line.decode(errors='replace').rstrip()}")
+        code = await process.wait()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        left = sum(other.returncode is None for other in self._processes.values())
+        self._say(f"node {node} {how}; {left} of {len(self._processes)} run")
+
+    async def _tell_leader(self) -> None:
+        where = Where(usual_folder=self._folder, folder=self._folder, token_file=self._token_file)
+        while True:
+            try:
+                report = await cluster_status.look(self._found(where), patience_s=LOOK_S)
+            except UnreachableError:
+                report = None  # they have only just been started
+            if report is not None and report.leader is not None:
+                self._on_ready(report)
+                return
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _found(self, where: Where) -> Cluster:
+        try:
+            return find(where)
+        except NotReadyError as error:  # the first node has not made its tokens yet
+            raise UnreachableError(error.what, error.hint) from error
+
+    async def _stop(self) -> None:
+        living = [process for process in self._processes.values() if process.returncode is None]
+        for process in living:
+            process.terminate()
+        waiting = [asyncio.create_task(process.wait()) for process in living]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=STOP_S)
+            for process, wait in zip(living, waiting, strict=True):
+                if wait in late:
+                    self._say(f"process {process.pid} does not stop, and is killed: its disk has all it promised")
+                    process.kill()
+            await asyncio.gather(*waiting)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    fd = os.open(folder / "up.lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise NotReadyError(
+                f"the cluster in {folder} runs already", "stop the other `up`, or give another folder with --dir"
+            ) from error
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,93 @@
+"""How does a command find the cluster it is about? Flags that all commands of the coordinator share."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.cli.session import Session
+from paceline.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from paceline.app.cluster_access import Cluster
+
+USUAL_DIR = Path("runs/coordinator")
+PATH = click.Path(path_type=Path)
+
+_OPTIONS = (
+    click.option("--at", metavar="HOST:PORT[,…]", help="Where nodes are; one is enough to find the others."),
+    click.option(
+        "--dir",
+        "folder",
+        type=PATH,
+        help="A folder made by `up`. [default: PACELINE_COORDINATOR, else runs/coordinator]",
+    ),
+    click.option(
+        "--token-file",
+        type=PATH,
+        help="The token to show. [default: PACELINE_TOKEN, else this user's tokens.json]",
+    ),
+    click.option("--tls-dir", type=PATH, help="Show a certificate made by init-pki instead of a token."),
+    click.option("--tls-name", metavar="NAME", help="Whose certificate, if the folder has several."),
+)
+
+
+def cluster_options(body: Callable[..., object]) -> Callable[..., object]:
+    """Adds them below `common_options`; `body` gets the cluster as its second argument."""
+
+    @functools.wraps(body)
+    def with_cluster(session: Session, **params: Any) -> object:  # Any: what click parsed, by flag
+        said = {name: params.pop(name) for name in ("at", "folder", "token_file", "tls_dir", "tls_name")}
+        return body(session, _find(session, **said), **params)
+
+    for option in reversed(_OPTIONS):
+        option(with_cluster)
+    return with_cluster
+
+
+def _find(
+    session: Session,
+    at: str | None,
+    folder: Path | None,
+    token_file: Path | None,
+    tls_dir: Path | None,
+    tls_name: str | None,
+) -> "Cluster":
+    from paceline.app.cluster_access import Where, find, split_addresses
+
+    addresses = split_addresses(at or "", "--at")
+    if at is not None and not addresses:
+        raise ConfigError([Problem("--at names nobody", "write --at HOST:PORT", "--at")])
+    return find(
+        Where(
+            usual_folder=session.folder / USUAL_DIR,
+            at=addresses,
+            folder=None if folder is None else session.folder / folder,
+            token_file=token_file,
+            tls_dir=tls_dir,
+            tls_name=tls_name,
+        )
+    )
+
+
+def timeout_option(default_s: float) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    return click.option(
+        "--timeout-s",
+        type=click.FloatRange(min=0, min_open=True, max=3600),
+        default=default_s,
+        show_default=True,
+        help="How long to wait for answers.",
+    )
+
+
+def read_node(text: str, where: str) -> tuple[int, str]:
+    """`4=127.0.0.1:7404` is node 4 and its address."""
+    from paceline.coordinator.cluster_file import is_address
+
+    number, _, address = text.strip().partition("=")
+    if not number.isdecimal() or int(number) < 1 or not is_address(address):
+        what = f"{text!r} is no ID=HOST:PORT"
+        raise ConfigError([Problem(what, "write for example 4=127.0.0.1:7404", where)])
+    return int(number), address

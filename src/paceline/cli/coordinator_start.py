@@ -1,0 +1,186 @@
+"""`paceline coordinator start` and `up`: one node, or a whole cluster on this machine."""
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.coordinator_options import PATH, USUAL_DIR, read_node
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from paceline.app.cluster_status import Report
+    from paceline.coordinator.shell.notes import Note
+    from paceline.coordinator.shell.server import Settings
+    from paceline.plan.codec import Json
+
+_TOKENS = "The tokens of all nodes. [default: ~/.config/paceline/tokens.json, made at the first start]"
+
+
+@click.command("start")
+@click.option("--id", "node", type=click.IntRange(min=1), required=True, help="This node's number, from 1.")
+@click.option("--peers", required=True, metavar="ID=HOST:PORT,…", help="All nodes of the cluster.")
+@click.option("--data-dir", type=PATH, required=True, help="Where this node keeps its log.")
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen. [default: its address in --peers]")
+@click.option("--token-file", type=PATH, help=_TOKENS)
+@click.option("--tls-dir", type=PATH, help="Certificates made by init-pki: needed beyond this machine.")
+@click.option("--cluster", default="paceline", show_default=True, help="The cluster's name.")
+@click.option("--join", "is_joining", is_flag=True, help="The cluster exists; `add` will take this node in.")
+@click.option("--stop-with-stdin", is_flag=True, hidden=True)
+@common_options
+def start(
+    session: Session,
+    node: int,
+    peers: str,
+    data_dir: Path,
+    listen: str | None,
+    token_file: Path | None,
+    tls_dir: Path | None,
+    cluster: str,
+    is_joining: bool,
+    stop_with_stdin: bool,
+) -> None:
+    """Run one node until Ctrl-C or SIGTERM.
+
+    Says every change of its state in one line of key=value on stderr; with
+    --json as one JSON object per line on stdout.
+    """
+    from paceline.app.cluster_access import node_proof
+    from paceline.app.coordinator import serve
+    from paceline.coordinator.raft.types import NodeId
+    from paceline.coordinator.shell.server import Settings
+
+    known = _peers(peers)
+    address = _address(node, known, listen)
+    folder = session.folder / data_dir
+    others = [found for other, found in known.items() if other != node]
+    settings = Settings(
+        node=NodeId(node),
+        listen=address,
+        peers={NodeId(other): found for other, found in known.items()},
+        data_dir=folder,
+        proof=node_proof(node, [address, *others], folder, token_file, tls_dir),
+        cluster=cluster,
+        is_joining=is_joining,
+    )
+    serve(settings, lambda note: _tell(session, settings, note), stops_with_stdin=stop_with_stdin)
+
+
+def _address(node: int, known: dict[int, str], listen: str | None) -> str:
+    if listen is not None:
+        return read_node(f"{node}={listen}", "--listen")[1]
+    if node not in known:
+        what = f"node {node} is not among the nodes {sorted(known)}"
+        raise ConfigError([Problem(what, f"add {node}=HOST:PORT to --peers, or say --listen", "--peers")])
+    return known[node]
+
+
+def _peers(text: str) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for part in text.split(","):
+        number, address = read_node(part, "--peers")
+        if number in found:
+            problem = Problem(f"{text!r} names node {number} twice", "give each node its number", "--peers")
+            raise ConfigError([problem])
+        found[number] = address
+    return found
+
+
+def _tell(session: Session, settings: "Settings", note: "Note") -> None:
+    from paceline import clock
+    from paceline.plan.codec import to_json
+
+    now = datetime.fromtimestamp(clock.unix_now_s(), UTC).isoformat(timespec="milliseconds")
+    time = now.replace("+00:00", "Z")
+    if session.common.json:
+        facts: dict[str, Json] = {key: to_json(value) for key, value in note.facts.items()}
+        said: dict[str, Json] = {"time": time, "node": settings.node, "event": note.event, **facts}
+        print(json.dumps({"schema": "paceline.coordinator.note/1", **said}), file=sys.stdout, flush=True)
+    else:
+        say(session, f"time={time} node={settings.node} {note}")
+
+
+@click.command("up")
+@click.option(
+    "--nodes", type=click.IntRange(1, 9), help="How many. [default: 3, or as many as the folder has]"
+)
+@click.option(
+    "--dir", "folder", type=PATH, default=USUAL_DIR, show_default=True, help="Where the cluster lives."
+)
+@click.option("--token-file", type=PATH, help=_TOKENS)
+@click.option("--compose", type=PATH, metavar="FILE", help="Write a compose file for containers instead.")
+@click.option("--image", metavar="NAME", help="With --compose: the image to run.")
+@click.option(
+    "--tls-dir", type=PATH, help="With --compose: certificates made by init-pki. [default: pki beside FILE]"
+)
+@common_options
+def up(
+    session: Session,
+    nodes: int | None,
+    folder: Path,
+    token_file: Path | None,
+    compose: Path | None,
+    image: str | None,
+    tls_dir: Path | None,
+) -> None:
+    """Run a whole cluster on this machine until Ctrl-C.
+
+    Each node is a process of its own. The folder remembers the cluster: the same
+    command goes on with it. With --compose nothing is started.
+    """
+    if compose is not None:
+        _write_compose(session, session.folder / compose, nodes, image, tls_dir)
+        return
+    if image is not None or tls_dir is not None:
+        what = "--image and --tls-dir are for containers"
+        raise ConfigError([Problem(what, "add --compose FILE, or leave them out", "--compose")])
+    from paceline.app.cluster_up import up as run_up
+
+    def on_ready(report: "Report") -> None:
+        _say_ready(session, folder, report)
+
+    run_up(session.folder / folder, nodes, token_file, lambda line: say(session, line), on_ready)
+
+
+def _say_ready(session: Session, folder: Path, report: "Report") -> None:
+    nodes: list[Json] = [{"node": line.node, "address": line.address} for line in report.nodes]
+    data: dict[str, Json] = {
+        "cluster": report.cluster,
+        "dir": str(folder),
+        "leader": report.leader,
+        "term": report.term,
+        "nodes": nodes,
+    }
+    where = "" if folder == USUAL_DIR else f" --dir {folder}"
+    lines = [
+        f"node {report.leader} leads in term {report.term}",
+        f"Look at it with `paceline coordinator status{where}`; stop it with Ctrl-C.",
+    ]
+    emit(session, "coordinator.up", data, lines)
+    sys.stdout.flush()
+
+
+def _write_compose(
+    session: Session, path: Path, nodes: int | None, image: str | None, tls_dir: Path | None
+) -> None:
+    from paceline.app.cluster_compose import pki_command, write_compose
+    from paceline.app.cluster_up import USUAL_NODES
+
+    if not image:
+        problem = Problem("a compose file needs an image", "add --image NAME", "--image")
+        raise ConfigError([problem])
+    count = nodes or USUAL_NODES
+    keys = path.parent / "pki" if tls_dir is None else session.folder / tls_dir
+    write_compose(path, count, image, keys)
+    command = pki_command(count, keys)
+    has_keys = (keys / "ca.crt").exists()
+    lines = [f"wrote {path}: {count} nodes of {image}"]
+    lines += [] if has_keys else [f"make the certificates first: {command}"]
+    data: dict[str, Json] = {"file": str(path), "nodes": count, "image": image, "init_pki": command}
+    emit(session, "coordinator.up", data, lines)
