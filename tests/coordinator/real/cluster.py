@@ -33,7 +33,7 @@ from paceline.coordinator.shell.tokens import Token, load_or_create_tokens, read
 PATIENCE_S = 60.0  # for what must happen, on a machine that does other things too
 LOOK_AGAIN_S = 0.02
 ROOT = Path(__file__).parent.parent.parent.parent
-_STANDING = re.compile(r"^term=(\d+) role=(\S+)", re.MULTILINE)
+_STANDING = re.compile(r"term=(\d+) role=(\S+)")
 
 
 def own_host() -> str:
