@@ -48,7 +48,7 @@ class Direct:
         return await self.ask("Actions", "Alerts", pb.ListAlerts(run=run), pb.AlertList)
 
     async def raw(
-        self, method: str, parts: Sequence[bytes], metadata: Sequence[tuple[str, str]] = ()
+        self, method: str, parts: Sequence[bytes], *, within_s: float = WITHIN_S
     ) -> tuple[grpc.StatusCode, str]:
         """Bytes as they are, as a stream; the status and its words."""
 
@@ -57,7 +57,7 @@ class Direct:
                 yield part
 
         call = self._channel.stream_unary(method, None, None)(
-            stream(), metadata=(*self._metadata, *metadata), timeout=WITHIN_S
+            stream(), metadata=self._metadata, timeout=within_s
         )
         try:
             await call
