@@ -71,27 +71,27 @@ class Guard(grpc.aio.ServerInterceptor):
     ) -> _Found:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
+        kept = self._guarded.get(method)
+        if kept is not None and kept[0] is handler:
+            return kept[1]
         if handler is None or not roles_for(method):
             return self._unknown(method)
-        kept = self._guarded.get(method)
-        if kept is None or kept[0] is not handler:
-            kept = self._guarded[method] = (handler, _Guarded(self, method, handler).handler())
-        return kept[1]
+        guarded = _Guarded(self, method, handler).handler()
+        self._guarded[method] = (handler, guarded)
+        return guarded
 
-    def check(self, method: str, context: Context) -> Identity | Refused:
-        """Who is calling; or why this call is refused."""
-        host = context.peer().rpartition(":")[0]
-        identity = self._proof.identify(context)
-        if isinstance(identity, Refused):
-            return self._failed(host, identity)
+    def identify(self, context: Context) -> Identity | Refused:
+        """Who is calling; or why no call of theirs is taken now."""
+        found = self._proof.identify(context)
+        if isinstance(found, Refused):
+            return self._failed(_host(context), found)
         # Nodes are not limited: a cluster that is busy must still be able to agree.
-        if identity.role is not Role.NODE:
-            now_s = self._now_s()
-            wait_s = self._per_caller.wait_s((host, identity), now_s) or self._overall.wait_s("", now_s)
-            if wait_s:
-                return self._too_many(wait_s)
-        roles = roles_for(method)
-        return identity if identity.role in roles else _not_allowed(identity, method, roles)
+        if found.role is Role.NODE:
+            return found
+        now_s = self._now_s()
+        key = (_host(context), found.name)
+        wait_s = self._per_caller.wait_s(key, now_s) or self._overall.wait_s("", now_s)
+        return self._too_many(wait_s) if wait_s else found
 
     def _too_many(self, wait_s: float) -> Refused:
         return Refused(
@@ -116,9 +116,9 @@ class Guard(grpc.aio.ServerInterceptor):
         """For a method that is not here, or that nobody decided about."""
 
         async def refuse(_: object, context: Context) -> None:
-            found = self.check(method, context)
+            found = self.identify(context)
             # Strangers are told that they are strangers, whatever they ask for.
-            if isinstance(found, Refused) and found.code is not _Code.PERMISSION_DENIED:
+            if isinstance(found, Refused):
                 await found.answer(context)
             missing = Refused(
                 _Code.UNIMPLEMENTED,
@@ -135,6 +135,7 @@ class _Guarded:
 
     def __init__(self, guard: Guard, method: str, handler: Handler) -> None:
         self._guard, self._method, self._inner = guard, method, handler
+        self._roles = tuple(roles_for(method))  # found faster than in a set: enums are hashed in Python
         # Any: the messages differ from method to method.
         behaviour: Any = (
             handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
@@ -170,9 +171,11 @@ class _Guarded:
 
     async def _admit(self, requests: AsyncIterator[Any], context: Context) -> Any:
         """What the method is to be called with, once it is known who calls."""
-        found = self._guard.check(self._method, context)
+        found = self._guard.identify(context)
         if isinstance(found, Refused):
             await found.answer(context)
+        if found.role not in self._roles:
+            await _not_allowed(found, self._method).answer(context)
         caller.set(found)
         if not self._takes_one:
             return requests
@@ -200,8 +203,13 @@ class _UnreadableError(Exception):
     """The bytes of a request are no message."""
 
 
-def _not_allowed(identity: Identity, method: str, roles: frozenset[Role]) -> Refused:
-    needed = in_words(roles)
+def _host(context: Context) -> str:
+    """Where a call comes from, without the port: all connections of one host count together."""
+    return context.peer().rpartition(":")[0]
+
+
+def _not_allowed(identity: Identity, method: str) -> Refused:
+    needed = in_words(roles_for(method))
     return Refused(
         _Code.PERMISSION_DENIED,
         f"{identity.name!r} has the role {identity.role.value}, but {short_name(method)} is for {needed}",

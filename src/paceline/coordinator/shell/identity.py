@@ -31,6 +31,15 @@ class Identity:
         return f"{_SCHEME}{self.role.value}/{self.name}"
 
 
+def node_name(node: int) -> str:
+    return f"node-{node}"
+
+
+def may_speak_for(identity: Identity, node: int) -> bool:
+    """A node's certificate is for that node alone; all nodes that use tokens share one."""
+    return identity.role is Role.NODE and identity.name in {node_name(node), Role.NODE.value}
+
+
 _SCHEME = "paceline://"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

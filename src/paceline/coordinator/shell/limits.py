@@ -29,7 +29,7 @@ class Limits:
     # Refusals for want of a good token, for one host.
     failures: Rate = Rate(10, 20)
     message_bytes: int = 4 << 20
-    streams_per_connection: int = 1024
+    streams_per_connection: int = 4096
     calls_at_once: int = 16_384
 
 
@@ -39,6 +39,9 @@ class Buckets:
     def __init__(self, rate: Rate, *, most: int = 4096) -> None:
         self.rate, self._most = rate, most
         self._left: dict[Hashable, tuple[float, float]] = {}  # requests left, and when that was true
+
+    def __len__(self) -> int:
+        return len(self._left)
 
     def wait_s(self, key: Hashable, now_s: float) -> float:
         """Take one request out of the bucket and return 0, or say how long to wait until there is one."""

@@ -1,6 +1,7 @@
 """Can anybody else read this secret? A file with a secret is made for its owner alone, or refused."""
 
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -26,9 +27,8 @@ def read_private(path: Path) -> bytes:
 
 def write_private(path: Path, data: bytes) -> bool:
     """The whole file, for its owner alone; False, and nothing changed, if there is one already."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        temporary.unlink(missing_ok=True)  # of a process with our number that died here
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(data)

@@ -22,6 +22,7 @@ _NO_ROLE = Refused(
     "the certificate of this caller names no role",
     "make one with `paceline coordinator init-pki --add --client NAME=ROLE`",
 )
+_MOST_CONNECTIONS = 4096
 
 
 class TokenProof:
@@ -38,6 +39,23 @@ class TokenProof:
 class CertificateProof:
     """gRPC has verified the certificate against our authority before a call comes here."""
 
+    def __init__(self) -> None:
+        self._known: dict[
+            tuple[str | bytes, ...], Identity
+        ] = {}  # by connection, and names in its certificate
+
     def identify(self, context: Context) -> Identity | Refused:
+        # To read all that is known of a certificate takes long: once in a connection is enough.
+        connection = (context.peer(), *(context.peer_identities() or ()))
+        known = self._known.get(connection)
+        if known is not None:
+            return known
+        # Only URIs count: the other names of a certificate may be anything that its holder asked for.
         names = context.auth_context().get("peer_uri", ())
-        return identity_of([name.decode(errors="replace") for name in names]) or _NO_ROLE
+        found = identity_of([name.decode(errors="replace") for name in names])
+        if found is None:
+            return _NO_ROLE
+        if len(self._known) >= _MOST_CONNECTIONS:
+            self._known.clear()
+        self._known[connection] = found
+        return found

@@ -22,6 +22,7 @@ from paceline.coordinator.shell.tokens import Token, Tokens
 from paceline.errors import NotReadyError
 
 Options = list[tuple[str, int]]
+_ALL_HOSTS = ("0.0.0.0", "::")
 ANSWER_BYTES = 64 << 20  # the longest answer that a client takes
 
 
@@ -36,7 +37,8 @@ def node_security(
     """What a node that listens there asks of its callers, and proves to other nodes."""
     if tls_dir is not None:
         return tls.load_node(tls_dir, node)
-    check_private(address, f"init-pki --out pki --node {node}={host_of(address)}")
+    host = host_of(address)
+    check_private(address, f"init-pki --out pki --node {node}={'HOST' if host in _ALL_HOSTS else host}")
     return tokens.load_or_create_tokens(token_file or data_dir / tokens.FILE_NAME)
 
 
@@ -76,6 +78,13 @@ def open_channel(
             return grpc.aio.insecure_channel(address, chosen)
         case _:
             assert_never(access)
+
+
+def unreachable_hint(access: Token | Certificate) -> str:
+    """What to do when no connection comes about: a failed handshake looks like a node that is not there."""
+    if isinstance(access, Token):
+        return "see that a node runs there; if it uses TLS, give --tls-dir DIR instead of a token"
+    return "see that a node runs there, that it was given --tls-dir, and that both have the same ca.crt"
 
 
 def new_server(security: Tokens | Certificate, limits: Limits | None = None) -> grpc.aio.Server:

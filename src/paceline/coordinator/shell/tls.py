@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from paceline import clock
-from paceline.coordinator.shell.identity import Identity, Role, from_uri
+from paceline.coordinator.shell.identity import Identity, Role, from_uri, node_name
 from paceline.coordinator.shell.private_files import SecretError, read_private
 
 CA_NAME = "ca"
@@ -30,8 +30,8 @@ class Certificate:
     """A certificate that was looked at, its key, and the authority that it trusts."""
 
     identity: Identity
-    authority: bytes
-    chain: bytes
+    authority: bytes = field(repr=False)
+    chain: bytes = field(repr=False)
     key: bytes = field(repr=False)
 
     def for_server(self) -> grpc.ServerCredentials:
@@ -42,10 +42,6 @@ class Certificate:
 
     def for_client(self) -> grpc.ChannelCredentials:
         return grpc.ssl_channel_credentials(self.authority, self.key, self.chain)
-
-
-def node_name(node: int) -> str:
-    return f"node-{node}"
 
 
 def load_node(folder: Path, node: int) -> Certificate:

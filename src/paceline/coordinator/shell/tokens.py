@@ -51,13 +51,12 @@ class Tokens:
         return Token(self._by_role[role])
 
     def identify(self, authorization: str | bytes) -> Identity | None:
-        """Whose token this header holds. Takes as long for a wrong one as for a right one."""
+        """Whose token this header holds. How long it takes tells nothing about a token that is not held."""
         given = authorization.encode() if isinstance(authorization, str) else authorization
-        found = None
         for known, identity in self._known:
             if hmac.compare_digest(known, given):
-                found = identity
-        return found
+                return identity
+        return None
 
 
 def load_or_create_tokens(path: Path) -> Tokens:
@@ -104,9 +103,8 @@ def _read(path: Path) -> dict[Role, str]:
     if not isinstance(content, dict):
         raise SecretError(f"{path} does not hold tokens by role", _MAKE_NEW)
     names = {role.value for role in Role}
-    unknown = sorted(set(content) - names)
-    if unknown:
-        raise SecretError(f"{path} has a token for {len(unknown)} roles that do not exist", _MAKE_NEW)
+    if not names.issuperset(content):
+        raise SecretError(f"{path} has tokens for roles that do not exist", _MAKE_NEW)
     by_role = {Role(name): _checked(text, f"{path} ({name})") for name, text in content.items()}
     if len(set(by_role.values())) < len(by_role):
         raise SecretError(f"{path} has one token for two roles", _MAKE_NEW)
