@@ -2,17 +2,18 @@
 
 import asyncio
 import random
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import grpc
-import pytest
 from google.protobuf.message import DecodeError
 from tests.coordinator.real import samples
 from tests.coordinator.real.cluster import Cluster
 from tests.coordinator.real.direct import Direct
 from tests.coordinator.real.history import History, create
+from tests.coordinator.real.in_process import nodes_in_process
 from tests.coordinator.real.mutate import misfilled, mutated
 
 from paceline.coordinator.methods import path
@@ -22,7 +23,8 @@ from paceline.coordinator.raft.door import why_impossible
 from paceline.coordinator.raft.log import RaftLog, empty_snapshot
 from paceline.coordinator.raft.types import Entry, EntryKind, HardState, Index, Kind, Message, NodeId, Term
 from paceline.coordinator.shell import records, wire
-from paceline.coordinator.shell.identity import METHODS, Role
+from paceline.coordinator.shell.identity import Role
+from paceline.coordinator.shell.tokens import Tokens
 from paceline.coordinator.state.machine import ClusterState
 
 SEED = 20260601
@@ -199,11 +201,7 @@ def test_a_living_node_answers_every_mutated_request_and_is_unharmed(tmp_path: P
             answers: Counter[grpc.StatusCode] = Counter()
             for role, calls in _calls(dice).items():
                 async with Direct(cluster.addresses[1], cluster.token(role)) as node:
-                    for start in range(0, len(calls), AT_ONCE):
-                        told = await asyncio.gather(
-                            *(node.raw(method, parts, within_s=5) for method, parts in calls[start : start + AT_ONCE])
-                        )
-                        answers.update(code for code, _ in told)
+                    answers.update(await _answers(node, calls))
             assert set(answers) <= ANSWERS, answers
             assert sum(answers.values()) > 3000
             await cluster.whole()
@@ -218,22 +216,129 @@ def test_a_living_node_answers_every_mutated_request_and_is_unharmed(tmp_path: P
     asyncio.run(story())
 
 
-Call = tuple[str, list[bytes]]
+Call = tuple[str, bytes]
+
+
+async def _answers(node: Direct, calls: list[Call]) -> list[grpc.StatusCode]:
+    """Many at a time. Add waits for a node that never comes, so patience is short."""
+    at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(method: str, data: bytes) -> grpc.StatusCode:
+        async with at_once:
+            return (await node.raw(method, data, within_s=3))[0]
+
+    return await asyncio.gather(*(ask(*call) for call in calls))
 
 
 def _calls(dice: random.Random) -> dict[Role, list[Call]]:
     requests = samples.requests()
-    # Live and Changes answer as long as they are listened to: they are tried apart.
-    client_methods = list(requests)
     made: dict[Role, list[Call]] = {role: [] for role in (Role.WORKER, Role.ADMIN, Role.NODE)}
     for role in (Role.WORKER, Role.ADMIN):
-        for _ in range(1000):
-            method = dice.choice(client_methods)
-            made[role].append((path(*method), [mutated(dice, [requests[method]])]))
+        for _ in range(1200):
+            method = dice.choice(list(requests))
+            made[role].append((path(*method), mutated(dice, [requests[method]])))
     frames = samples.frames(term=3, last=12)
-    for _ in range(1000):
-        made[Role.NODE].append((path("Raft", "Talk"), [mutated(dice, frames) for _ in range(3)]))
-    good = samples.snapshot_parts(term=1, index=1)
-    for _ in range(200):
-        made[Role.NODE].append((path("Raft", "Install"), [mutated(dice, [part]) for part in good]))
+    made[Role.NODE] += [(path("Raft", "Talk"), mutated(dice, frames)) for _ in range(2000)]
+    # Of a term that is over and an entry that is there: if it is let in all the same, it changes nothing.
+    whole = [samples.snapshot_in_one_part(term=1, index=1)]
+    made[Role.NODE] += [(path("Raft", "Install"), mutated(dice, whole)) for _ in range(300)]
     return made
+
+
+def test_strangers_wrong_roles_and_long_messages_are_refused_in_words(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path) as nodes, nodes.client() as client:
+            await create(client, "kept")
+            address, tokens = nodes.addresses[1], nodes.tokens
+            small = pb.CreateRun(run="run", min_workers=1).SerializeToString()
+            long = pb.CreateRun(run="run", plan="x" * 3_900_000).SerializeToString()
+            too_long = pb.CreateRun(run="run", plan="x" * 5_000_000).SerializeToString()
+            runs, raft = path("Runs", "Create"), path("Raft", "Talk")
+            code = grpc.StatusCode
+            expected = [
+                (Direct(address, with_token=False), runs, small, code.UNAUTHENTICATED, "carries no token"),
+                (Direct(address), runs, small, code.UNAUTHENTICATED, "is not one of this node's"),
+                (_with(address, tokens, Role.VIEWER), runs, small, code.PERMISSION_DENIED, "is for admin"),
+                (_with(address, tokens, Role.WORKER), runs, small, code.PERMISSION_DENIED, "is for admin"),
+                (_with(address, tokens, Role.ADMIN), raft, b"", code.PERMISSION_DENIED, "is for node"),
+                (_with(address, tokens, Role.NODE), runs, small, code.PERMISSION_DENIED, "is for admin"),
+                (_with(address, tokens, Role.ADMIN), runs, b"\xff", code.INVALID_ARGUMENT, "can read"),
+                (_with(address, tokens, Role.ADMIN), runs, long, code.INVALID_ARGUMENT, "has 39000"),
+                (_with(address, tokens, Role.ADMIN), runs, too_long, code.RESOURCE_EXHAUSTED, "larger than max"),
+                (_with(address, tokens, Role.ADMIN), path("Runs", "Burn"), b"", code.UNIMPLEMENTED, "no method"),
+                (_with(address, tokens, Role.VIEWER), path("Watch", "Changes"), b"\xff", code.INVALID_ARGUMENT, ""),
+            ]
+            for caller, method, data, status, words in expected:
+                async with caller as node:
+                    found, details = await node.raw(method, data)
+                    assert found is status, f"{method}: {found}, {details}"
+                    assert words in details
+            found = await client.read("Runs.List", pb.ListRuns(), pb.RunList)
+            assert [run.run for run in found.runs] == ["kept"]
+
+    asyncio.run(story())
+
+
+def _with(address: str, tokens: Tokens, role: Role) -> Direct:
+    return Direct(address, tokens.of(role))
+
+
+def test_a_leader_closes_streams_that_say_what_no_node_can_say(tmp_path: Path) -> None:
+    """Each of these would break an invariant of the core, if it were let in."""
+
+    async def story() -> None:
+        async with nodes_in_process(tmp_path, 3) as nodes, nodes.client() as client:
+            await create(client, "kept")
+            leader = await nodes.leader()
+            raft = nodes.running[leader].node.raft
+            sender, to, term = NodeId(leader % 3 + 1), NodeId(leader), raft.term
+            last = raft.log.last_index
+            said = [
+                Message(Kind.APPEND, sender, to, term),  # it leads too
+                Message(Kind.APPEND_REPLY, sender, to, term, Index(last + 100)),  # it has what is not there
+                Message(Kind.APPEND_REPLY, sender, to, term, last, round=raft.round + 100),
+                Message(Kind.VOTE, sender, to, Term(1 << 60), last, term),  # after so many elections
+                Message(Kind.SNAPSHOT, sender, to, term),  # without one
+                Message(Kind.APPEND, sender, to, term, entries=(ENTRIES[3],)),  # after none of the others
+            ]
+            quiet = pb.Frame(cluster="paceline")
+            async with _with(nodes.addresses[leader], nodes.tokens, Role.NODE) as node:
+                for message in said:
+                    frame = pb.Frame(cluster="paceline", messages=[wire.to_wire(message)])
+                    code, details = await node.talk([frame, quiet])
+                    assert code is grpc.StatusCode.INVALID_ARGUMENT, f"{message}: {code}"
+                    assert details.endswith("run the same version on all nodes")
+            assert raft.is_leader
+            assert raft.term == term
+            await create(client, "after")
+
+    asyncio.run(story())
+
+
+def test_a_snapshot_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path) as nodes, nodes.client() as client:
+            await create(client, "kept")
+            data = samples.state().snapshot()
+            spoiled = {
+                "no state": pb.SnapshotPart(data=b"\xff\xff", index=50),
+                "with entry 18 in it": pb.SnapshotPart(data=data, index=17),
+                "up to entry": pb.SnapshotPart(data=data, index=1 << 60),
+                "is none": pb.SnapshotPart(data=data, index=50, voters=[1], learners=[1]),
+                "checksum is wrong": pb.SnapshotPart(data=data, index=50, crc=7),
+                "not to 'other'": pb.SnapshotPart(data=data, index=50, cluster="other"),
+            }
+            message = pb.RaftMessage(kind=Kind.SNAPSHOT, sender=2, to=1, term=900)
+            async with _with(nodes.addresses[1], nodes.tokens, Role.NODE) as node:
+                for words, part in spoiled.items():
+                    part.message.CopyFrom(message)
+                    part.cluster = part.cluster or "paceline"
+                    part.crc = part.crc or zlib.crc32(part.data)
+                    part.term, part.is_last = 1, True
+                    part.voters[:] = part.voters or [1, 2, 3]
+                    code, details = await node.raw(path("Raft", "Install"), part.SerializeToString())
+                    assert code is grpc.StatusCode.INVALID_ARGUMENT
+                    assert words in details, details
+            await create(client, "after")
+
+    asyncio.run(story())

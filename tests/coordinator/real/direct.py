@@ -1,5 +1,6 @@
 """What does one node answer, without anybody who asks again or elsewhere? Protos, or raw bytes."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -15,6 +16,7 @@ from paceline.coordinator.shell.tokens import Token
 
 Reply = TypeVar("Reply", bound=Message)
 WITHIN_S = 30.0
+PAUSE_S = 0.1  # between frames, so that the node has looked at one when the next comes
 UNSAID = Token("nobody-has-given-this-token-to-anybody")
 
 
@@ -47,20 +49,25 @@ class Direct:
     async def marks(self, run: str) -> pb.AlertList:
         return await self.ask("Actions", "Alerts", pb.ListAlerts(run=run), pb.AlertList)
 
-    async def raw(
-        self, method: str, parts: Sequence[bytes], *, within_s: float = WITHIN_S
-    ) -> tuple[grpc.StatusCode, str]:
-        """Bytes as they are, as a stream; the status and its words."""
-
-        async def stream() -> AsyncIterator[bytes]:
-            for part in parts:
-                yield part
-
-        call = self._channel.stream_unary(method, None, None)(
-            stream(), metadata=self._metadata, timeout=within_s
-        )
+    async def raw(self, method: str, data: bytes, *, within_s: float = WITHIN_S) -> tuple[grpc.StatusCode, str]:
+        """Bytes as they are; the status and its words. A stream takes them for its only message."""
+        call = self._channel.unary_unary(method, None, None)
         try:
-            await call
+            await call(data, metadata=self._metadata, timeout=within_s)
         except grpc.aio.AioRpcError as error:
             return error.code(), error.details() or ""
         return grpc.StatusCode.OK, ""
+
+    async def talk(self, frames: Sequence[pb.Frame]) -> tuple[grpc.StatusCode, str]:
+        """As a node does: one frame after the other, on a stream that stays open until the other side ends it."""
+
+        async def stream() -> AsyncIterator[pb.Frame]:
+            for frame in frames:
+                yield frame
+                await asyncio.sleep(PAUSE_S)
+            await asyncio.Event().wait()
+
+        call = self._channel.stream_unary(
+            path("Raft", "Talk"), pb.Frame.SerializeToString, pb.Heard.FromString
+        )(stream(), metadata=self._metadata, timeout=WITHIN_S)
+        return await call.code(), await call.details() or ""

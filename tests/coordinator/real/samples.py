@@ -100,8 +100,15 @@ def snapshot_parts(*, term: int = 3, index: int = 20) -> list[bytes]:
     return [part.SerializeToString() for part in wire.to_parts(CLUSTER, message)]
 
 
+def snapshot_in_one_part(*, term: int = 3, index: int = 20) -> bytes:
+    whole = pb.SnapshotPart()
+    for part in snapshot_parts(term=term, index=index):
+        whole.MergeFromString(part)
+    return whole.SerializeToString()
+
+
 def requests() -> dict[tuple[str, str], bytes]:
-    """A good request for every method that takes one and gives one."""
+    """A good request for every method that does not answer for ever."""
     told = {command.WhichOneof("what") or "": command for command in commands()}
     found = {
         (write.service, write.name): getattr(told[write.command], write.command).SerializeToString()
@@ -113,4 +120,5 @@ def requests() -> dict[tuple[str, str], bytes]:
     found["Nodes", "Remove"] = pb.RemoveNode(node=1).SerializeToString()
     found["Nodes", "StepDown"] = pb.StepDownRequest(to=2).SerializeToString()
     found["Nodes", "Snapshot"] = b""
+    found["Members", "Live"] = pb.Beat(run="run", worker="a", incarnation=4, step=2).SerializeToString()
     return found

@@ -8,10 +8,9 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.raft.types import Kind, Message, NodeId
 from paceline.coordinator.shell import replies, wire
 from paceline.coordinator.shell.guard import Context, caller
-from paceline.coordinator.shell.identity import Role
+from paceline.coordinator.shell.identity import may_speak_for
 from paceline.coordinator.shell.node import Complain, Node
 from paceline.coordinator.shell.services import service
-from paceline.coordinator.shell.tls import node_name
 
 SNAPSHOT_BYTES = 1 << 30
 _SAME_VERSION = "run the same version on all nodes"
@@ -77,8 +76,7 @@ class RaftService:
         if message.to != self._node.me or message.sender == self._node.me:
             what = f"a message from node {message.sender} to node {message.to} reached node {self._node.me}"
             await replies.bad(context, what, "correct the addresses in --peers")
-        proved = caller.get().name
-        if proved not in (Role.NODE.value, node_name(message.sender)):  # a token says only that it is a node
-            what = f"a message from node {message.sender} came with the certificate of {proved}"
+        if not may_speak_for(caller.get(), message.sender):
+            what = f"a message from node {message.sender} came with the certificate of {caller.get().name}"
             await replies.bad(context, what, "give each node its own certificate")
         self._node.deliver(message, complain)
