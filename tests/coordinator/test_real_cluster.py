@@ -35,20 +35,9 @@ def _check_failovers(folder: Path, kills: int) -> None:
             assert found.acknowledged > 20 * kills
             assert found.lost == []
             assert found.is_linearizable
-            _check_disks(cluster)
+            cluster.check_disks()
 
     asyncio.run(story())
-
-
-def _check_disks(cluster: Cluster) -> None:
-    """Stopped in peace, no node's folder is damaged, and all hold the same log."""
-    codes = [cluster.terminate(node) for node in cluster.living()]
-    assert codes == [0] * len(cluster.addresses)
-    logs = [{entry.index: entry for entry in cluster.on_disk(node).entries} for node in cluster.addresses]
-    for log in logs[1:]:
-        shared = log.keys() & logs[0].keys()
-        assert shared
-        assert all(log[index] == logs[0][index] for index in shared)
 
 
 def test_five_nodes_survive_any_two_and_refuse_without_three(tmp_path: Path) -> None:

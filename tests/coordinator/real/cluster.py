@@ -165,6 +165,15 @@ class Cluster:
         members = Membership(frozenset(NodeId(n) for n in self.addresses))
         return read_folder(self.data_dir(node), NodeId(node), members)
 
+    def check_disks(self) -> None:
+        """Stop all in peace: no folder is damaged, and all hold the same log as far as they hold it."""
+        for node in self.living():
+            assert self.terminate(node) == 0, self.output(node)
+        logs = [{entry.index: entry for entry in self.on_disk(node).entries} for node in self.addresses]
+        shared = set(logs[0]).intersection(*logs)
+        assert shared, "the logs have nothing in common"
+        assert all(log[index] == logs[0][index] for log in logs for index in shared)
+
     def living(self) -> list[int]:
         return [node for node, process in self.processes.items() if process.poll() is None]
 
@@ -195,7 +204,7 @@ class Cluster:
             found = await self.statuses(nodes)
             if len(found) == len(nodes) and _is_of_one_mind(found):
                 return found
-            assert monotonic_s() < deadline_s, f"nodes {nodes} do not agree: {found}\n{self._tails()}"
+            assert monotonic_s() < deadline_s, f"nodes {nodes} do not agree: {_told(found)}\n{self._tails()}"
             await asyncio.sleep(LOOK_AGAIN_S)
 
     async def until(self, is_true: Callable[[], bool], what: str) -> None:
@@ -215,6 +224,15 @@ def _is_of_one_mind(found: list[pb.NodeStatus]) -> bool:
     leading = [status.node for status in found if status.role == "leader"]
     is_quiet = {status.commit for status in found} == applied == {status.last_index for status in found}
     return len(leaders) == len(terms) == len(applied) == 1 and leading == list(leaders) and is_quiet
+
+
+def _told(found: list[pb.NodeStatus]) -> str:
+    """In few words."""
+    return "; ".join(
+        f"node {s.node}: {s.role} of {s.leader} in term {s.term}, {s.applied} of {s.commit} of {s.last_index}, "
+        f"hears {[peer.node for peer in s.peers if peer.is_connected]}"
+        for s in found
+    )
 
 
 def _bound_to_us() -> list[str]:
