@@ -273,8 +273,8 @@ def test_strangers_wrong_roles_and_long_messages_are_refused_in_words(tmp_path: 
                     found, details = await node.raw(method, data)
                     assert found is status, f"{method}: {found}, {details}"
                     assert words in details
-            found = await client.read("Runs.List", pb.ListRuns(), pb.RunList)
-            assert [run.run for run in found.runs] == ["kept"]
+            left = await client.read("Runs.List", pb.ListRuns(), pb.RunList)
+            assert [run.run for run in left.runs] == ["kept"]
 
     asyncio.run(story())
 

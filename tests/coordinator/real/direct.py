@@ -51,7 +51,7 @@ class Direct:
 
     async def raw(self, method: str, data: bytes, *, within_s: float = WITHIN_S) -> tuple[grpc.StatusCode, str]:
         """Bytes as they are; the status and its words. A stream takes them for its only message."""
-        call = self._channel.unary_unary(method, None, None)
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method, None, None)
         try:
             await call(data, metadata=self._metadata, timeout=within_s)
         except grpc.aio.AioRpcError as error:

@@ -42,7 +42,10 @@ class Failovers:
         return all(history.is_linearizable() for history in self.histories)
 
 
-async def failovers(cluster: Cluster, kills: int) -> Failovers:
+Tell = Callable[[int, Kill], None]
+
+
+async def failovers(cluster: Cluster, kills: int, tell: Tell = lambda number, kill: None) -> Failovers:
     found = Failovers()
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(cluster.client()) for _ in REGISTERS]
@@ -51,6 +54,7 @@ async def failovers(cluster: Cluster, kills: int) -> Failovers:
             history = History(f"kill-{number}")
             found.histories.append(history)
             found.kills.append(await _one(cluster, history, clients, probe))
+            tell(number + 1, found.kills[-1])
         for history in found.histories:
             found.lost += [f"{history.run}: {key}" for key in await history.lost(probe)]
     return found

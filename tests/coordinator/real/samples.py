@@ -1,5 +1,7 @@
 """What do nodes and clients really send? One of each, as bytes, to be spoiled."""
 
+from google.protobuf.message import Message as AnyMessage
+
 from paceline.coordinator.methods import READS, WRITES
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.raft.membership import encode
@@ -24,7 +26,7 @@ THREE = Membership(frozenset({NodeId(1), NodeId(2), NodeId(3)}))
 def commands() -> list[pb.Command]:
     """A short story in which nearly every command succeeds."""
     shard = pb.Shard(shard=0, uri="file:///c", bytes=3, sha256="ab" * 32)
-    told: list[tuple[str, object]] = [
+    told: list[tuple[str, AnyMessage]] = [
         ("open_session", pb.OpenSession(client="c", nonce="n")),
         ("name_node", pb.NodeAddress(node=4, address="127.0.0.1:7404")),
         ("create_run", pb.CreateRun(run="run", plan="{}", min_workers=1, max_workers=4, samples=100)),
@@ -49,10 +51,14 @@ def commands() -> list[pb.Command]:
         ("end_run", pb.EndRun(run="run", phase=pb.RUN_FINISHED, reason="done")),
         ("close_session", pb.CloseSession()),
     ]
-    return [
-        pb.Command(session=min(number - 1, 1), sequence=number, at_ms=1_700_000_000_000 + number, by="admin", **{name: what})
-        for number, (name, what) in enumerate(told, start=1)
-    ]
+    return [_command(number, name, what) for number, (name, what) in enumerate(told, start=1)]
+
+
+def _command(number: int, name: str, what: AnyMessage) -> pb.Command:
+    command = pb.Command(session=min(number - 1, 1), sequence=number, by="admin")
+    command.at_ms = 1_700_000_000_000 + number
+    getattr(command, name).CopyFrom(what)
+    return command
 
 
 def state() -> ClusterState:
