@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from docs.grpc_page import grpc_page
 from docs.messages import messages
 from docs.tables import code, prose, table
 from paceline import errors
@@ -39,9 +40,10 @@ _EXIT_CODES = {
     ExitCode.BAD_CONFIG: "a setting is wrong; every problem is listed with its place and a hint",
     ExitCode.NOT_READY: "this machine lacks something the command needs",
     ExitCode.TRAINING_FAILED: "a run started and could not finish, or there is nothing to work on",
-    ExitCode.DEGRADED: "reserved: no command ends with it yet",
-    ExitCode.UNREACHABLE: "reserved: no command ends with it yet",
-    ExitCode.GATE_FAILED: "what was to be proved does not hold: a law is broken, a replay parts from its run",
+    ExitCode.DEGRADED: "the coordinator has no leader, lacks a voter, or cannot do it as it is now",
+    ExitCode.UNREACHABLE: "no node of the coordinator answers",
+    ExitCode.GATE_FAILED: "what was to be proved does not hold: a law is broken, a replay parts from its "
+    "run, a node's log is damaged",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C; `train` leaves a checkpoint to resume from",
     ExitCode.TERMINATED: "stopped by SIGTERM; `train` leaves a checkpoint to resume from",
 }
@@ -62,6 +64,7 @@ def pages() -> dict[str, str]:
         "errors.md": _errors(),
         "events.md": _events(),
         "exit-codes.md": _exit_codes(),
+        "grpc.md": grpc_page(),
         "laws.md": _laws(),
         "modes.md": _modes(),
     }
@@ -87,26 +90,39 @@ def _cli() -> list[str]:
         *_option_table(_common_options()),
     ]
     context = click.Context(cli, info_name="paceline")
-    common = {option.name for option in _common_options()}
     for name in COMMANDS:
         command = cli.get_command(context, name)
         assert command is not None, f"{name} is in the table of commands"
-        arguments = [p.make_metavar(context) for p in command.params if isinstance(p, click.Argument)]
-        options = [p for p in command.params if isinstance(p, click.Option) and p.name not in common]
-        own = [option for option in options if option.name not in KEYS or len(options) < len(KEYS)]
-        lines += [
-            "",
-            f"## paceline {name}",
-            "",
-            code(" ".join(["paceline", name, *arguments, "[OPTIONS]"])),
-            "",
-            inspect.cleandoc(command.help or ""),
-            "",
-        ]
-        if len(own) < len(options):
-            lines += ["Every [setting](config.md) is a flag of it.", ""]
-        lines += _option_table(own) if own else ["No further flags."]
+        lines += _command(f"paceline {name}", command, context)
     return lines
+
+
+def _command(path: str, command: click.Command, context: click.Context) -> list[str]:
+    """A section for the command; for a group, one for each of its commands too."""
+    common = {option.name for option in _common_options()}
+    arguments = [p.make_metavar(context) for p in command.params if isinstance(p, click.Argument)]
+    options = [
+        p for p in command.params if isinstance(p, click.Option) and p.name not in common and not p.hidden
+    ]
+    own = [option for option in options if option.name not in KEYS or len(options) < len(KEYS)]
+    is_group = isinstance(command, click.Group)
+    what = ["COMMAND"] if is_group else arguments
+    lines = ["", f"## {path}", "", code(" ".join([path, *what, "[OPTIONS]"])), ""]
+    lines += [inspect.cleandoc(command.help or ""), ""]
+    if isinstance(command, click.Group):
+        members = [(name, command.commands[name]) for name in command.list_commands(context)]
+        rows = ((_linked(f"{path} {name}"), member.get_short_help_str(200)) for name, member in members)
+        lines += table(("command", "what it does"), rows)
+        for name, member in members:
+            lines += _command(f"{path} {name}", member, context)
+        return lines
+    if len(own) < len(options):
+        lines += ["Every [setting](config.md) is a flag of it.", ""]
+    return lines + (_option_table(own) if own else ["No further flags."])
+
+
+def _linked(path: str) -> str:
+    return f"[{code(path)}](#{path.replace(' ', '-')})"
 
 
 def _common_options() -> list[click.Option]:
@@ -146,7 +162,7 @@ def _config() -> list[str]:
     ]
     for key in KEYS.values():
         lines += ["", f"## {key.name}", "", key.help, "", *_key_rows(key)]
-    names = " and ".join(code(name) for name in sorted(RESERVED))
+    names = ", ".join(code(name) for name in sorted(RESERVED))
     lines += ["", "## Variables that are not settings", "", f"{names} are reserved and set no key."]
     return lines
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "numpy", "rich", "yaml", "sklearn")
+HEAVY = ("torch", "numpy", "rich", "yaml", "sklearn", "grpc", "google.protobuf", "cryptography", "asyncio")
 PROBE = """
 import sys
 from paceline.cli.main import run
@@ -20,7 +20,10 @@ print(code, [m for m in {heavy} if m in sys.modules], file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize("args", [["--help"], [], ["train", "--help"], ["plan"], ["plan", "--steps", "0"]])
+@pytest.mark.parametrize(
+    "args",
+    [["--help"], [], ["train", "--help"], ["coordinator", "--help"], ["plan"], ["plan", "--steps", "0"]],
+)
 def test_neither_torch_nor_anything_heavy_is_imported(args: list[str]) -> None:
     command = [sys.executable, "-c", PROBE.format(heavy=HEAVY), *args]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

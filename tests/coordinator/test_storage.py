@@ -134,3 +134,13 @@ def test_a_disk_that_is_full_stops_the_node_and_loses_no_promise(tmp_path: Path)
 
     assert fork(body).end().error.startswith("StorageError: cannot write")
     assert [e.index for e in read_folder(tmp_path, ME, FIRST).entries] == [1, 2, 3]
+
+
+def test_who_took_part_first_is_remembered_and_not_asked_again(tmp_path: Path) -> None:
+    storage = Storage(tmp_path, ME)
+    storage.load(FIRST)
+    storage.close()
+    other = Membership(frozenset({NodeId(1)}))
+    storage = Storage(tmp_path, ME)
+    assert storage.load(other).snapshot.membership == FIRST
+    storage.close()

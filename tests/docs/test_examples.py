@@ -1,8 +1,10 @@
 """Does what the pages tell you to type work? Saved and run as a reader would, in a fresh folder."""
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,11 +35,22 @@ def test_the_readme_and_the_guides_are_run() -> None:
 def _bash(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     mine = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
     binaries = Path(sys.executable).parent
-    return subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text],
+    # What a command keeps for its user must not meet what this user has.
+    own = {"PATH": f"{binaries}:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(folder / "config")}
+    command = ["bash", "-euo", "pipefail", "-c", text]
+    with subprocess.Popen(
+        command,
         cwd=folder,
-        env={**mine, "PATH": f"{binaries}:{os.environ['PATH']}"},
-        capture_output=True,
+        env={**mine, **own},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-    )
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=150)
+        finally:
+            with suppress(ProcessLookupError):  # nothing was left in the background
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -2,11 +2,13 @@
 
 import inspect
 
+import click
 import pytest
 from docs.pages import ROOT, anchors
 
 from paceline import errors
 from paceline.cli.commands import COMMANDS
+from paceline.cli.main import cli
 from paceline.config.keys import KEYS
 from paceline.errors import ExitCode, PacelineError
 from paceline.events.schema import COLUMN_KINDS, PLAIN_KINDS
@@ -36,7 +38,25 @@ def test_making_the_pages_again_gives_the_same_text(made: Pages) -> None:
 
 
 def test_every_command_has_a_section(made: Pages) -> None:
-    assert {f"paceline-{name}" for name in COMMANDS} <= anchors(made["cli.md"])
+    context = click.Context(cli, info_name="paceline")
+    found = [(name, cli.get_command(context, name)) for name in COMMANDS]
+    paths = {f"paceline-{name}" for name, _ in found}
+    for name, command in found:
+        if isinstance(command, click.Group):
+            paths |= {f"paceline-{name}-{member}" for member in command.list_commands(context)}
+    assert "paceline-coordinator-start" in paths, "groups have sections too"
+    assert paths <= anchors(made["cli.md"])
+
+
+def test_every_method_and_message_of_the_coordinator_is_listed(made: Pages) -> None:
+    from paceline.coordinator.proto import cluster_pb2 as pb
+    from paceline.coordinator.shell.identity import METHODS
+
+    page = made["grpc.md"]
+    assert {name.lower() for name in pb.DESCRIPTOR.message_types_by_name} <= anchors(page)
+    assert {name.lower() for name in pb.DESCRIPTOR.enum_types_by_name} <= anchors(page)
+    for method in METHODS:
+        assert f"| `{method.rpartition('/')[2]}` | " in page
 
 
 def test_every_setting_has_a_section_with_its_flag_and_variable(made: Pages) -> None:

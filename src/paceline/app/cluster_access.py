@@ -17,6 +17,9 @@ from paceline.coordinator.shell.tls import Certificate
 from paceline.coordinator.shell.tokens import Token, Tokens
 from paceline.errors import ConfigError, Problem
 
+# Every question is asked anew: who was not there a moment ago may be there now.
+_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
@@ -40,7 +43,7 @@ class Cluster:
     def client(self, patience_s: float) -> Client:
         return Client(
             self.addresses,
-            lambda address: security.open_channel(address, self.access),
+            lambda address: security.open_channel(address, self.access, _OPTIONS),
             metadata=security.call_metadata(self.access),
             patience_s=patience_s,
         )

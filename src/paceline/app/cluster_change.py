@@ -1,4 +1,4 @@
-"""How does one change a cluster of coordinators? Take a node in, put one out, let another lead, cut the log."""
+"""How does one change a cluster of coordinators? By asking its leader, or for a snapshot each node."""
 
 from dataclasses import dataclass
 
@@ -55,7 +55,8 @@ async def _check_joiner(client: Client, cluster: Cluster, node: int, address: st
         ) from error
     report = await cluster_status.look(cluster, patience_s=LOOK_S)
     if found.node != node or found.cluster != report.cluster:
-        what = f"at {address} is node {found.node} of cluster {found.cluster}, not node {node} of {report.cluster}"
+        there = f"at {address} is node {found.node} of cluster {found.cluster}"
+        what = f"{there}, not node {node} of {report.cluster}"
         raise ConfigError([Problem(what, "correct the number or the address", "NODE")])
     _check_number(report, node, address)
 

@@ -56,7 +56,9 @@ class Report:
         return [
             line.node
             for line in self.nodes
-            if line.node is not None and line.is_voter and not (line.answers and line.is_connected is not False)
+            if line.node is not None
+            and line.is_voter
+            and not (line.answers and line.is_connected is not False)
         ]
 
     @property

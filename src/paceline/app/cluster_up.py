@@ -81,7 +81,8 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise NotReadyError(
-        f"this machine has no {count} free ports from {PORTS[0]} to {PORTS[-1]}", "stop something that listens"
+        f"this machine has no {count} free ports from {PORTS[0]} to {PORTS[-1]}",
+        "stop something that listens",
     )
 
 
@@ -154,10 +155,15 @@ class _Up:
                 report = await cluster_status.look(self._found(where), patience_s=LOOK_S)
             except UnreachableError:
                 report = None  # they have only just been started
-            if report is not None and report.leader is not None:
+            if report is not None and self._is_ready(report):
                 self._on_ready(report)
                 return
             await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _is_ready(self, report: Report) -> bool:
+        """Somebody leads, and whoever has not ended takes part."""
+        living = {node for node, process in self._processes.items() if process.returncode is None}
+        return report.leader is not None and living.isdisjoint(report.missing)
 
     def _found(self, where: Where) -> Cluster:
         try:
@@ -174,7 +180,9 @@ class _Up:
             _, late = await asyncio.wait(waiting, timeout=STOP_S)
             for process, wait in zip(living, waiting, strict=True):
                 if wait in late:
-                    self._say(f"process {process.pid} does not stop, and is killed: its disk has all it promised")
+                    self._say(
+                        f"process {process.pid} does not stop, and is killed: its disk has all it promised"
+                    )
                     process.kill()
             await asyncio.gather(*waiting)
 
@@ -187,7 +195,8 @@ def _alone(folder: Path) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise NotReadyError(
-                f"the cluster in {folder} runs already", "stop the other `up`, or give another folder with --dir"
+                f"the cluster in {folder} runs already",
+                "stop the other `up`, or give another folder with --dir",
             ) from error
         yield
     finally:

@@ -33,5 +33,6 @@ for command in (
     coordinator_change.step_down,
     coordinator_change.snapshot,
     coordinator_offline.verify,
+    coordinator_offline.init_pki,
 ):
     coordinator.add_command(command)

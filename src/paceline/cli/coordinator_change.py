@@ -1,11 +1,10 @@
-"""`paceline coordinator add`, `remove`, `step-down`, `snapshot`: change who takes part, who leads, what is kept."""
+"""`paceline coordinator add`, `remove`, `step-down`, `snapshot`: change a cluster that runs."""
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.coordinator_options import cluster_options, read_node, timeout_option
+from paceline.cli.coordinator_options import cluster_options, read_node, timeout_option, waited_for
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
@@ -30,7 +29,7 @@ def add(session: Session, cluster: "Cluster", node: str, timeout_s: float) -> No
     from paceline.app import cluster_change
 
     number, address = read_node(node, "NODE")
-    status = asyncio.run(cluster_change.add(cluster, number, address, patience_s=timeout_s))
+    status = waited_for(cluster_change.add(cluster, number, address, patience_s=timeout_s))
     _emit(session, "add", status, f"node {number} votes at {address}")
 
 
@@ -43,12 +42,14 @@ def remove(session: Session, cluster: "Cluster", node: int, timeout_s: float) ->
     """Put a node out. It keeps running until it is stopped, but counts no more."""
     from paceline.app import cluster_change
 
-    status = asyncio.run(cluster_change.remove(cluster, node, patience_s=timeout_s))
+    status = waited_for(cluster_change.remove(cluster, node, patience_s=timeout_s))
     _emit(session, "remove", status, f"node {node} takes no part any more, and can be stopped")
 
 
 @click.command("step-down")
-@click.option("--to", type=click.IntRange(min=1), metavar="ID", help="Who is to lead. [default: who has most]")
+@click.option(
+    "--to", type=click.IntRange(min=1), metavar="ID", help="Who is to lead. [default: who has most]"
+)
 @timeout_option(10.0)
 @common_options
 @cluster_options
@@ -56,7 +57,7 @@ def step_down(session: Session, cluster: "Cluster", to: int | None, timeout_s: f
     """Let another node lead, for instance before the leader's machine is restarted."""
     from paceline.app import cluster_change
 
-    status = asyncio.run(cluster_change.step_down(cluster, to, patience_s=timeout_s))
+    status = waited_for(cluster_change.step_down(cluster, to, patience_s=timeout_s))
     _emit(session, "step-down", status, f"node {status.leader} leads in term {status.term}")
 
 
@@ -76,7 +77,7 @@ def snapshot(session: Session, cluster: "Cluster", node: str, timeout_s: float) 
         what = f"{node!r} is no node's number"
         raise ConfigError([Problem(what, "write --node 2, or --node all", "--node")])
     number = None if node == "all" else int(node)
-    taken = asyncio.run(cluster_change.snapshot(cluster, number, patience_s=timeout_s))
+    taken = waited_for(cluster_change.snapshot(cluster, number, patience_s=timeout_s))
     data: list[Json] = [{"node": found.node, "index": found.index} for found in taken]
     lines = [f"node {found.node} has a snapshot up to entry {found.index}" for found in taken]
     emit(session, "coordinator.snapshot", {"snapshots": data}, lines)

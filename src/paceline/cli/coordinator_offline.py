@@ -12,6 +12,7 @@ from paceline.cli.session import Session
 
 if TYPE_CHECKING:
     from paceline.coordinator.verify import RunLine, Verified
+    from paceline.plan.codec import Json
 
 
 @click.command("verify")
@@ -42,7 +43,7 @@ def _lines(folder: Path, found: "Verified") -> list[str]:
     entries = f"{found.first_index} to {found.last_index}" if found.first_index else "none"
     lines += [
         f"snapshot  up to entry {found.snapshot_index}, {found.snapshot_bytes} bytes",
-        f"log       entries {entries}, {found.commands} commands; {found.files} files, {found.records} records",
+        f"log       entries {entries}, {found.commands} commands; {found.records} records",
         f"vote      {'none' if found.vote is None else f'for node {found.vote}'} in term {found.term}",
         f"voters    {_numbers(found.voters)}; learners {_numbers(found.learners)}",
         f"sessions  {found.sessions}; actions {found.actions}; runs {len(found.runs)}",
@@ -59,3 +60,50 @@ def _run_line(run: "RunLine") -> str:
 
 def _numbers(nodes: tuple[int, ...]) -> str:
     return ", ".join(map(str, nodes)) or "none"
+
+
+@click.command("init-pki")
+@click.option("--out", "folder", type=PATH, required=True, help="Where the files go.")
+@click.option(
+    "--node", "nodes", multiple=True, metavar="ID=HOST[,HOST…]", help="A node and its addresses. Repeatable."
+)
+@click.option(
+    "--client",
+    "clients",
+    multiple=True,
+    metavar="NAME=ROLE",
+    help="A client: admin, worker or viewer. Repeatable. [default: one of each]",
+)
+@click.option(
+    "--days", type=click.IntRange(min=1), default=825, show_default=True, help="How long they are valid."
+)
+@click.option(
+    "--add", "is_adding", is_flag=True, help="Further certificates of the authority in this folder."
+)
+@common_options
+def init_pki(
+    session: Session,
+    folder: Path,
+    nodes: tuple[str, ...],
+    clients: tuple[str, ...],
+    days: int,
+    is_adding: bool,
+) -> None:
+    """Make an authority, and certificates for nodes and clients.
+
+    Nothing is ever overwritten. Give each machine ca.crt and its own two files,
+    and keep ca.key somewhere else.
+    """
+    from paceline import clock
+    from paceline.coordinator.shell import pki
+
+    written = pki.init_pki(
+        session.folder / folder,
+        [pki.parse_node(text) for text in nodes],
+        [pki.parse_client(text) for text in clients],
+        now_s=clock.unix_now_s(),
+        days=days,
+        add=is_adding,
+    )
+    files: list[Json] = [str(path) for path in written]
+    emit(session, "coordinator.init-pki", {"files": files}, [f"wrote {path}" for path in written])

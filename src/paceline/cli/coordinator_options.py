@@ -1,9 +1,9 @@
 """How does a command find the cluster it is about? Flags that all commands of the coordinator share."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,6 +13,7 @@ from paceline.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from paceline.app.cluster_access import Cluster
 
+Result = TypeVar("Result")
 USUAL_DIR = Path("runs/coordinator")
 PATH = click.Path(path_type=Path)
 
@@ -80,6 +81,12 @@ def timeout_option(default_s: float) -> Callable[[Callable[..., object]], Callab
         show_default=True,
         help="How long to wait for answers.",
     )
+
+
+def waited_for(coroutine: Coroutine[Any, Any, Result]) -> Result:  # Any: what it awaits is its own affair
+    import asyncio  # takes longer than all of `--help`
+
+    return asyncio.run(coroutine)
 
 
 def read_node(text: str, where: str) -> tuple[int, str]:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.coordinator_options import cluster_options, timeout_option
+from paceline.cli.coordinator_options import cluster_options, timeout_option, waited_for
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @click.command("status")
-@click.option("--only", is_flag=True, help="Ask only the nodes named; that they answer is enough for exit code 0.")
+@click.option(
+    "--only", is_flag=True, help="Ask only the nodes named; that they answer is enough for exit code 0."
+)
 @timeout_option(2.0)
 @common_options
 @cluster_options
@@ -26,12 +28,10 @@ def status(session: Session, cluster: "Cluster", only: bool, timeout_s: float) -
     Exit code 0 when somebody leads and all voters are there, 6 when not, 7 when
     nobody answers. Lag and connection are what the leader sees.
     """
-    import asyncio
-
     from paceline.app.cluster_status import look
     from paceline.plan.codec import to_json
 
-    report = asyncio.run(look(cluster, patience_s=timeout_s, only=only))
+    report = waited_for(look(cluster, patience_s=timeout_s, only=only))
     is_well = all(line.answers for line in report.nodes) if only else report.is_healthy
     data = to_json(report)
     assert isinstance(data, dict), "a dataclass becomes an object"
@@ -43,7 +43,9 @@ def _lines(report: "Report") -> list[str]:
     voters = [line for line in report.nodes if line.is_voter]
     there = len(voters) - len(report.missing)
     leads = "nobody leads" if report.leader is None else f"node {report.leader} leads"
-    first = f"{leads} cluster {report.cluster} in term {report.term}; {there} of {len(voters)} voters are there"
+    first = (
+        f"{leads} cluster {report.cluster} in term {report.term}; {there} of {len(voters)} voters are there"
+    )
     heads = ("node", "address", "role", "term", "commit", "applied", "lag", "connected")
     rows = [heads, *(_row(line) for line in report.nodes)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]

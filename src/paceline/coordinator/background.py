@@ -12,29 +12,18 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-_lock = threading.Lock()
-_users = 0
-_loop: asyncio.AbstractEventLoop | None = None
-_thread: threading.Thread | None = None
-
 
 class Background:
     """A share in the loop. Whoever has one closes it."""
 
     def __init__(self) -> None:
-        global _users, _loop, _thread
-        with _lock:
-            if _users == 0:
-                _loop = asyncio.new_event_loop()
-                _thread = threading.Thread(target=_run, args=(_loop,), name="paceline-coordinator", daemon=True)
-                _thread.start()
-            _users += 1
+        self._shared = _Shared.taken()
         self._is_open = True
 
-    def call(self, coroutine: "Coroutine[Any, Any, Result]") -> Result:  # Any: what it awaits is its own affair
+    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:  # Any: what it awaits is its own affair
         """What the coroutine returns or raises. Ctrl-C while waiting cancels it."""
-        assert self._is_open and _loop is not None, "it was closed"
-        future = asyncio.run_coroutine_threadsafe(coroutine, _loop)
+        assert self._is_open, "it was closed"
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._shared.loop)
         try:
             return future.result()
         except CancelledError as error:
@@ -44,22 +33,40 @@ class Background:
             raise
 
     def close(self) -> None:
-        global _users, _loop, _thread
-        if not self._is_open:
-            return
-        self._is_open = False
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                assert _loop is not None and _thread is not None, "somebody started it"
-                _loop.call_soon_threadsafe(_loop.stop)
-                _thread.join()
-                _loop = _thread = None
+        if self._is_open:
+            self._is_open = False
+            self._shared.give_back()
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
+class _Shared:
+    _lock = threading.Lock()
+    _current: "_Shared | None" = None
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._users = 0
+        self._thread = threading.Thread(target=self._run, name="paceline-coordinator", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def taken(cls) -> "_Shared":
+        with cls._lock:
+            if cls._current is None:
+                cls._current = _Shared()
+            cls._current._users += 1
+            return cls._current
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                _Shared._current = None
+                self.loop.call_soon_threadsafe(self.loop.stop)
+                self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self.loop.close()

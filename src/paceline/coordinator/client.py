@@ -49,6 +49,12 @@ class NotAllowedError(RefusedError):
     exit_code = ExitCode.NOT_READY
 
 
+class NotNowError(RefusedError):
+    """It could be done in another state of the cluster."""
+
+    exit_code = ExitCode.DEGRADED
+
+
 class UnreachableError(PacelineError):
     """No node answered, or none that leads."""
 
@@ -217,5 +223,9 @@ def refused(error: grpc.aio.AioRpcError) -> RefusedError:
     """What a node answered, in its own words."""
     what, _, hint = (error.details() or "").partition("\n")
     why = _fact(error, methods.WHY) or error.code().name
-    kind = NotAllowedError if error.code() in NOT_ALLOWED else RefusedError
+    kind = RefusedError
+    if error.code() in NOT_ALLOWED:
+        kind = NotAllowedError
+    elif why == pb.Why.Name(pb.NOT_NOW):
+        kind = NotNowError
     return kind(what or why, hint or "look at the node's own output", why)

@@ -9,9 +9,7 @@ from paceline.errors import ConfigError, Problem
 
 NAME = "cluster.json"
 SCHEMA = "paceline.cluster/1"
-_HINT = (
-    "say --at HOST:PORT of a node, set PACELINE_COORDINATOR, or start a cluster with `paceline coordinator up`"
-)
+_HINT = "say --at HOST:PORT, set PACELINE_COORDINATOR, or start a cluster with `paceline coordinator up`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,7 +168,9 @@ def _check_terms(folder: Path, found: Found) -> None:
             raise DamagedError(what, _REPLACE)
         before = entry.term
     if found.hard_state.term < before:
-        what = f"{folder}: the node's own term is {found.hard_state.term}, though it has entries of term {before}"
+        what = (
+            f"{folder}: the node has entries of term {before}, but says its term is {found.hard_state.term}"
+        )
         raise DamagedError(what, _REPLACE)
 
 

@@ -143,7 +143,9 @@ class NodeServices:
         silent = [n for n in sorted(rest.voters) if n != self._node.me and not self._peers.is_connected(n)]
         if not self._node.raft.is_leader or len(rest.voters) - len(silent) >= rest.quorum:
             return None
-        what = f"without node {other} too few would be left: of voters {sorted(rest.voters)} {silent} are down"
+        what = (
+            f"without node {other} too few would be left: of voters {sorted(rest.voters)} {silent} are down"
+        )
         return pb.Refusal(why=pb.NOT_NOW, what=what, hint=f"start node {silent[0]} again, or remove it first")
 
     async def _change(self, membership: Membership) -> None:

@@ -40,13 +40,12 @@ class CertificateProof:
     """gRPC has verified the certificate against our authority before a call comes here."""
 
     def __init__(self) -> None:
-        self._known: dict[
-            tuple[str | bytes, ...], Identity
-        ] = {}  # by connection, and names in its certificate
+        # By connection, and by the names in its certificate: a port may come back with another one.
+        self._known: dict[tuple[str, tuple[bytes, ...]], Identity] = {}
 
     def identify(self, context: Context) -> Identity | Refused:
         # To read all that is known of a certificate takes long: once in a connection is enough.
-        connection = (context.peer(), *(context.peer_identities() or ()))
+        connection = (context.peer(), tuple(context.peer_identities() or ()))
         known = self._known.get(connection)
         if known is not None:
             return known

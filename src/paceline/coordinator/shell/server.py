@@ -13,6 +13,7 @@ from paceline.clock import monotonic_s
 from paceline.coordinator.raft.types import Membership, NodeId
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.book import Book
+from paceline.coordinator.shell.former import Former
 from paceline.coordinator.shell.keeper import Keeper
 from paceline.coordinator.shell.leases import Leases
 from paceline.coordinator.shell.node import Node, Pace
@@ -71,7 +72,9 @@ class Coordinator:
         members = frozenset(s.peers) - ({s.node} if s.is_joining else frozenset())
         found = storage.load(Membership(members))
         if found.torn_bytes:
-            self._say(Note("repaired", {"torn_bytes": found.torn_bytes}))  # a crash had left them half written
+            self._say(
+                Note("repaired", {"torn_bytes": found.torn_bytes})
+            )  # a crash had left them half written
         self._peers = Peers(s.node, s.cluster, self._dial, security.call_metadata(self._access))
         self._stack.push_async_callback(self._peers.close)
         dice = random.Random(f"{s.node}:{monotonic_s()}")
@@ -82,10 +85,8 @@ class Coordinator:
         await self._listen(leases)
         self.node.on_change = self._follow_change
         self._follow_change()
-        self._tasks += [
-            asyncio.create_task(self.node.run()),
-            asyncio.create_task(Keeper(self.node, leases).run()),
-        ]
+        for body in (self.node.run(), Keeper(self.node, leases).run(), Former(self.node).run()):
+            self._tasks.append(asyncio.create_task(body))
 
     async def ended(self) -> None:
         """Until something in here fails, with that error."""

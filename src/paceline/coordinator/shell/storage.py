@@ -67,7 +67,7 @@ class Storage:
             self._fd = os.open(_wal(self._folder, self._number), os.O_WRONLY | os.O_APPEND)
             self.written_bytes = _wal(self._folder, self._number).stat().st_size
         else:
-            # Two nodes that believed in different voters could each have a majority, so this is not asked twice.
+            # Nodes that believed in different voters could each find a majority: this is not asked twice.
             self._write_snapshot(found.snapshot)
             self._begin_file(records.format_record(self._node))
         return found

@@ -19,7 +19,9 @@ from paceline.coordinator.shell.private_files import SecretError, read_private, 
 FILE_NAME = "tokens.json"
 MIN_LENGTH = 20
 _SCHEME = "Bearer "
-_MAKE_NEW = "give the file that the node made when it first started, or delete it and let a node make a new one"
+_MAKE_NEW = (
+    "give the file that the node made when it first started, or delete it and let a node make a new one"
+)
 # Of several tokens in a file a client takes the one it needs, else the one that may do most.
 _PREFERENCE = (Role.ADMIN, Role.WORKER, Role.VIEWER, Role.NODE)
 

@@ -1,0 +1,89 @@
+"""Does a node inside a process do what any node does, and leave nothing behind when it is closed?"""
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.main import run
+from paceline.cli.session import Session
+from paceline.coordinator.blocking import BlockingClient
+from paceline.coordinator.client import RefusedError, UnreachableError
+from paceline.coordinator.embedded import EmbeddedNode
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.shell.security import client_access
+from paceline.coordinator.shell.storage import StorageError
+
+THREAD = "paceline-coordinator"
+
+
+def create(node: EmbeddedNode, name: str) -> pb.Run:
+    return node.client.write("Runs.Create", pb.CreateRun(run=name, min_workers=1), pb.Run)
+
+
+def names(client: BlockingClient) -> list[str]:
+    return [run.run for run in client.read("Runs.List", pb.ListRuns(), pb.RunList).runs]
+
+
+def test_what_was_written_is_there_the_next_time(tmp_path: Path) -> None:
+    for count in (1, 2, 3):
+        with EmbeddedNode(tmp_path, patience_s=30) as node:
+            create(node, f"run-{count}")
+            assert names(node.client) == [f"run-{n}" for n in range(1, count + 1)]
+            status = node.client.of_node(node.address, "Status", pb.StatusRequest())
+            assert (status.role, status.leader_address) == ("leader", node.address)
+    assert THREAD not in [thread.name for thread in threading.enumerate()]
+
+
+def test_others_on_this_machine_can_talk_to_it_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedNode(tmp_path, patience_s=30) as node:
+        access = client_access(token_file=tmp_path / "coordinator" / "tokens.json")
+        with BlockingClient([node.address], access, patience_s=30) as other:
+            create(node, "shared")
+            assert names(other) == ["shared"]
+        assert run(["coordinator", "status", "--dir", "coordinator"], Session(folder=tmp_path)) == 0
+        assert capsys.readouterr().out.startswith("node 1 leads cluster embedded in term 1; 1 of 1")
+    assert run(["coordinator", "status", "--dir", "coordinator"], Session(folder=tmp_path)) == 3
+
+
+def test_many_threads_may_write_at_once(tmp_path: Path) -> None:
+    with EmbeddedNode(tmp_path, patience_s=30) as node, ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: create(node, f"run-{number}").run, range(40)))
+        assert sorted(names(node.client)) == sorted(made)
+
+
+def test_a_refusal_comes_as_an_error_with_a_hint(tmp_path: Path) -> None:
+    with EmbeddedNode(tmp_path, patience_s=30) as node:
+        with pytest.raises(RefusedError) as refusal:
+            node.client.read("Runs.Get", pb.GetRun(run="nope"), pb.RunView)
+        assert refusal.value.why == "NOT_FOUND"
+        assert refusal.value.hint
+
+
+def test_a_folder_is_used_by_one_node_at_a_time(tmp_path: Path) -> None:
+    with EmbeddedNode(tmp_path, patience_s=30) as node:
+        with pytest.raises(StorageError):
+            EmbeddedNode(tmp_path)
+        create(node, "still-works")
+    assert THREAD not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_client_gives_up_when_nobody_answers(tmp_path: Path) -> None:
+    with EmbeddedNode(tmp_path, patience_s=30) as node:
+        address, token = node.address, tmp_path / "coordinator" / "tokens.json"
+    with (
+        BlockingClient([address], client_access(token_file=token), patience_s=0.2) as client,
+        pytest.raises(UnreachableError, match=r"no leader answered within 0\.2 s"),
+    ):
+        client.find_leader()
+
+
+def test_torch_is_not_imported() -> None:
+    probe = "import sys, paceline.coordinator.embedded; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
