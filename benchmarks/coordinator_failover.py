@@ -1,7 +1,7 @@
-"""How long is a cluster without a leader after `kill -9`? Three real nodes, default timeouts: `make bench-failover`.
+"""How long are three real nodes without a leader after `kill -9`? `make bench-failover`.
 
-Four clients that are already connected write and read all the time, each with
-a pause of 10 ms between two requests. The leader is killed; the clock stops when
+With default timeouts. Four clients that are already connected write and read
+all the time, each with a pause of 10 ms between two requests. The leader is killed; the clock stops when
 another node says that it leads, and when a write that was asked after the kill
 is acknowledged. Then the node is started again, and the next kill waits until
 it has everything. Whatever was acknowledged must be there in the end, and what
@@ -36,7 +36,9 @@ def main() -> None:
     print(f"{len(found.kills)} kills of the leader of {options.nodes} nodes, {os.cpu_count()} cores")
     print(_line("until another node leads", leads, GOALS_S))
     print(_line("until a write is acknowledged", writes, {}))
-    print(f"{found.acknowledged} answers to clients, {len(found.lost)} acknowledged writes lost: {found.lost[:5]}")
+    print(
+        f"{found.acknowledged} answers to clients; acknowledged and lost: {len(found.lost)} {found.lost[:5]}"
+    )
     print(f"linearizable: {found.is_linearizable}")
     _write(found, options.nodes)
     sys.exit(1 if found.lost or not found.is_linearizable else 0)
@@ -45,7 +47,9 @@ def main() -> None:
 async def _run(kills: int, nodes: int) -> Failovers:
     with tempfile.TemporaryDirectory(prefix="paceline-failover-") as folder:
         async with Cluster(Path(folder), nodes) as cluster:
-            return await failovers(cluster, kills, lambda n, kill: _say(n, kills, kill.leader_s, kill.write_s))
+            return await failovers(
+                cluster, kills, lambda n, kill: _say(n, kills, kill.leader_s, kill.write_s)
+            )
 
 
 def _say(number: int, kills: int, leader_s: float, write_s: float) -> None:

@@ -139,7 +139,9 @@ def test_mutated_records_are_never_read_as_others() -> None:
     ]
     known = {(kind, payload) for part in written for _, kind, payload in records.read_records(part)}
     for _ in range(20_000):
-        found = [(kind, payload) for _, kind, payload in records.read_records(mutated(dice, [b"".join(written)]))]
+        found = [
+            (kind, payload) for _, kind, payload in records.read_records(mutated(dice, [b"".join(written)]))
+        ]
         assert set(found) <= known
 
 
@@ -264,9 +266,27 @@ def test_strangers_wrong_roles_and_long_messages_are_refused_in_words(tmp_path: 
                 (_with(address, tokens, Role.NODE), runs, small, code.PERMISSION_DENIED, "is for admin"),
                 (_with(address, tokens, Role.ADMIN), runs, b"\xff", code.INVALID_ARGUMENT, "can read"),
                 (_with(address, tokens, Role.ADMIN), runs, long, code.INVALID_ARGUMENT, "has 39000"),
-                (_with(address, tokens, Role.ADMIN), runs, too_long, code.RESOURCE_EXHAUSTED, "larger than max"),
-                (_with(address, tokens, Role.ADMIN), path("Runs", "Burn"), b"", code.UNIMPLEMENTED, "no method"),
-                (_with(address, tokens, Role.VIEWER), path("Watch", "Changes"), b"\xff", code.INVALID_ARGUMENT, ""),
+                (
+                    _with(address, tokens, Role.ADMIN),
+                    runs,
+                    too_long,
+                    code.RESOURCE_EXHAUSTED,
+                    "larger than max",
+                ),
+                (
+                    _with(address, tokens, Role.ADMIN),
+                    path("Runs", "Burn"),
+                    b"",
+                    code.UNIMPLEMENTED,
+                    "no method",
+                ),
+                (
+                    _with(address, tokens, Role.VIEWER),
+                    path("Watch", "Changes"),
+                    b"\xff",
+                    code.INVALID_ARGUMENT,
+                    "",
+                ),
             ]
             for caller, method, data, status, words in expected:
                 async with caller as node:

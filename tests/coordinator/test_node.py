@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +68,16 @@ def test_a_client_goes_on_when_its_session_was_forgotten(tmp_path: Path) -> None
 # Workers and their leases.
 
 
+@asynccontextmanager
+async def a_run(
+    folder: Path, count: int = 1, *, lease_s: float, grace_s: float
+) -> AsyncIterator[tuple[Nodes, Client]]:
+    made = nodes_in_process(folder, count, lease_s=lease_s, grace_s=grace_s)
+    async with made as nodes, nodes.client() as client:
+        await create(client, "run")
+        yield nodes, client
+
+
 async def join(client: Client, name: str) -> pb.Worker:
     return await client.write("Members.Join", pb.JoinRun(run="run", worker=name, role="worker"), pb.Worker)
 
@@ -111,39 +121,35 @@ async def until_lost(client: Client, name: str) -> pb.Worker:
 
 def test_a_silent_worker_is_lost_and_one_that_beats_is_not(tmp_path: Path) -> None:
     async def story() -> None:
-        async with nodes_in_process(tmp_path, lease_s=LEASE_S, grace_s=GRACE_S) as nodes:
-            async with nodes.client() as client:
-                await create(client, "run")
-                await join(client, "silent")
-                async with living(client, await join(client, "lively")) as orders:
-                    assert orders[0].lease_ms == LEASE_S * 1000
-                    lost = await until_lost(client, "silent")
-                    assert lost.reason == f"no sign of life for {LEASE_S:g} s"
-                    assert (await workers(client))["lively"].phase == pb.WORKER_JOINED
-                lost = await until_lost(client, "lively")
-                assert "its connection ended and it did not come back" in lost.reason
+        async with a_run(tmp_path, lease_s=LEASE_S, grace_s=GRACE_S) as (_, client):
+            await join(client, "silent")
+            async with living(client, await join(client, "lively")) as orders:
+                assert orders[0].lease_ms == LEASE_S * 1000
+                lost = await until_lost(client, "silent")
+                assert lost.reason == f"no sign of life for {LEASE_S:g} s"
+                assert (await workers(client))["lively"].phase == pb.WORKER_JOINED
+            lost = await until_lost(client, "lively")
+            assert "its connection ended and it did not come back" in lost.reason
 
     asyncio.run(story())
 
 
 def test_a_worker_that_comes_back_within_the_grace_is_kept_and_a_lost_one_is_fenced(tmp_path: Path) -> None:
     async def story() -> None:
-        async with nodes_in_process(tmp_path, lease_s=10.0, grace_s=LEASE_S) as nodes:
-            async with nodes.client() as client:
-                await create(client, "run")
-                worker, other = await join(client, "back"), await join(client, "gone")
-                async with living(client, worker):
+        async with a_run(tmp_path, lease_s=10.0, grace_s=LEASE_S) as (_, client):
+            worker, other = await join(client, "back"), await join(client, "gone")
+            async with living(client, worker):
+                pass
+            async with living(client, worker):
+                async with living(client, other):
                     pass
-                async with living(client, worker):
-                    async with living(client, other):
-                        pass
-                    await until_lost(client, "gone")
-                    assert (await workers(client))["back"].phase == pb.WORKER_JOINED
-                with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    async for _ in client.live(_one_beat(other)):
-                        pass
-                assert refused.value.code() is grpc.StatusCode.ABORTED
-                assert "does not live as" in (refused.value.details() or "")
+                await until_lost(client, "gone")
+                assert (await workers(client))["back"].phase == pb.WORKER_JOINED
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                async for _ in client.live(_one_beat(other)):
+                    pass
+            assert refused.value.code() is grpc.StatusCode.ABORTED
+            assert "does not live as" in (refused.value.details() or "")
 
     asyncio.run(story())
 
@@ -154,19 +160,18 @@ async def _one_beat(worker: pb.Worker) -> AsyncIterator[pb.Beat]:
 
 def test_a_new_leader_does_not_evict_workers_that_find_it(tmp_path: Path) -> None:
     async def story() -> None:
-        async with nodes_in_process(tmp_path, 3, lease_s=LEASE_S, grace_s=GRACE_S) as nodes:
-            async with nodes.client() as client:
-                await create(client, "run")
-                names = ["a", "b", "c"]
-                joined = [await join(client, name) for name in names]
-                await join(client, "silent")
-                await nodes.stop(await nodes.leader())
-                await nodes.leader()
-                async with living(client, joined[0]), living(client, joined[1]):
-                    async with living(client, joined[2]):
-                        await until_lost(client, "silent")  # a whole lease of the new leader has passed
-                        found = await workers(client)
-                        assert [found[name].phase for name in names] == [pb.WORKER_JOINED] * 3
+        async with a_run(tmp_path, 3, lease_s=LEASE_S, grace_s=GRACE_S) as (nodes, client):
+            names = ["a", "b", "c"]
+            joined = [await join(client, name) for name in names]
+            await join(client, "silent")
+            await nodes.stop(await nodes.leader())
+            await nodes.leader()
+            async with AsyncExitStack() as stack:
+                for worker in joined:
+                    await stack.enter_async_context(living(client, worker))
+                await until_lost(client, "silent")  # a whole lease of the new leader has passed
+                found = await workers(client)
+                assert [found[name].phase for name in names] == [pb.WORKER_JOINED] * 3
 
     asyncio.run(story())
 

@@ -229,8 +229,8 @@ def _is_of_one_mind(found: list[pb.NodeStatus]) -> bool:
 def _told(found: list[pb.NodeStatus]) -> str:
     """In few words."""
     return "; ".join(
-        f"node {s.node}: {s.role} of {s.leader} in term {s.term}, {s.applied} of {s.commit} of {s.last_index}, "
-        f"hears {[peer.node for peer in s.peers if peer.is_connected]}"
+        f"node {s.node}: {s.role} of {s.leader} in term {s.term}, {s.applied}/{s.commit}/{s.last_index}, "
+        f"connected to {[peer.node for peer in s.peers if peer.is_connected]}"
         for s in found
     )
 

@@ -49,7 +49,9 @@ class Direct:
     async def marks(self, run: str) -> pb.AlertList:
         return await self.ask("Actions", "Alerts", pb.ListAlerts(run=run), pb.AlertList)
 
-    async def raw(self, method: str, data: bytes, *, within_s: float = WITHIN_S) -> tuple[grpc.StatusCode, str]:
+    async def raw(
+        self, method: str, data: bytes, *, within_s: float = WITHIN_S
+    ) -> tuple[grpc.StatusCode, str]:
         """Bytes as they are; the status and its words. A stream takes them for its only message."""
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method, None, None)
         try:
@@ -59,7 +61,7 @@ class Direct:
         return grpc.StatusCode.OK, ""
 
     async def talk(self, frames: Sequence[pb.Frame]) -> tuple[grpc.StatusCode, str]:
-        """As a node does: one frame after the other, on a stream that stays open until the other side ends it."""
+        """As a node does: one frame after the other, on a stream that the other side ends."""
 
         async def stream() -> AsyncIterator[pb.Frame]:
             for frame in frames:

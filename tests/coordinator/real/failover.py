@@ -45,7 +45,7 @@ class Failovers:
 Tell = Callable[[int, Kill], None]
 
 
-async def failovers(cluster: Cluster, kills: int, tell: Tell = lambda number, kill: None) -> Failovers:
+async def failovers(cluster: Cluster, kills: int, tell: Tell | None = None) -> Failovers:
     found = Failovers()
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(cluster.client()) for _ in REGISTERS]
@@ -54,7 +54,8 @@ async def failovers(cluster: Cluster, kills: int, tell: Tell = lambda number, ki
             history = History(f"kill-{number}")
             found.histories.append(history)
             found.kills.append(await _one(cluster, history, clients, probe))
-            tell(number + 1, found.kills[-1])
+            if tell is not None:
+                tell(number + 1, found.kills[-1])
         for history in found.histories:
             found.lost += [f"{history.run}: {key}" for key in await history.lost(probe)]
     return found

@@ -1,4 +1,4 @@
-"""How does a test run whole coordinator nodes inside its own process? Real sockets and disks, own settings."""
+"""How does a test run whole coordinator nodes inside its own process? On real sockets and disks."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,6 +13,7 @@ from paceline.coordinator.client import Client
 from paceline.coordinator.raft.types import NodeId
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.node import Pace
+from paceline.coordinator.shell.notes import Note
 from paceline.coordinator.shell.server import Coordinator, Settings
 from paceline.coordinator.shell.tokens import Tokens, load_or_create_tokens
 
@@ -45,7 +46,7 @@ class Nodes:
             lease_s=self.lease_s,
             grace_s=self.grace_s,
         )
-        coordinator = Coordinator(settings, lambda note: None)
+        coordinator = Coordinator(settings, _keep_quiet)
         await coordinator.start()
         self.running[node] = coordinator
 
@@ -87,3 +88,7 @@ async def nodes_in_process(
     finally:
         for node in list(nodes.running):
             await nodes.stop(node)
+
+
+def _keep_quiet(note: Note) -> None:
+    """A test looks at the nodes themselves."""

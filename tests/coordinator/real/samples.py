@@ -73,9 +73,7 @@ def messages(*, sender: int = 2, to: int = 1, term: int = 3, last: int = 5) -> l
     """One of every kind, as a node that knows a log up to `last` would send them."""
     a, b, t, end = NodeId(sender), NodeId(to), Term(term), Index(last)
     data = [command.SerializeToString() for command in commands()[:3]]
-    entries = tuple(
-        Entry(Index(last + 1 + n), t, EntryKind.COMMAND, found) for n, found in enumerate(data)
-    )
+    entries = tuple(Entry(Index(last + 1 + n), t, EntryKind.COMMAND, found) for n, found in enumerate(data))
     member = Entry(Index(last + 1), t, EntryKind.MEMBERSHIP, encode(THREE))
     reply = Message(Kind.APPEND_REPLY, a, b, t, end, rejected=True)
     reply.hint, reply.hint_term = Index(last - 1), Term(1)

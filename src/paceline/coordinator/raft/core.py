@@ -165,7 +165,7 @@ class Raft:
             self._campaign(Role.PRE_CANDIDATE)
 
     def lost_touch(self, node: NodeId) -> None:
-        """Its connection broke. If it leads, then as if it had been silent for a while: we look around sooner.
+        """Its connection broke. If it leads, that is as if it had been silent for a while: we act sooner.
 
         This moves our clock, nothing else. Whoever still hears the leader refuses our pre-vote.
         """

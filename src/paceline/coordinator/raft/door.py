@@ -6,8 +6,8 @@ here: losing a message never harms (paper 5.1). Lies that could be true get thro
 """
 
 from paceline.coordinator.raft.core import Raft
-from paceline.coordinator.raft.types import Entry, EntryKind, Kind, Membership, Message
 from paceline.coordinator.raft.membership import decode
+from paceline.coordinator.raft.types import Entry, EntryKind, Kind, Membership, Message
 
 LARGEST = 1 << 56  # of indices and rounds: a million a second, for two thousand years
 MOST_TERMS = 1 << 32  # that another node can be ahead of us
@@ -33,9 +33,9 @@ def why_impossible(raft: Raft, message: Message) -> str | None:
         return f"term {message.term}, far beyond term {raft.term}"
     if message.term != raft.term:
         return None
-    if message.kind in (Kind.APPEND, Kind.SNAPSHOT, Kind.TIMEOUT_NOW):
-        if raft.leader not in (None, message.sender):
-            return f"node {message.sender} claims term {message.term}, in which node {raft.leader} leads"
+    is_a_leaders = message.kind in (Kind.APPEND, Kind.SNAPSHOT, Kind.TIMEOUT_NOW)
+    if is_a_leaders and raft.leader not in (None, message.sender):
+        return f"node {message.sender} claims term {message.term}, in which node {raft.leader} leads"
     if message.kind is Kind.APPEND_REPLY and raft.is_leader:
         if message.index > raft.log.last_index:
             return f"it has entry {message.index}, and the last one is {raft.log.last_index}"

@@ -67,8 +67,8 @@ class Progress:
             return False
         if self.sending is Sending.PROBE and not is_newest:
             return False
-        # Never below what it has: an answer may be older than an acknowledgement. Unless it says so of what we
-        # asked last: then its disk has lost what it had acknowledged, and it must get that again.
+        # Never below what it has: an answer may be older than an acknowledgement. Unless it says so of what
+        # we asked last: then its disk has lost what it had acknowledged, and it must get that again.
         lowest = Index(1) if index <= self.match else Index(self.match + 1)
         self.next = max(lowest, min(index, Index(hint + 1)))
         self.sending, self.in_flight = Sending.PROBE, 0

@@ -20,8 +20,10 @@ MOST_WAITING = 1024  # messages for one peer
 RETRY_S = 0.05
 CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # Not a pause, in spite of its name: how long a connection may take to come about. Far away and with TLS,
+    # or on a busy machine, a short time would never be enough.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
 )
 
 Dial = Callable[[str], grpc.aio.Channel]

@@ -64,7 +64,7 @@ class RaftService:
         except wire.BadFrameError as error:
             await replies.bad(context, str(error), "the sender tries again by itself")
         await self._check_cluster(cluster, context)
-        await self._deliver(message, lambda why: None, context)
+        await self._deliver(message, _drop, context)
         return pb.Heard()
 
     async def _check_cluster(self, cluster: str, context: Context) -> None:
@@ -80,3 +80,7 @@ class RaftService:
             what = f"a message from node {message.sender} came with the certificate of {caller.get().name}"
             await replies.bad(context, what, "give each node its own certificate")
         self._node.deliver(message, complain)
+
+
+def _drop(why: str) -> None:
+    """A stream for one message is over by itself."""

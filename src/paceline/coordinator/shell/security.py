@@ -128,7 +128,9 @@ def check_address(address: str, security: Tokens | Certificate) -> None:
     """Refuse an address at which nodes with this proof cannot call each other."""
     host_of(address)
     if int(address.rpartition(":")[2]) > LAST_PORT or len(address) > 255:
-        raise NotReadyError(f"{address[:300]!r} is no address", f"write HOST:PORT, the port up to {LAST_PORT}")
+        raise NotReadyError(
+            f"{address[:300]!r} is no address", f"write HOST:PORT, the port up to {LAST_PORT}"
+        )
     if isinstance(security, Tokens):
         check_private(address, "init-pki")
 

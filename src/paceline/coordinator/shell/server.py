@@ -81,7 +81,9 @@ class Coordinator:
         self.node = Node(s.node, storage, found, send=self._peers.send, dice=dice.randrange, pace=s.pace)
         self._book = Book(self.node, s.peers)
         leases = Leases(s.lease_s, s.grace_s)
-        self.services = NodeServices(self.node, self._peers, self._book, leases, s.cluster, self._check_address)
+        self.services = NodeServices(
+            self.node, self._peers, self._book, leases, s.cluster, self._check_address
+        )
         await self._listen(leases)
         self.node.on_change = self._follow_change
         self._follow_change()
