@@ -65,6 +65,8 @@ class Coordinator:
 
     async def _start(self) -> None:
         s = self._settings
+        for address in s.peers.values():
+            security.check_address(address, s.proof)
         storage = Storage(s.data_dir, s.node)
         self._stack.callback(storage.close)
         members = frozenset(s.peers) - ({s.node} if s.is_joining else frozenset())
@@ -79,7 +81,9 @@ class Coordinator:
         self.node = Node(s.node, storage, found, send=self._peers.send, dice=dice.randrange, pace=s.pace)
         self._book = Book(self.node, s.peers)
         leases = Leases(s.lease_s, s.grace_s)
-        self.services = NodeServices(self.node, self._peers, self._book, leases, s.cluster)
+        self.services = NodeServices(
+            self.node, self._peers, self._book, leases, s.cluster, self._check_address
+        )
         await self._listen(leases)
         self.node.on_change = self._follow_change
         self._follow_change()
@@ -113,6 +117,9 @@ class Coordinator:
         if int(asked) == 0:
             self._book.is_at(s.node, self.address)
         await self._server.start()
+
+    def _check_address(self, address: str) -> None:
+        security.check_address(address, self._settings.proof)
 
     def _dial(self, address: str) -> grpc.aio.Channel:
         return security.open_channel(address, self._access, list(CHANNEL_OPTIONS))
