@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEEDS ?= 10000
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes sim proto docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -38,6 +38,9 @@ bench-target: setup  ## how much sooner than ssgd does the best mode reach a tar
 
 bench-bytes: setup  ## bytes saved at equal quality, on digits and a character model
 	$(BIN)/python -m benchmarks.bytes_at_quality
+
+bench-failover: setup  ## how long without a leader after kill -9? 100 kills of real nodes; is anything lost?
+	$(BIN)/python -m benchmarks.coordinator_failover
 
 bench-gpu: setup  ## what the GPU's own paths are worth; needs one
 	$(BIN)/python -m benchmarks.gpu

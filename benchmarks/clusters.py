@@ -32,6 +32,11 @@ class Cell:
     settings: Settings
     seed: int
 
+    @property
+    def is_random(self) -> bool:
+        """Does the seed decide who is slow, and when?"""
+        return any(rule.probability < 1.0 for rule in self.rules)
+
     def config(self, *, steps: int) -> TrainConfig:
         return TrainConfig(
             num_workers=self.num_workers,

@@ -31,7 +31,8 @@ from paceline.simulate.prediction import Outline
 from paceline.simulate.profile import Profile, profile_from_plan
 from paceline.simulate.recording import profile_of
 from paceline.simulate.step_times import Exponential
-from paceline.simulate.ways import Apart, Way, candidates, way_of
+from paceline.simulate.ways import Adapting, Apart, Backup, Way, candidates, way_of
+from paceline.sync.setting import Allowed
 from paceline.sync.stragglers import StragglerRule
 
 RESULTS = Path(__file__).parent / "results" / "simulator.json"
@@ -58,6 +59,10 @@ def _speeds(rounds: int) -> Iterator[Ratio]:
         cases.append((f"{label}, random stragglers", slowed, Apart(bound)))
         cases.append((f"{label}, a server's costs", costly, Apart(bound)))
     cases += [(f"ssp (bound {bound})", plain, Apart(bound)) for bound in (0, 64)]
+    cases += [(f"backup (all but {spare})", plain, Backup(spare)) for spare in (1, 2)]
+    cases.append(("backup (all but 1), a server's costs", costly, Backup(1)))
+    lasting = replace(_profile((StragglerRule(worker=1, factor=3.0),)), batch_sizes=(8,) * WORKERS)
+    cases += [(f"adaptive ({way.value}), one 3x", lasting, Adapting(way, 8)) for way in Allowed]
     for name, profile, way in cases:
         speeds = tuple(_million_events_per_s(profile, way) for _ in range(rounds))
         detail = f"{WORKERS} workers, {EVENTS:,} gradients"

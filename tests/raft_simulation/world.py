@@ -16,6 +16,7 @@ from tests.raft_simulation.invariants import Invariants, ViolationError
 from tests.raft_simulation.linearizability import NEVER, Operation, is_linearizable
 
 from paceline.coordinator.raft.core import Raft, Timing
+from paceline.coordinator.raft.door import why_impossible, why_malformed
 from paceline.coordinator.raft.log import empty_snapshot
 from paceline.coordinator.raft.types import (
     Entry,
@@ -201,6 +202,8 @@ class World:
         node = self.nodes[message.to]
         if not is_lost and node.raft is not None:
             node.ticks_alone = 0
+            if (why := why_malformed(message) or why_impossible(node.raft, message)) is not None:
+                raise ViolationError(f"node {message.sender} said what no node should say: {why}")
             node.raft.step(message)
             self._carry_out(node)
 

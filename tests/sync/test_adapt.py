@@ -8,13 +8,12 @@ from paceline.sync.adapt import (
     DECIDE_EVERY,
     Decision,
     State,
-    Window,
     decide,
     first_state,
     lasting_s,
     next_decision,
-    step_s,
 )
+from paceline.sync.hindsight import Hindsight, Window
 from paceline.sync.setting import Adapted, Allowed, Setting, Terms, Way, setting_of
 
 AUTO = Terms(allowed=Allowed.AUTO, batch_sizes=(32,) * 4, period=8)
@@ -112,9 +111,10 @@ def test_what_may_be_noise_is_not_believed() -> None:
 
 def test_a_step_takes_as_long_as_its_slowest_and_a_round_as_its_slowest_sum() -> None:
     ssgd, local = AUTO.as_planned(Way.SSGD), AUTO.as_planned(Way.LOCAL_STEPS)
-    assert step_s(ssgd, PASSING, AUTO) == pytest.approx(32 * 0.010)
-    assert step_s(local, PASSING, AUTO) == pytest.approx(32 * (2 * 0.010 + 6 * 0.001) / 8)
-    assert step_s(Setting(Way.LOCAL_STEPS, (10, 3, 10, 9)), ONE_SLOW, AUTO) == pytest.approx(32 * 10e-3 / 8)
+    passing, one_slow = Hindsight(PASSING, AUTO), Hindsight(ONE_SLOW, AUTO)
+    assert passing.step_s(ssgd) == pytest.approx(32 * 0.010)
+    assert passing.step_s(local) == pytest.approx(32 * (2 * 0.010 + 6 * 0.001) / 8)
+    assert one_slow.step_s(Setting(Way.LOCAL_STEPS, (10, 3, 10, 9))) == pytest.approx(32 * 10e-3 / 8)
 
 
 def test_decisions_come_early_at_first_and_then_regularly() -> None:

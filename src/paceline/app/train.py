@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from paceline import __version__
 from paceline.app.progress import Progress, Watcher
-from paceline.checkpoints.catalog import Checkpoint, newest_complete
+from paceline.checkpoints.catalog import Checkpoint, newest_complete, newest_shared
 from paceline.clock import SystemClock, monotonic_s, unix_now_s
 from paceline.errors import ConfigError, ExitCode, PacelineError, Problem, TrainingError
 from paceline.events.log import EventLog, write_header
@@ -24,6 +25,9 @@ from paceline.launchers.local import Ended, LocalLauncher, Message
 from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
 from paceline.plan.compression import in_words
 from paceline.plan.plan import EventDetail, Launcher, Plan
+
+if TYPE_CHECKING:
+    from paceline.app.elastic import Coordinators
 
 RESULT_SCHEMA = "paceline.result/1"
 
@@ -40,6 +44,7 @@ def train(
     *,
     warm: LocalLauncher | None = None,
     resume_from: Checkpoint | None = None,
+    coordinators: "Coordinators | None" = None,
 ) -> dict[str, Json]:
     """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open."""
     started_ns, started_s = SystemClock().now_ns(), monotonic_s()
@@ -51,7 +56,10 @@ def train(
         with _ctrl_c_stops(launcher, watcher, log) as asked_by:
             follow = _Follower(plan, watcher, started_s, resume_from)
             folder = None if resume_from is None else resume_from.folder
-            ended = launcher.run(plan, run_dir, on_message=follow, resume_from=folder)
+            if plan.elastic is None:
+                ended = launcher.run(plan, run_dir, on_message=follow, resume_from=folder)
+            else:
+                ended = _run_elastic(launcher, plan, run_dir, folder, follow, log, watcher, coordinators)
     except BaseException:
         log.write("run_finished", outcome="failed")
         raise
@@ -65,10 +73,31 @@ def train(
     return result
 
 
+def _run_elastic(
+    launcher: LocalLauncher,
+    plan: Plan,
+    run_dir: Path,
+    resume_from: Path | None,
+    follow: "_Follower",
+    log: EventLog,
+    watcher: Watcher,
+    coordinators: "Coordinators | None",
+) -> Ended:
+    from paceline.app.elastic import supervised  # brings grpc, which other runs do not need
+
+    with supervised(plan, run_dir, log, watcher.note, coordinators) as (supervisor, registry):
+        ended = launcher.run(plan, run_dir, on_message=follow, resume_from=resume_from, supervisor=supervisor)
+        has_failed = ended.ledger.cause() is not None
+        stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
+        registry.end("failed" if has_failed else "stopped" if stopped else "finished")
+        return ended
+
+
 def resumable(run_dir: Path) -> tuple[Plan, Checkpoint]:
     """What is needed to go on with a run: its plan, and its newest complete checkpoint."""
     plan = read(run_dir / "plan.json")
-    checkpoint = newest_complete(run_dir / "checkpoints", plan.num_workers)
+    newest = newest_complete if plan.elastic is None else newest_shared
+    checkpoint = newest(run_dir / "checkpoints", plan.num_workers)
     if checkpoint is None:
         raise PacelineError(
             f"{run_dir} has no complete checkpoint to go on from",

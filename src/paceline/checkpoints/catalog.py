@@ -53,6 +53,17 @@ def newest_complete(root: Path, num_workers: int) -> Checkpoint | None:
     return None
 
 
+def newest_shared(root: Path, num_workers: int) -> Checkpoint | None:
+    """The same for an elastic run, whose workers are all equal: one of them saves for all."""
+    for folder in sorted(root.glob("at-*"), reverse=True):
+        try:
+            at = int(facts_of(folder, "worker-0")["at"])
+            return Checkpoint(folder, at, (at,) * num_workers)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # incomplete or damaged: the one before it is looked at instead
+    return None
+
+
 def _read(folder: Path, num_workers: int) -> Checkpoint:
     if (folder / "server-0.json").exists():
         facts = facts_of(folder, "server-0")

@@ -28,6 +28,17 @@ class Snapshot:
     facts: dict[str, Any]  # Any: JSON
 
 
+def to_bytes(snapshot: Snapshot) -> bytes:
+    """In one piece, for another process's memory."""
+    facts = json.dumps(snapshot.facts).encode()
+    return len(facts).to_bytes(8, "little") + facts + save(snapshot.tensors)
+
+
+def from_bytes(data: bytes) -> Snapshot:
+    end = 8 + int.from_bytes(data[:8], "little")
+    return Snapshot(load(data[end:]), json.loads(data[8:end]))
+
+
 def write_snapshot(folder: Path, who: str, snapshot: Snapshot) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     data = save(snapshot.tensors)

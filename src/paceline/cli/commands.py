@@ -6,9 +6,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("paceline.cli.demo", "demo", "Compare every mode on XOR with one slow worker."),
     "laws": ("paceline.cli.laws", "laws", "Prove that a mode, or your own, does what it says."),
     "replay": ("paceline.cli.replay", "replay", "Execute a recorded run again, bit by bit."),
+    "verify": ("paceline.cli.verify", "verify", "Prove that a run lost nothing and did nothing twice."),
     "plan": ("paceline.cli.plan", "plan", "Say what train would do, and start nothing."),
     "simulate": ("paceline.cli.simulate", "simulate", "Predict every mode on equal work, and start nothing."),
     "advise": ("paceline.cli.advise", "advise", "Rank the modes for a recorded run, and say why."),
+    "lab": ("paceline.cli.lab", "lab", "Break a run on purpose, and see what was promised hold."),
     "coordinator": (
         "paceline.cli.coordinator",
         "coordinator",

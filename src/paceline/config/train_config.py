@@ -22,6 +22,10 @@ class TrainConfig:
     task_options: Mapping[str, Option] | None = None
     mode: str | None = None
     num_workers: int | None = None
+    elastic: bool | None = None
+    shards: int | None = None
+    min_workers: int | None = None
+    max_workers: int | None = None
     steps: int | None = None
     batch_size: int | tuple[int, ...] | None = None
     seed: int | None = None

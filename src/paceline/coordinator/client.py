@@ -7,6 +7,7 @@ refusal (RefusedError) or gives up after `patience_s` (UnreachableError).
 
 import asyncio
 import itertools
+import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -27,7 +28,9 @@ Dial = Callable[[str], grpc.aio.Channel]
 Metadata = tuple[tuple[str, str], ...]
 Reply = TypeVar("Reply", bound=Message)
 
-ASK_AGAIN_S = 0.05
+# How long to wait before asking again, at first and in the end: soon enough for an election, and not so often
+# that a thousand clients keep those who elect from it.
+FIRST_PAUSE_S, LONGEST_PAUSE_S, SLOWER = 0.025, 0.3, 1.4
 ATTEMPT_S = 2.0  # for one node to answer
 FAILED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
@@ -164,7 +167,7 @@ class Client:
         """Of the leader, wherever it is by now."""
         until_s = monotonic_s() + self._patience_s
         others = itertools.cycle(self._addresses)
-        last = "nobody was asked"
+        last, pause_s = "nobody was asked", FIRST_PAUSE_S
         while (left_s := until_s - monotonic_s()) > 0:
             asked = self._leader
             try:
@@ -175,7 +178,8 @@ class Client:
                 last = f"{asked}: {error.details()}".partition("\n")[0]
                 self._turn_away(asked, _fact(error, methods.LEADER), others)
                 if _fact(error, methods.LEADER) in ("", asked):
-                    await asyncio.sleep(min(ASK_AGAIN_S, left_s))
+                    await asyncio.sleep(min(pause_s * random.uniform(0.5, 1.0), left_s))
+                    pause_s = min(pause_s * SLOWER, LONGEST_PAUSE_S)
         raise UnreachableError(
             f"no leader answered within {self._patience_s:g} s (the last word was: {last})",
             f"look at `paceline coordinator status --at {','.join(self._addresses)}`",

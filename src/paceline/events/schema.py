@@ -92,5 +92,11 @@ PLAIN_KINDS: dict[str, str] = {
     "adapted": "mode adaptive shares out the work anew; fields: step (of the run, done by then), "
     "from and to (ssgd, batch, local-steps), shares (samples of a step, or local steps of a round, "
     "by worker), reason (in words, with its numbers)",
+    "generation_entered": "a worker of an elastic run begins a generation; fields: number, rank, workers (by "
+    "rank), committed (steps of the run by then), healed_from (whose memory the state came from), "
+    "healed_bytes, state (CRC-32 of all parameters and buffers), why",
+    "generation_lost": "a generation ended before the run did; fields: number, committed (steps that this "
+    "worker's replica has), why",
+    "supervision": "what was decided about a lost worker; fields: decision (in words)",
     "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
 }

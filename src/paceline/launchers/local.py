@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from paceline import environ
 from paceline.errors import ConfigError, ExitCode, Problem, TrainingError
@@ -32,6 +33,32 @@ class Ended:
     ledger: Ledger = field(default_factory=Ledger)
 
 
+class Supervisor(Protocol):
+    """What decides about the workers of an elastic run."""
+
+    coordinator: Message  # where the workers find it
+
+    def started(self, who: str, pid: int) -> None: ...
+
+    def failed(self, who: str, what: str, hint: str) -> None:
+        """A worker said what went wrong; its exit follows."""
+        ...
+
+    def exited(self, who: str, code: int, ledger: Ledger) -> None: ...
+
+    def cancel(self) -> None:
+        """Everybody is about to be killed: nobody is replaced."""
+        ...
+
+    def wait_s(self) -> float | None:
+        """How long until `orders` may have something to say; None: until somebody else has."""
+        ...
+
+    def orders(self) -> list[Message]:
+        """For the process that starts the workers: who is to be started now, or that the run is over."""
+        ...
+
+
 class LocalLauncher:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -47,6 +74,7 @@ class LocalLauncher:
         self._socket = ours
         self._buffer = b""
         self._steps: list[int] = []
+        self._supervisor: Supervisor | None = None
         self._is_ready = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(ours, selectors.EVENT_READ)
@@ -58,26 +86,36 @@ class LocalLauncher:
         *,
         on_message: Callable[[Message], None],
         resume_from: Path | None = None,
+        supervisor: Supervisor | None = None,
     ) -> Ended:
-        """Start the plan's participants and follow them to their end."""
-        self._steps = []
+        """Start the plan's participants and follow them to their end.
+
+        With a `supervisor` a lost worker is its business, and not the end of the run.
+        """
+        self._steps, self._supervisor = [], supervisor
         folder = None if resume_from is None else str(resume_from.resolve())
-        self._send(
-            {"op": "start", "plan": dumps(plan), "run_dir": str(run_dir.resolve()), "resume_from": folder}
-        )
+        order: Message = {"op": "start", "plan": dumps(plan), "run_dir": str(run_dir.resolve())}
+        coordinator = None if supervisor is None else supervisor.coordinator
+        self._send({**order, "resume_from": folder, "coordinator": coordinator})
         ended = Ended()
         while True:
-            message = self._receive()
-            on_message(message)
-            self._note(ended, message, run_dir)
-            if message["ev"] == "over":
-                return ended
+            message = self._receive(None if supervisor is None else supervisor.wait_s())
+            if message is not None:
+                on_message(message)
+                self._note(ended, message, run_dir, supervisor)
+                if message["ev"] == "over":
+                    return ended
+            if supervisor is not None:
+                for order in supervisor.orders():
+                    self._send(order)
 
     def stop(self) -> None:
         """Ask the run to stop at the next step on which its workers agree."""
         self._send({"op": "stop"})
 
     def kill(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.cancel()
         self._send({"op": "kill"})
 
     def close(self) -> None:
@@ -94,7 +132,7 @@ class LocalLauncher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _note(self, ended: Ended, message: Message, run_dir: Path) -> None:
+    def _note(self, ended: Ended, message: Message, run_dir: Path, supervisor: Supervisor | None) -> None:
         match message["ev"]:
             case "ready":
                 self._is_ready = True
@@ -108,6 +146,12 @@ class LocalLauncher:
                 ended.reports[str(message["who"])] = message
             case "progress" if isinstance(message["steps"], list):
                 self._steps = [int(str(s)) for s in message["steps"]]
+            case "started" if supervisor is not None:
+                supervisor.started(str(message["who"]), int(str(message["pid"])))
+            case "exited" if supervisor is not None:
+                supervisor.exited(str(message["who"]), int(str(message["code"])), ended.ledger)
+            case "error" if supervisor is not None:
+                supervisor.failed(str(message["who"]), str(message["what"]), str(message["hint"]))
             case "error":
                 ended.ledger.error(
                     Failure(
@@ -135,9 +179,12 @@ class LocalLauncher:
         except OSError as error:
             raise self._helper_lost() from error
 
-    def _receive(self) -> Message:
+    def _receive(self, timeout_s: float | None) -> Message | None:
+        """The next message; None: none has come in time."""
         while b"\n" not in self._buffer:
-            self._selector.select()  # returns after a signal, so that a handler can raise
+            # Returns after a signal, so that a handler can raise.
+            if not self._selector.select(timeout_s) and timeout_s is not None:
+                return None
             try:
                 data = self._socket.recv(1 << 16)
             except ConnectionResetError:  # it ended before it read all we sent

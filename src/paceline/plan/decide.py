@@ -16,6 +16,7 @@ from paceline.plan.plan import (
     Codec,
     Compression,
     Device,
+    Elastic,
     GossipVariant,
     Launcher,
     OptimizerChoice,
@@ -69,13 +70,32 @@ def averages_unweighted(mode: Mode | None) -> bool:
 def needs_shm(config: TrainConfig) -> bool:
     """Vectors that other processes may change at any moment lie in shared memory, and only there."""
     mode = mode_of(config)
-    return mode is not None and mode.channel is Channel.PEERS and not is_virtual(config)
+    is_shared = elastic_of(config) is not None or (mode is not None and mode.channel is Channel.PEERS)
+    return is_shared and not is_virtual(config)
 
 
 def num_workers_of(config: TrainConfig) -> int:
+    """Logical ones: in an elastic run, its shards."""
+    elastic = elastic_of(config)
+    if elastic is not None:
+        return config.shards or max(elastic.workers, config.max_workers or 0)
+    return _said_workers(config)
+
+
+def _said_workers(config: TrainConfig) -> int:
     if config.num_workers is not None:
         return config.num_workers
     return 1 if is_alone(mode_of(config)) else 2
+
+
+def elastic_of(config: TrainConfig) -> Elastic | None:
+    """Whoever speaks of shards, or of fewest or most workers, wants an elastic run."""
+    spoken_of = (config.shards, config.min_workers, config.max_workers)
+    if config.elastic is False or (config.elastic is None and spoken_of == (None, None, None)):
+        return None
+    workers = _said_workers(config)
+    most = config.max_workers or max(workers, config.shards or 0)
+    return Elastic(workers=workers, min_workers=config.min_workers or 1, max_workers=most)
 
 
 def device_of(config: TrainConfig, facts: Facts) -> Device:

@@ -124,6 +124,21 @@ class StrategyOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elastic:
+    """The run goes on when workers die or come. The plan's `num_workers` are then logical: its shards.
+
+    Samples, dice and the order of summing belong to a shard, so whoever is there does all of them
+    and the result does not depend on who that was.
+    """
+
+    workers: int  # processes that the run begins with
+    min_workers: int
+    max_workers: int
+    restarts: int = 20  # how often lost workers are replaced before the run gives up
+    longest_wait_s: float = 30.0  # before a worker that is lost again and again is replaced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     run: str
     task: str  # a built-in name or `module:Class`
@@ -149,6 +164,7 @@ class Plan:
     pace_s: float = 0.0  # a step's forward and backward take at least this long
     threads_per_worker: int = 1
     timeout_s: float = 60.0  # how long anyone waits for a peer
+    elastic: Elastic | None = None
     checkpoint_every: int = 0  # steps between checkpoints; 0 writes only the final one
     events: EventDetail = EventDetail.FULL
     schema: str = PLAN_SCHEMA

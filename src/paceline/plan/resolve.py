@@ -45,6 +45,7 @@ def resolve(config: TrainConfig, facts: Facts, *, found: Sequence[Problem] = ())
         byzantine=config.byzantine or (),
         threads_per_worker=config.threads_per_worker or 1,
         timeout_s=60.0 if config.timeout is None else config.timeout,
+        elastic=decide.elastic_of(config),
         checkpoint_every=config.checkpoint_every or 0,
         events=EventDetail(config.events or EventDetail.FULL),
     )

@@ -5,13 +5,17 @@ of local steps, is computed at once. A step of fewer samples than planned takes
 proportionally less, but for its delay.
 """
 
+from functools import lru_cache
+from operator import add
+
 import numpy as np
 
 from paceline.simulate.costs import in_ns
 from paceline.simulate.durations import Nanoseconds, all_steps, starts_ns
 from paceline.simulate.prediction import Outline, Trace, ring_bytes
 from paceline.simulate.profile import Profile
-from paceline.sync.adapt import KEPT, decide, first_state, next_decision
+from paceline.sync.adapt import decide, first_state, next_decision
+from paceline.sync.hindsight import KEPT, Window
 from paceline.sync.setting import Allowed, Terms, Way
 
 
@@ -19,7 +23,7 @@ def adaptive(profile: Profile, *, allowed: Allowed, period: int, steps: int, see
     run = _Run(profile, Terms(allowed=allowed, batch_sizes=profile.batch_sizes, period=period), steps, seed)
     while run.done < steps:
         run.go_on()
-    workers, ends = profile.num_workers, np.concatenate(run.ends_ns)
+    workers, ends = profile.num_workers, np.array(run.ends_ns, dtype=np.int64)
     return Outline(
         total_ns=int(ends[-1] - starts_ns(profile).min()),
         compute_ns=run.compute_ns,
@@ -32,64 +36,124 @@ def adaptive(profile: Profile, *, allowed: Allowed, period: int, steps: int, see
     )
 
 
+class _Course:
+    """Everybody's steps with as many samples as planned, as far as they were needed yet."""
+
+    def __init__(self, profile: Profile, seed: int, steps: int) -> None:
+        expected = steps + steps // 16
+        self._profile = profile
+        self._steps = all_steps(profile, seed, expected=expected)
+        self._planned, self._known = np.array(profile.batch_sizes)[:, None], 0
+        self._ranks = np.arange(profile.num_workers)[:, None]
+        self._apply_ns = in_ns(profile.costs.apply_s)
+        self.reach(expected)
+
+    def reach(self, count: int) -> None:
+        """So many steps of each worker, at least."""
+        if count <= self._known:
+            return
+        self._known = max(count, self._known * 3 // 2)
+        drawn = [own.first_with_delays(self._known) for own in self._steps]
+        self._took_ns, self._delays_ns = (np.stack(each) for each in zip(*drawn, strict=True))
+        self._per_sample_s = self._took_ns / 1e9 / self._planned
+        busy_ns = np.cumsum(np.pad(self._took_ns + self._apply_ns, ((0, 0), (1, 0))), axis=1)
+        self._busy_ns = [own.data for own in busy_ns]  # single numbers are read faster than from an array
+
+    def busy_ns(self, begins: list[int], ends: list[int]) -> list[int]:
+        """How long each worker takes for so many local steps, updates included, after those it has made."""
+        self.reach(max(ends))
+        each = zip(self._busy_ns, begins, ends, strict=True)
+        return [own_ns[end] - own_ns[begin] for own_ns, begin, end in each]
+
+    def per_sample_s(self, begins: list[int], ends: list[int]) -> list[list[float]]:
+        each = zip(self._per_sample_s, begins, ends, strict=True)
+        return [own_s[begin:end].tolist() for own_s, begin, end in each]
+
+    def took_ns(self, made: list[int], count: int, samples: tuple[int, ...]) -> Nanoseconds:
+        """How long so many steps of each worker take, after those it has made, with so many samples each."""
+        self.reach(max(made) + count)
+        took_ns = self._of(self._took_ns, made, count)
+        if samples == self._profile.batch_sizes:
+            return took_ns.copy()
+        delays_ns = self._of(self._delays_ns, made, count)
+        parts = _column(samples) / self._planned
+        cut_ns: Nanoseconds = np.rint((took_ns - delays_ns) * parts).astype(np.int64)
+        cut_ns += delays_ns
+        return cut_ns
+
+    def _of(self, steps: Nanoseconds, made: list[int], count: int) -> Nanoseconds:
+        first = made[0]
+        if made.count(first) == len(made):
+            return steps[:, first : first + count]
+        found: Nanoseconds = steps[self._ranks, np.array(made)[:, None] + np.arange(count)]
+        return found
+
+
+@lru_cache(maxsize=4)
+def _column(numbers: tuple[int, ...]) -> Nanoseconds:
+    return np.array(numbers)[:, None]
+
+
 class _Run:
     """Where a simulated run stands."""
 
     def __init__(self, profile: Profile, terms: Terms, steps: int, seed: int) -> None:
-        costs, workers = profile.costs, profile.num_workers
-        self._profile, self._terms, self._steps = profile, terms, steps
-        self._own = all_steps(profile, seed, expected=steps)
-        self._state = first_state(terms)
-        self._latest: list[list[float]] = [[] for _ in range(workers)]  # seconds per sample
-        self._ready_ns = starts_ns(profile)
+        costs = profile.costs
+        self._terms, self._steps, self._state = terms, steps, first_state(terms)
+        self._course = _Course(profile, seed, steps)
+        self._ready_ns: list[int] = starts_ns(profile).tolist()
         self._exchange_ns = in_ns(costs.collective.transfer_s(ring_bytes(profile)) + profile.all_wake_s)
         self._apply_ns = in_ns(costs.apply_s)
         self.done = 0  # of the run's steps
-        self.made = [0] * workers  # steps of each worker
-        self.ends_ns: list[Nanoseconds] = []  # of the meetings
+        self.made = [0] * profile.num_workers  # steps of each worker
+        self.ends_ns: list[int] = []  # of the meetings
         self.compute_ns = self.wait_ns = 0
 
     def go_on(self) -> None:
         """To the next meeting after which something may change."""
         due = next_decision(self.done)
+        until = min(due, self._steps)
         if self._state.setting.way is Way.LOCAL_STEPS:
-            self._make_a_round()
+            window = self._make_rounds(until)
         else:
-            self._make_steps(min(due, self._steps) - self.done)
+            window = self._make_steps(until - self.done)
         if self.done >= due and len(self.made) > 1:
-            window = [own[-KEPT:] for own in self._latest]
             self._state = decide(self._state, window, self._terms).state
-            self._latest = [[] for _ in self._latest]
 
-    def _make_steps(self, count: int) -> None:
-        sizes = zip(self._state.setting.shares, self._profile.batch_sizes, strict=True)
-        rows = [self._take(rank, count, share, planned) for rank, (share, planned) in enumerate(sizes)]
-        self._meet(np.stack(rows), self._exchange_ns + self._apply_ns)
+    def _make_steps(self, count: int) -> Window:
+        """What each of them took, per sample; the very first one warms up."""
+        shares, warming_up = self._state.setting.shares, int(self.done == 0)
+        took_ns = self._course.took_ns(self.made, count, shares)
+        window: list[list[float]] = (took_ns[:, warming_up:] / 1e9 / _column(shares)).tolist()
+        all_took_ns = int(took_ns.sum())
+        took_ns[:, 0] += self._ready_ns
+        slowest_ns = took_ns.max(axis=0)
+        self.compute_ns += all_took_ns
+        self.wait_ns += len(shares) * int(slowest_ns.sum()) - sum(self._ready_ns) - all_took_ns
+        self.made = [made + count for made in self.made]
         self.done += count
+        self._met(np.cumsum(slowest_ns + (self._exchange_ns + self._apply_ns)).tolist())
+        return window
 
-    def _make_a_round(self) -> None:
-        steps = min(self._terms.period, self._steps - self.done)
-        runs = self._terms.in_a_round(self._state.setting, steps)
-        size = self._profile.batch_sizes[0]
-        rows = [self._take(rank, run, size, size) + self._apply_ns for rank, run in enumerate(runs)]
-        self._meet(np.array([[row.sum()] for row in rows]), self._exchange_ns)
-        self.done += steps
+    def _make_rounds(self, until: int) -> Window:
+        """What the latest steps in them took, per sample."""
+        begins = self.made
+        while self.done < until:
+            steps = min(self._terms.period, self._steps - self.done)
+            self._make_a_round(self._terms.in_a_round(self._state.setting, steps))
+            self.done += steps
+        begins = [max(1, begin, end - KEPT) for begin, end in zip(begins, self.made, strict=True)]
+        return self._course.per_sample_s(begins, self.made)
 
-    def _take(self, rank: int, count: int, share: int, planned: int) -> Nanoseconds:
-        """The next steps of a worker, each with so many samples."""
-        made = self.made[rank]
-        whole, delay = (a[made:] for a in self._own[rank].first_with_delays(made + count))
-        took: Nanoseconds = np.rint((whole - delay) * (share / planned)).astype(np.int64) + delay
-        warm = took if made else took[1:]
-        self._latest[rank] += (warm / 1e9 / share).tolist()
-        self.made[rank] += count
-        self.compute_ns += int(took.sum())
-        return took
+    def _make_a_round(self, runs: tuple[int, ...]) -> None:
+        before, self.made = self.made, list(map(add, self.made, runs))
+        busy_ns = self._course.busy_ns(before, self.made)
+        arrivals_ns = list(map(add, self._ready_ns, busy_ns))
+        slowest_ns = max(arrivals_ns)
+        self.compute_ns += sum(busy_ns) - sum(runs) * self._apply_ns
+        self.wait_ns += slowest_ns * len(runs) - sum(arrivals_ns)
+        self._met([slowest_ns + self._exchange_ns])
 
-    def _meet(self, rows: Nanoseconds, meeting_ns: int) -> None:
-        rows[:, 0] += self._ready_ns
-        slowest = rows.max(axis=0)
-        ends = np.cumsum(slowest + meeting_ns)
-        self.wait_ns += int((slowest - rows).sum())
-        self.ends_ns.append(ends)
-        self._ready_ns = np.full(len(rows), ends[-1])
+    def _met(self, ends_ns: list[int]) -> None:
+        self.ends_ns += ends_ns
+        self._ready_ns = [ends_ns[-1]] * len(self.made)

@@ -26,9 +26,10 @@ from paceline.plan.plan import Plan
 from paceline.strategies.means import mean_of, named
 from paceline.strategies.moments import Moments
 from paceline.strategies.port import Begun, Links, Outcome, Replica
-from paceline.sync.adapt import KEPT, Decision, State, Window, decide, first_state, next_decision
+from paceline.sync.adapt import Decision, State, decide, first_state, next_decision
 from paceline.sync.assignment import Cut, Share, shares_of_a_round
 from paceline.sync.averaging import mean_weight
+from paceline.sync.hindsight import KEPT, Window
 from paceline.sync.setting import Adapted, Setting, Terms, Way, setting_of
 from paceline.transport.arena import STOP_FLAG
 from paceline.transport.ports import NO_TRAFFIC, Traffic
@@ -101,7 +102,7 @@ class Adaptive:
 
     def snapshot(self) -> dict[str, Tensor]:
         state, ways = self._state, list(Way)
-        wish = -1 if state.wish is None else ways.index(state.wish)
+        wish = -1 if (wished := state.wish()) is None else ways.index(wished)
         numbers = (self._done, ways.index(state.setting.way), wish, *state.setting.shares, *state.seconds)
         means = {"gradients": self._gradient_mean, "parameters": self._parameter_mean}
         memories = {
@@ -128,7 +129,7 @@ class Adaptive:
         ways, workers = list(Way), self._links.world_size
         setting = Setting(ways[int(way)], tuple(map(int, rest[:workers])))
         wished = None if wish < 0 else ways[int(wish)]
-        self._done, self._state = int(done), State(setting, tuple(rest[workers:]), wished)
+        self._done, self._state = int(done), State(setting, tuple(rest[workers:]), lambda: wished)
 
     def _share_of_a_step(self) -> Share:
         """Our samples of the next step: those that are planned, or a cut by speed."""

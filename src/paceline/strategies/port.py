@@ -26,7 +26,7 @@ from paceline.sync.admission import Rule
 from paceline.sync.assignment import Assignment, Share
 from paceline.sync.setting import Adapted
 from paceline.transport.arena import Arena
-from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Peers, Traffic
+from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Peers, Shards, Traffic
 
 
 class Replica(Protocol):
@@ -69,6 +69,7 @@ class Links:
     collective: Collective | None = None
     store: ParameterStore | None = None
     peers: Peers | None = None
+    shards: Shards | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

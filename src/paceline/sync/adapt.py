@@ -9,19 +9,24 @@ flip from window to window lead to nothing. A more intrusive way must be worth
 taken again once it costs no more than 3 %. See docs/decisions/0016.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, variance
+from functools import lru_cache
+from math import dist, fsum
+from operator import truediv
+from statistics import fmean, median
+from typing import TypeAlias
 
+from paceline.sync.hindsight import KEPT, Hindsight, Window
 from paceline.sync.setting import Setting, Terms, Way
 
-FIRST_DECISIONS, DECIDE_EVERY = (4, 8), 16  # steps
-KEPT = DECIDE_EVERY  # of each worker's latest steps
+FIRST_DECISIONS, DECIDE_EVERY = (4, 8), KEPT  # steps
 WORTH_A_WAY, WORTH_A_SHARE = 0.10, 0.03
 _DOUBT = 2.0  # times the noise of a mean
 _SLOW = 1.2  # times as long as the fastest: worth naming in a reason
 
-Window = Sequence[Sequence[float]]  # by worker: seconds per sample of its latest steps
+Speeds: TypeAlias = tuple[float, ...]  # seconds per sample, by worker
+Timed: TypeAlias = tuple[Setting, float]  # and what a step would have taken with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +34,9 @@ class State:
     """What is remembered from one decision to the next; the same at every worker."""
 
     setting: Setting
-    seconds: tuple[float, ...] = ()  # per sample, by worker, in the window before
-    wish: Way | None = None  # what looked best in that window
+    seconds: Speeds = ()  # in the window before
+    # What looked best in that window. Most often nobody asks, so it is only worked out for those who do.
+    wish: Callable[[], Way | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +60,36 @@ def decide(state: State, window: Window, terms: Terms) -> Decision:
     if not all(window):
         return Decision(state)  # somebody has nothing to show yet
     seconds, now, trial = lasting_s(window), state.setting, Trial(window, terms)
-    wish = trial.best(now, seconds)
-    if not state.seconds:
+    if state.seconds:
+        setting, believed = _confirmed(state, seconds, trial)
+    else:
         # Where only shares can change, the first ones are dealt at once: little is lost if they are wrong.
+        wish = trial.best(now, seconds)
         is_clear = len(terms.ways) == 1 and trial.is_better(wish, now, WORTH_A_WAY)
         setting, believed = wish if is_clear else now, seconds
-    else:
-        best = trial.best(now, state.seconds)
-        is_confirmed = best.way is now.way or best.way is state.wish
-        believed = tuple((one + other) / 2 for one, other in zip(state.seconds, seconds, strict=True))
-        if best != now and best != terms.as_planned(best.way):
-            best = terms.by_speed(best.way, believed)
-        setting = best if is_confirmed else now
-    after = State(setting, seconds, wish.way)
+    after = State(setting, seconds, lambda: trial.best(now, seconds).way)
     return Decision(after, None if setting == now else _reason(now, setting, believed, trial))
 
 
-def lasting_s(window: Window) -> tuple[float, ...]:
+def _confirmed(state: State, seconds: Speeds, trial: "Trial") -> tuple[Setting, Speeds]:
+    """(what two windows speak for, the speeds in both of them)."""
+    now, best = state.setting, trial.best(state.setting, state.seconds)
+    if best == now or not (best.way is now.way or best.way is state.wish()):
+        return now, seconds
+    believed = tuple((one + other) / 2 for one, other in zip(state.seconds, seconds, strict=True))
+    is_planned = best == trial.terms.as_planned(best.way)
+    return best if is_planned else trial.terms.by_speed(best.way, believed), believed
+
+
+def lasting_s(window: Window) -> Speeds:
     """Seconds per sample, by worker, as far as they can be believed to last.
 
     How far a worker's mean is from the others' is only believed beyond the noise of a mean; a worker that
     had no bad luck in this window is no less noisy than the rest.
     """
-    means = [fmean(own) for own in window]
-    noise = [variance(own) / len(own) if len(own) > 1 else 0.0 for own in window]
+    # Exact sums, so that equal steps have equal means, however many they are.
+    means = list(map(truediv, map(fsum, window), map(len, window)))
+    noise = list(map(_noise, window, means))
     usual, common_noise = median(means), fmean(noise)
     return tuple(
         usual + _beyond(mean - usual, _DOUBT * max(own_noise, common_noise))
@@ -85,66 +97,65 @@ def lasting_s(window: Window) -> tuple[float, ...]:
     )
 
 
+def _noise(values: Sequence[float], mean: float) -> float:
+    """The variance of their mean; a single value shows none."""
+    count = len(values)
+    return dist(values, (mean,) * count) ** 2 / (count * (count - 1)) if count > 1 else 0.0
+
+
 def _beyond(difference: float, noise: float) -> float:
     """What is left of a difference when noise, as a square, is taken off; 0 if it may be noise alone."""
-    return difference * max(0.0, 1.0 - noise / difference**2) if difference else 0.0
+    square = difference * difference
+    return difference * (1.0 - noise / square) if square > noise else 0.0
 
 
-def step_s(setting: Setting, window: Window, terms: Terms) -> float:
-    """What a step of the run would have taken in this window; steps that are missing are taken again."""
-    if setting.way is not Way.LOCAL_STEPS:
-        steps = max(map(len, window))
-        slowest = (
-            max(own[step % len(own)] * share for own, share in zip(window, setting.shares, strict=True))
-            for step in range(steps)
-        )
-        return sum(slowest) / steps
-    rounds = max(1, KEPT // terms.period)
-    ends = (
-        max(_sum_from(own, turn * share, share) for own, share in zip(window, setting.shares, strict=True))
-        for turn in range(rounds)
-    )
-    return sum(ends) * terms.batch_sizes[0] / (rounds * terms.period)
-
-
-def _sum_from(values: Sequence[float], start: int, count: int) -> float:
-    """Of `count` values from `start` on, beginning again at the end."""
-    whole, rest = divmod(count, len(values))
-    return whole * sum(values) + sum(values[(start + k) % len(values)] for k in range(rest))
-
-
-@dataclass(frozen=True, slots=True)
 class Trial:
     """What each setting would have made of one window."""
 
-    window: Window
-    terms: Terms
+    def __init__(self, window: Window, terms: Terms) -> None:
+        self.terms, self.step_s = terms, Hindsight(window, terms).step_s
+        self._planned: dict[Way, Timed] = {
+            setting.way: (setting, self.step_s(setting)) for setting in _all_planned(terms)
+        }
 
     def best(self, now: Setting, seconds: Sequence[float]) -> Setting:
         """What it would have been worth going over to, with shares that follow `seconds`."""
-        best, ways = self._better(now, self._offer(now.way, seconds), WORTH_A_SHARE), self.terms.ways
-        for way in ways[: ways.index(now.way)]:
-            simpler = self._offer(way, seconds)
-            if self.step_s(simpler) <= self.step_s(best) * (1 + WORTH_A_SHARE):
+        ways = tuple(self._planned)
+        here, best = ways.index(now.way), (now, self.step_s(now))
+        best = _better(best, self._offer(now.way, seconds), WORTH_A_SHARE)
+        for way in ways[:here]:
+            simpler, simpler_s = self._offer(way, seconds)
+            if simpler_s <= best[1] * (1 + WORTH_A_SHARE):
                 return simpler
-        for way in ways[ways.index(now.way) + 1 :]:
-            best = self._better(best, self._offer(way, seconds), WORTH_A_WAY)
-        return best
+        for way in ways[here + 1 :]:
+            best = _better(best, self._offer(way, seconds), WORTH_A_WAY)
+        return best[0]
 
     def is_better(self, one: Setting, other: Setting, gain: float) -> bool:
         """Is it faster by so much?"""
-        return 0 < self.step_s(one) * (1 + gain) <= self.step_s(other)
+        return _is_faster(self.step_s(one), self.step_s(other), gain)
 
-    def step_s(self, setting: Setting) -> float:
-        return step_s(setting, self.window, self.terms)
-
-    def _offer(self, way: Way, seconds: Sequence[float]) -> Setting:
+    def _offer(self, way: Way, seconds: Sequence[float]) -> Timed:
         """Shares by speed if they are worth it: after passing delays equal ones do better."""
-        return self._better(self.terms.as_planned(way), self.terms.by_speed(way, seconds), WORTH_A_SHARE)
+        planned = self._planned[way]
+        if way is Way.SSGD:
+            return planned
+        dealt = self.terms.by_speed(way, seconds)
+        return _better(planned, (dealt, self.step_s(dealt)), WORTH_A_SHARE)
 
-    def _better(self, one: Setting, other: Setting, gain: float) -> Setting:
-        """The other, if it is faster by so much."""
-        return other if self.is_better(other, one, gain) else one
+
+@lru_cache(maxsize=4)  # they are those of the whole run
+def _all_planned(terms: Terms) -> tuple[Setting, ...]:
+    return tuple(map(terms.as_planned, terms.ways))
+
+
+def _better(one: Timed, other: Timed, gain: float) -> Timed:
+    """The other, if it is faster by so much."""
+    return other if _is_faster(other[1], one[1], gain) else one
+
+
+def _is_faster(one_s: float, other_s: float, gain: float) -> bool:
+    return 0 < one_s * (1 + gain) <= other_s
 
 
 def _reason(was: Setting, now: Setting, seconds: Sequence[float], trial: Trial) -> str:

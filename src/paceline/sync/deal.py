@@ -15,9 +15,13 @@ def deal(total: int, seconds: Sequence[float], *, least: int = 1) -> tuple[int, 
     """Units by worker, `total` in all and at least `least` each; `seconds` is what one unit takes each."""
     workers = len(seconds)
     assert total >= least * workers, "there is enough to give everybody the least"
-    costs = [max(cost, _SHORTEST_S) for cost in seconds]
+    if total == least * workers:
+        return (least,) * workers
+    costs = seconds if min(seconds) >= _SHORTEST_S else [max(cost, _SHORTEST_S) for cost in seconds]
     shares = _whole_shares(total, [1 / cost for cost in costs], least)
-    heap = [((shares[worker] + 1) * costs[worker], worker) for worker in range(workers)]
+    heap = [
+        ((share + 1) * cost, worker) for worker, (share, cost) in enumerate(zip(shares, costs, strict=True))
+    ]
     heapify(heap)
     for _ in range(total - sum(shares)):
         _, worker = heap[0]
@@ -28,16 +32,15 @@ def deal(total: int, seconds: Sequence[float], *, least: int = 1) -> tuple[int, 
 
 def _whole_shares(total: int, speeds: Sequence[float], least: int) -> list[int]:
     """What is due to each worker by its speed, rounded down; who is due less than the least gets that."""
+    speed = sum(speeds)
+    due = [total * own / speed for own in speeds]
+    if min(due) >= least:
+        return [int(own) for own in due]
+    enough = [worker for worker, own in enumerate(due) if own >= least]
     shares = [least] * len(speeds)
-    by_speed = list(range(len(speeds)))
-    while by_speed:
-        rest = total - least * (len(speeds) - len(by_speed))
-        speed = sum(speeds[worker] for worker in by_speed)
-        due = {worker: rest * speeds[worker] / speed for worker in by_speed}
-        enough = [worker for worker in by_speed if due[worker] >= least]
-        if len(enough) == len(by_speed):
-            for worker in by_speed:
-                shares[worker] = int(due[worker])
-            break
-        by_speed = enough
+    if enough:
+        rest = total - least * (len(speeds) - len(enough))
+        more = _whole_shares(rest, [speeds[worker] for worker in enough], least)
+        for worker, own in zip(enough, more, strict=True):
+            shares[worker] = own
     return shares

@@ -81,6 +81,26 @@ class Collective(Protocol):
     def close(self) -> None: ...
 
 
+class Shards(Protocol):
+    """Gradients of logical shards meet, whoever computed them. All workers make the same calls."""
+
+    shards: int
+
+    def allocate(self, numel: int, dtype: torch.dtype) -> tuple[Sequence[Tensor], Tensor]:
+        """A slot for every shard, and one for their mean."""
+        ...
+
+    def check(self) -> None:
+        """PeerLostError when the others have gone on without us; never waits."""
+        ...
+
+    def mean(self) -> Traffic:
+        """Every slot is filled: afterwards their mean, added up in the order of shards, is in its slot."""
+        ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """Vectors that nobody else reads or writes for now."""

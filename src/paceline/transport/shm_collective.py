@@ -15,12 +15,13 @@ from torch import Tensor
 
 from paceline.clock import Clock
 from paceline.ids import Rank
+from paceline.transport.meeting import PLACES, Meeting
 from paceline.transport.ports import Traffic
 from paceline.transport.shm import SharedWorld
 
-SEMAPHORES = 3  # meetings alternate between two, so a fast rank's next arrival is not miscounted
+SEMAPHORES = PLACES + 1
 WORDS = 2
-_NEAR = 2  # the semaphore on which a rank waits for some others only
+_NEAR = PLACES  # the semaphore on which a rank waits for some others only
 _READY, _COPIED = range(WORDS)  # words: how many vectors this rank has shown to some, and has copied
 BLOCK = 1 << 15  # elements; the pieces of all ranks then stay in the core's cache
 ALIGN = 16
@@ -43,7 +44,7 @@ class ShmCollective:
         self._world = world
         self._clock = clock
         self._timeout_s = timeout_s
-        self._meetings = 0
+        self._meeting = Meeting(world, rank, clock=clock, timeout_s=timeout_s)
         self._gatherings = 0
         self._heard_by: tuple[Sequence[Rank], Sequence[Rank]] = (
             (),
@@ -66,18 +67,18 @@ class ShmCollective:
 
     def all_reduce_mean(self, vector: Tensor) -> Traffic:
         shared = self._shared[vector.data_ptr()]
-        wait_ns = self._meet()
+        wait_ns = self._meeting.meet()
         for block in shared.blocks:
             mean_in_place(block)
-        wait_ns += self._meet()
+        wait_ns += self._meeting.meet()
         return Traffic(shared.traffic_bytes, shared.traffic_bytes, wait_ns)
 
     def broadcast(self, vector: Tensor) -> Traffic:
         shared = self._shared[vector.data_ptr()]
-        wait_ns = self._meet()
+        wait_ns = self._meeting.meet()
         if self.rank != 0:
             vector.copy_(shared.everybody[0])
-        wait_ns += self._meet()
+        wait_ns += self._meeting.meet()
         if self.rank != 0:
             return Traffic(0, vector.nbytes, wait_ns)
         return Traffic(vector.nbytes * (self.world_size - 1), 0, wait_ns)
@@ -91,9 +92,9 @@ class ShmCollective:
         if sources is not None:
             return self._gather_from(vector, sources, sources if targets is None else targets)
         everybody = self._shared[vector.data_ptr()].everybody
-        wait_ns = self._meet()
+        wait_ns = self._meeting.meet()
         copies = [other.clone() for other in everybody]
-        wait_ns += self._meet()  # only then may anyone write again
+        wait_ns += self._meeting.meet()  # only then may anyone write again
         moved = vector.nbytes * (self.world_size - 1)
         return copies, Traffic(moved, moved, wait_ns)
 
@@ -120,26 +121,14 @@ class ShmCollective:
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
         everybody = self._shared[vector.data_ptr()].everybody
-        wait_ns = self._meet()
+        wait_ns = self._meeting.meet()
         received = torch.cat([pieces(other, self.world_size)[self.rank] for other in everybody])
-        wait_ns += self._meet()
+        wait_ns += self._meeting.meet()
         moved = vector.nbytes - vector.nbytes // self.world_size
         return received, Traffic(moved, moved, wait_ns)
 
     def close(self) -> None:
         self._shared.clear()
-
-    def _meet(self) -> int:
-        """Return once all ranks have come here; how long that took."""
-        which = self._meetings & 1
-        self._meetings += 1
-        for other in range(self.world_size):
-            if other != self.rank:
-                self._world.post(other, which)
-        started_ns = self._clock.now_ns()
-        for _ in range(self.world_size - 1):
-            self._world.wait(self.rank, which, self._timeout_s, what="the other workers")
-        return self._clock.now_ns() - started_ns
 
     def _tell_some(self, what: int, number: int, others: Sequence[Rank]) -> None:
         self._world.words[self.rank, what] = number

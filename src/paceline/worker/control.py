@@ -44,6 +44,11 @@ class WorkerControl:
         self._block, self.note = block, note
         self._row = block.rows[rank]
 
+    @property
+    def finished(self) -> int:
+        """What was last said here, by this worker or by one that it replaces."""
+        return int(self._row[_STEPS])
+
     def wants_stop(self) -> bool:
         return self._block.stop_is_asked
 

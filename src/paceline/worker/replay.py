@@ -29,6 +29,7 @@ from paceline.sync.admission import Held
 from paceline.sync.assignment import Share
 from paceline.worker.gradient import GradientSource
 from paceline.worker.participant import state_hash
+from paceline.worker.replay_elastic import replay_elastic
 from paceline.worker.replay_peers import replay_peers
 from paceline.worker.replica import Replica
 from paceline.worker.scripted import ScriptedStore, ScriptedWorker
@@ -77,6 +78,8 @@ def replay(
             )
         if channel is Channel.TORCH:  # of two numbers there is one sum: ddp computes what ssgd computes
             plan = dataclasses.replace(plan, mode="ssgd")
+    if plan.elastic is not None:
+        return replay_elastic(plan, history, recorded_sha256)
     if channel is Channel.PEERS:
         return replay_peers(plan, history, recorded_sha256, on_update)
     if channel is Channel.STORE:

@@ -25,6 +25,7 @@ class WorkerSaver:
         self, plan: Plan, rank: int, replica: Replica, strategy: Strategy, *, root: Path, log: Log
     ) -> None:
         self._every, self._total, self._num_workers = plan.checkpoint_every, plan.steps, plan.num_workers
+        self._participants = plan.num_workers
         self._who = f"worker-{rank}"
         self._replica, self._strategy, self._root, self._log = replica, strategy, root, log
         self.begin_at(Clock(0))
@@ -51,7 +52,15 @@ class WorkerSaver:
         folder = folder_at(self._root, name)
         write_snapshot(folder, self._who, Snapshot({**snapshot.tensors, **tensors}, facts))
         self._log.write("checkpoint", path=folder.name, step=finished)
-        remove_old(self._root, participants=self._num_workers)
+        remove_old(self._root, participants=self._participants)
+
+
+class SharedSaver(WorkerSaver):
+    """In an elastic run all replicas are equal after every step, so one worker saves for all."""
+
+    def __init__(self, plan: Plan, replica: Replica, strategy: Strategy, *, root: Path, log: Log) -> None:
+        super().__init__(plan, 0, replica, strategy, root=root, log=log)
+        self._participants = 1
 
 
 class EndSaver(WorkerSaver):

@@ -20,6 +20,7 @@ from paceline.events.log import EventLog
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel
+from paceline.plan.codec import Json
 from paceline.plan.plan import EventDetail, Plan, Transport
 from paceline.strategies.load import built_in
 from paceline.strategies.port import Links, ServerSide, Strategy
@@ -42,6 +43,20 @@ from paceline.worker.server import ParameterServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSeat:
+    """Where an elastic run's workers find the coordinator; the token itself is in a file of the owner's."""
+
+    addresses: tuple[str, ...]
+    token_file: Path
+    run: str
+
+    @classmethod
+    def read(cls, said: dict[str, Json]) -> "CoordinatorSeat":
+        addresses = tuple(str(said["addresses"]).split(","))
+        return cls(addresses=addresses, token_file=Path(str(said["token_file"])), run=str(said["run"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
     """What a launcher provides to every participant of a run on this host."""
 
@@ -53,6 +68,7 @@ class Seat:
     listener: socket.socket | None = None
     token: bytes = b""
     resume_from: Path | None = None
+    coordinator: CoordinatorSeat | None = None
 
     @property
     def checkpoints(self) -> Path:

@@ -30,10 +30,11 @@ from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.tasks.load import task_class
 from paceline.worker.control import ControlBlock
+from paceline.worker.elastic_participant import work_elastic
 from paceline.worker.kernel import die_with_parent
 from paceline.worker.participant import Report, serve, work
 from paceline.worker.virtual_participants import work_in_turns
-from paceline.worker.wiring import Seat, channel_of, shared_world
+from paceline.worker.wiring import CoordinatorSeat, Seat, channel_of, shared_world
 
 PROGRESS_S = 0.1
 GRACE_S = 5.0
@@ -118,15 +119,24 @@ class Zygote:
                 self._seat.control.ask_to_stop()
             case "kill":
                 self._kill_all()
+            case "fork" if self._seat is not None:  # a replacement, or one more
+                self._fork_elastic(int(str(order["index"])))
+            case "signal":
+                self._signal(str(order["who"]), int(str(order["number"])))
+            case "end" if self._seat is not None:
+                self._end_run()
 
     def _start(self, order: dict[str, Json]) -> None:
         plan = loads(str(order["plan"]))
         run_dir = Path(str(order["run_dir"]))
         channel = channel_of(plan.mode)
         task_class(plan.task)  # imported here, once; one that cannot be is refused here, and not N times
-        self._seat = _make_seat(plan, run_dir, channel, order.get("resume_from"))
+        self._seat = _make_seat(plan, run_dir, channel, order)
         self._kill_at_s, self._killed = None, set()
-        if plan.launcher is Launcher.VIRTUAL:
+        if plan.elastic is not None:
+            for index in range(plan.elastic.workers):
+                self._fork_elastic(index)
+        elif plan.launcher is Launcher.VIRTUAL:
             self._fork(ALL_WORKERS, work_in_turns)
         else:
             self._fork_each(plan, channel)
@@ -138,6 +148,15 @@ class Zygote:
             self._fork("server-0", serve)
         for rank in range(plan.num_workers):
             self._fork(f"worker-{rank}", partial(work, Rank(rank)))
+
+    def _fork_elastic(self, index: int) -> None:
+        self._fork(f"worker-{index}", partial(work_elastic, index))
+
+    def _signal(self, who: str, number: int) -> None:
+        """Harm a worker on purpose, or let it go on."""
+        for pid, name in self._children.items():
+            if name == who:
+                os.kill(pid, number)
 
     def _fork(self, who: str, body: Callable[[Seat, Callable[[Report], None]], None]) -> None:
         assert self._seat is not None, "a run was started"
@@ -173,6 +192,8 @@ class Zygote:
             self._hear_out(pid)
             self._report_progress()
             self._tell("exited", who=who, code=code, pid=pid, by_us=pid in self._killed)
+            if self._seat is not None and self._seat.plan.elastic is not None:
+                continue  # the others go on, and whoever started the run decides about this one
             if code != 0:
                 self._abort()
             if not self._children:
@@ -221,8 +242,8 @@ class Zygote:
         self._orders.sendall(json.dumps({"ev": event, **fields}).encode() + b"\n")
 
 
-def _make_seat(plan: Plan, run_dir: Path, channel: Channel, resume_from: Json) -> Seat:
-    listener = None
+def _make_seat(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, Json]) -> Seat:
+    listener, resume_from, coordinator = None, order.get("resume_from"), order.get("coordinator")
     if plan.transport is Transport.TCP:
         listener = socket.create_server(("127.0.0.1", 0), backlog=plan.num_workers)
     return Seat(
@@ -230,10 +251,11 @@ def _make_seat(plan: Plan, run_dir: Path, channel: Channel, resume_from: Json) -
         run_dir=run_dir,
         control=ControlBlock(plan.num_workers),
         rendezvous=run_dir / f".rendezvous-{os.getpid()}-{time.monotonic_ns()}",
-        world=shared_world(plan, channel),
+        world=None if plan.elastic is not None else shared_world(plan, channel),
         listener=listener,
         token=os.urandom(32),
         resume_from=None if resume_from is None else Path(str(resume_from)),
+        coordinator=CoordinatorSeat.read(coordinator) if isinstance(coordinator, dict) else None,
     )
 
 

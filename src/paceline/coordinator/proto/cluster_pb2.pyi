@@ -239,7 +239,7 @@ class SnapshotRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CreateRun(_message.Message):
-    __slots__ = ("run", "plan", "min_workers", "max_workers", "samples", "launcher", "external_id")
+    __slots__ = ("run", "plan", "min_workers", "max_workers", "samples", "launcher", "external_id", "want_workers")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +247,7 @@ class CreateRun(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     LAUNCHER_FIELD_NUMBER: _ClassVar[int]
     EXTERNAL_ID_FIELD_NUMBER: _ClassVar[int]
+    WANT_WORKERS_FIELD_NUMBER: _ClassVar[int]
     run: str
     plan: str
     min_workers: int
@@ -254,10 +255,11 @@ class CreateRun(_message.Message):
     samples: int
     launcher: str
     external_id: str
-    def __init__(self, run: _Optional[str] = ..., plan: _Optional[str] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., samples: _Optional[int] = ..., launcher: _Optional[str] = ..., external_id: _Optional[str] = ...) -> None: ...
+    want_workers: int
+    def __init__(self, run: _Optional[str] = ..., plan: _Optional[str] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., samples: _Optional[int] = ..., launcher: _Optional[str] = ..., external_id: _Optional[str] = ..., want_workers: _Optional[int] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("run", "phase", "plan", "min_workers", "max_workers", "generation", "committed_step", "samples", "launcher", "external_id", "reason", "created_ms", "ended_ms")
+    __slots__ = ("run", "phase", "plan", "min_workers", "max_workers", "generation", "committed_step", "samples", "launcher", "external_id", "reason", "created_ms", "ended_ms", "want_workers")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +273,7 @@ class Run(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     ENDED_MS_FIELD_NUMBER: _ClassVar[int]
+    WANT_WORKERS_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: RunPhase
     plan: str
@@ -284,7 +287,8 @@ class Run(_message.Message):
     reason: str
     created_ms: int
     ended_ms: int
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., plan: _Optional[str] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., generation: _Optional[int] = ..., committed_step: _Optional[int] = ..., samples: _Optional[int] = ..., launcher: _Optional[str] = ..., external_id: _Optional[str] = ..., reason: _Optional[str] = ..., created_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ...) -> None: ...
+    want_workers: int
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., plan: _Optional[str] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., generation: _Optional[int] = ..., committed_step: _Optional[int] = ..., samples: _Optional[int] = ..., launcher: _Optional[str] = ..., external_id: _Optional[str] = ..., reason: _Optional[str] = ..., created_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., want_workers: _Optional[int] = ...) -> None: ...
 
 class GetRun(_message.Message):
     __slots__ = ("run",)

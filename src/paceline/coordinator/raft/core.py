@@ -101,6 +101,11 @@ class Raft:
         """How far each follower is; empty unless we lead."""
         return {} if self._leading is None else self._leading.progress
 
+    @property
+    def round(self) -> int:
+        """Of our newest sign of life; 0 unless we lead."""
+        return 0 if self._leading is None else self._leading.round
+
     def propose(self, data: bytes) -> tuple[Index, Term] | None:
         """The place that the command will have if it is committed; None: we do not (or no longer) lead."""
         if self._leading is None or self._leading.transferee is not None:
@@ -158,6 +163,14 @@ class Raft:
             self._tick_leader(self._leading)
         elif self._elapsed >= self._timeout and self.me in self.membership.voters:
             self._campaign(Role.PRE_CANDIDATE)
+
+    def lost_touch(self, node: NodeId) -> None:
+        """Its connection broke. If it leads, that is as if it had been silent for a while: we act sooner.
+
+        This moves our clock, nothing else. Whoever still hears the leader refuses our pre-vote.
+        """
+        if node == self.leader and self._leading is None:
+            self._elapsed = max(self._elapsed, self.timing.election)
 
     def ready(self) -> Ready:
         """Everything that has become due since the last call."""

@@ -49,9 +49,20 @@ def encode(membership: Membership) -> bytes:
 
 
 def decode(data: bytes) -> Membership:
-    found = json.loads(data)
-    voters = frozenset(NodeId(int(node)) for node in found["voters"])
-    return Membership(voters, frozenset(NodeId(int(node)) for node in found["learners"]))
+    """ValueError: this is none."""
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("a membership is not nested so deeply") from error
+    if not isinstance(found, dict) or found.keys() != {"voters", "learners"}:
+        raise ValueError("a membership has voters and learners")
+    return Membership(_nodes(found["voters"]), _nodes(found["learners"]))
+
+
+def _nodes(found: object) -> frozenset[NodeId]:
+    if not isinstance(found, list) or not all(isinstance(node, int) for node in found):
+        raise ValueError("nodes are whole numbers")
+    return frozenset(NodeId(node) for node in found)
 
 
 def is_one_step(old: Membership, new: Membership) -> bool:

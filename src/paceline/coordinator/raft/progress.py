@@ -62,11 +62,14 @@ class Progress:
 
     def rejected(self, index: Index, hint: Index) -> bool:
         """It does not have the entry at `index`; is that news, or an old answer?"""
-        if self.sending is Sending.SNAPSHOT or index <= self.match:
+        is_newest = index == self.next - 1
+        if self.sending is Sending.SNAPSHOT or (index <= self.match and not is_newest):
             return False
-        if self.sending is Sending.PROBE and index != self.next - 1:
+        if self.sending is Sending.PROBE and not is_newest:
             return False
-        # Never below what it has: an answer may be older than an acknowledgement.
-        self.next = max(Index(self.match + 1), min(index, Index(hint + 1)))
+        # Never below what it has: an answer may be older than an acknowledgement. Unless it says so of what
+        # we asked last: then its disk has lost what it had acknowledged, and it must get that again.
+        lowest = Index(1) if index <= self.match else Index(self.match + 1)
+        self.next = max(lowest, min(index, Index(hint + 1)))
         self.sending, self.in_flight = Sending.PROBE, 0
         return True

@@ -15,6 +15,7 @@ from typing import TypeVar
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.raft.core import Dice, Raft, Timing
+from paceline.coordinator.raft.door import why_impossible
 from paceline.coordinator.raft.types import Entry, EntryKind, Index, Membership, Message, NodeId, Ready, Term
 from paceline.coordinator.shell.feed import Feed
 from paceline.coordinator.shell.storage import Found, Storage
@@ -25,6 +26,7 @@ MOST_TICKS = 3  # made up for at once: a process that was frozen must not think 
 MOST_WAITING = 20_000  # commands without an answer
 
 Send = Callable[[Iterable[Message]], None]
+Complain = Callable[[str], None]  # about a message that no node that works as it should could have sent
 Place = tuple[Index, Term]
 T = TypeVar("T")
 
@@ -55,7 +57,8 @@ class Pace:
 class _Inbox:
     """What came in since the last round of the loop."""
 
-    messages: list[Message] = field(default_factory=list)
+    messages: list[tuple[Message, Complain]] = field(default_factory=list)
+    broken: list[NodeId] = field(default_factory=list)  # whose connection to us has ended
     commands: list[tuple[pb.Command, "asyncio.Future[pb.Outcome]"]] = field(default_factory=list)
     reads: list["asyncio.Future[None]"] = field(default_factory=list)
     changes: list[tuple[Membership, "asyncio.Future[None]"]] = field(default_factory=list)
@@ -88,8 +91,12 @@ class Node:
 
     # What the services ask for.
 
-    def deliver(self, message: Message) -> None:
-        self._inbox.messages.append(message)
+    def deliver(self, message: Message, complain: Complain) -> None:
+        self._inbox.messages.append((message, complain))
+        self._wake.set()
+
+    def lost_touch(self, other: NodeId) -> None:
+        self._inbox.broken.append(other)
         self._wake.set()
 
     async def propose(self, command: pb.Command) -> pb.Outcome:
@@ -153,8 +160,13 @@ class Node:
             self._wake.set()
 
     def _take_in(self, inbox: _Inbox) -> None:
-        for message in inbox.messages:
-            self.raft.step(message)
+        for message, complain in inbox.messages:
+            if (why := why_impossible(self.raft, message)) is None:
+                self.raft.step(message)
+            else:
+                complain(why)
+        for other in inbox.broken:
+            self.raft.lost_touch(other)
         self._tick()
         for command, answer in inbox.commands:
             command.at_ms = int(unix_now_s() * 1000)

@@ -1,12 +1,14 @@
 """What can be asked of one node about the cluster of coordinators itself? Its status, and who takes part."""
 
 import asyncio
+from collections.abc import Callable
 
 import grpc
 
 from paceline import __version__
 from paceline.clock import monotonic_s
 from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.raft.door import LARGEST
 from paceline.coordinator.raft.types import Membership, NodeId
 from paceline.coordinator.shell import replies
 from paceline.coordinator.shell.book import Book
@@ -15,14 +17,24 @@ from paceline.coordinator.shell.leases import Leases
 from paceline.coordinator.shell.node import Node, NotLeaderError, TooBusyError
 from paceline.coordinator.shell.peers import Peers
 from paceline.coordinator.shell.services import service, unary
+from paceline.errors import PacelineError
 
 CAUGHT_UP = 100  # a learner that lacks at most so many entries becomes a voter
 LOOK_AGAIN_S = 0.05
 
 
 class NodeServices:
-    def __init__(self, node: Node, peers: Peers, book: Book, leases: Leases, cluster: str) -> None:
+    def __init__(
+        self,
+        node: Node,
+        peers: Peers,
+        book: Book,
+        leases: Leases,
+        cluster: str,
+        check_address: Callable[[str], None],
+    ) -> None:
         self._node, self._peers, self._book, self._leases, self._cluster = node, peers, book, leases, cluster
+        self._check_address = check_address  # may this node call others there?
         self._since_s = monotonic_s()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -77,9 +89,12 @@ class NodeServices:
 
     async def _add(self, request: pb.AddNode, context: Context) -> pb.NodeStatus:
         """As a learner, then, when it has caught up, as a voter. Asking again goes on where it stood."""
-        if request.node < 1 or ":" not in request.address:
-            what = f"node {request.node} at {request.address!r} cannot be added"
-            await replies.bad(context, what, "give a number from 1 and an address such as 10.0.0.4:7400")
+        if not 1 <= request.node <= LARGEST:
+            await replies.bad(context, f"{request.node} is no number of a node", "give a number from 1")
+        try:
+            self._check_address(request.address)
+        except PacelineError as error:
+            await replies.bad(context, f"node {request.node} cannot be added: {error.what}", error.hint)
         node, other = self._node, NodeId(request.node)
         try:
             address = pb.NodeAddress(node=other, address=request.address)

@@ -14,13 +14,16 @@ import grpc.aio
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.raft.types import Kind, Message, NodeId
 from paceline.coordinator.shell import wire
+from paceline.errors import PacelineError
 
 MOST_WAITING = 1024  # messages for one peer
 RETRY_S = 0.05
 CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # Not a pause, in spite of its name: how long a connection may take to come about. Far away and with TLS,
+    # or on a busy machine, a short time would never be enough.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
 )
 
 Dial = Callable[[str], grpc.aio.Channel]
@@ -56,8 +59,8 @@ class Peer:
             try:
                 async with self._dial(self.address) as channel:
                     await self._talk(channel)
-            except grpc.aio.AioRpcError:
-                pass  # it is down, or refuses us; `status` shows that it is not connected
+            except (grpc.aio.AioRpcError, PacelineError):
+                pass  # it is down, or refuses us, or has no address we may call: `status` shows it
             self.is_connected = False
             await asyncio.sleep(RETRY_S)
 
@@ -102,7 +105,7 @@ class Peer:
                     pb.Heard.FromString,
                 )
                 await install(parts(), timeout=60, metadata=self._metadata)
-        except grpc.aio.AioRpcError:
+        except (grpc.aio.AioRpcError, PacelineError):
             pass  # Raft sends it again
 
 

@@ -27,6 +27,7 @@ class RecordKind(IntEnum):
     FORMAT = 4  # the first record of every file
 
 
+_KINDS = frozenset(RecordKind)
 FORMAT = {"format": "paceline.raft/1"}
 
 
@@ -63,7 +64,7 @@ def read_records(data: bytes) -> Iterator[tuple[int, RecordKind, bytes]]:
         if length > MOST_BYTES or end > len(data):
             return
         payload = data[start + _HEAD.size : end]
-        if zlib.crc32(payload, zlib.crc32(struct.pack("<IB", length, kind))) != crc:
+        if kind not in _KINDS or zlib.crc32(payload, zlib.crc32(struct.pack("<IB", length, kind))) != crc:
             return
         yield end, RecordKind(kind), payload
         start = end

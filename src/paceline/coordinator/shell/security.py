@@ -23,6 +23,7 @@ from paceline.errors import NotReadyError
 
 Options = list[tuple[str, int]]
 _ALL_HOSTS = ("0.0.0.0", "::")
+LAST_PORT = (1 << 16) - 1
 ANSWER_BYTES = 64 << 20  # the longest answer that a client takes
 
 
@@ -121,6 +122,17 @@ def check_private(address: str, command: str) -> None:
             f"{address} can be reached from other machines, and needs TLS",
             f"run `paceline coordinator {command}` and give --tls-dir pki, or use an address on 127.0.0.1",
         )
+
+
+def check_address(address: str, security: Tokens | Certificate) -> None:
+    """Refuse an address at which nodes with this proof cannot call each other."""
+    host_of(address)
+    if int(address.rpartition(":")[2]) > LAST_PORT or len(address) > 255:
+        raise NotReadyError(
+            f"{address[:300]!r} is no address", f"write HOST:PORT, the port up to {LAST_PORT}"
+        )
+    if isinstance(security, Tokens):
+        check_private(address, "init-pki")
 
 
 def host_of(address: str) -> str:

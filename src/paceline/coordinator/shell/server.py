@@ -13,6 +13,7 @@ from paceline.clock import monotonic_s
 from paceline.coordinator.raft.types import Membership, NodeId
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.book import Book
+from paceline.coordinator.shell.former import Former
 from paceline.coordinator.shell.keeper import Keeper
 from paceline.coordinator.shell.leases import Leases
 from paceline.coordinator.shell.node import Node, Pace
@@ -64,6 +65,8 @@ class Coordinator:
 
     async def _start(self) -> None:
         s = self._settings
+        for address in s.peers.values():
+            security.check_address(address, s.proof)
         storage = Storage(s.data_dir, s.node)
         self._stack.callback(storage.close)
         members = frozenset(s.peers) - ({s.node} if s.is_joining else frozenset())
@@ -78,14 +81,14 @@ class Coordinator:
         self.node = Node(s.node, storage, found, send=self._peers.send, dice=dice.randrange, pace=s.pace)
         self._book = Book(self.node, s.peers)
         leases = Leases(s.lease_s, s.grace_s)
-        self.services = NodeServices(self.node, self._peers, self._book, leases, s.cluster)
+        self.services = NodeServices(
+            self.node, self._peers, self._book, leases, s.cluster, self._check_address
+        )
         await self._listen(leases)
         self.node.on_change = self._follow_change
         self._follow_change()
-        self._tasks += [
-            asyncio.create_task(self.node.run()),
-            asyncio.create_task(Keeper(self.node, leases).run()),
-        ]
+        for body in (self.node.run(), Keeper(self.node, leases).run(), Former(self.node).run()):
+            self._tasks.append(asyncio.create_task(body))
 
     async def ended(self) -> None:
         """Until something in here fails, with that error."""
@@ -114,6 +117,9 @@ class Coordinator:
         if int(asked) == 0:
             self._book.is_at(s.node, self.address)
         await self._server.start()
+
+    def _check_address(self, address: str) -> None:
+        security.check_address(address, self._settings.proof)
 
     def _dial(self, address: str) -> grpc.aio.Channel:
         return security.open_channel(address, self._access, list(CHANNEL_OPTIONS))

@@ -13,7 +13,7 @@ from paceline.coordinator.shell import replies
 from paceline.coordinator.shell.guard import Context, Handler, caller
 from paceline.coordinator.shell.node import Node, NotLeaderError, TooBusyError
 from paceline.coordinator.state import view
-from paceline.coordinator.state.machine import ClusterState
+from paceline.coordinator.state.machine import MOST_BYTES_OF_LONG, ClusterState
 
 LeaderAddress = Callable[[], str]
 Handle = Callable[[Any, Context], Awaitable[Message]]  # Any: each method has its own request
@@ -49,6 +49,9 @@ def _writer(node: Node, write: Write, leader_address: LeaderAddress) -> Handle:
         if not _take_session(command, context.invocation_metadata() or ()):
             await replies.bad(context, "the session's numbers are no numbers", "send whole numbers, or none")
         getattr(command, write.command).CopyFrom(request)
+        if (size := command.ByteSize()) > MOST_BYTES_OF_LONG:  # it would not fit into a frame either
+            what = f"this request has {size} bytes"
+            await replies.bad(context, what, f"send {MOST_BYTES_OF_LONG} bytes at most")
         try:
             outcome = await node.propose(command)
         except NotLeaderError:

@@ -56,6 +56,9 @@ class Streams:
             yield pb.Order(lease_ms=int(self._leases.lease_s * 1000))
             async for order in self._orders(first.run, listening, context):
                 yield order
+            # It hung up, or was given up meanwhile: then it must know.
+            await self._check_leader(context)
+            await self._check_alive(holder, context)
         except TooOldError:
             await replies.too_old(context)
         finally:
@@ -65,7 +68,7 @@ class Streams:
     async def _orders(
         self, run: str, listening: "asyncio.Task[None]", context: Context
     ) -> AsyncIterator[pb.Order]:
-        """Until the worker hangs up."""
+        """Until the worker is not listened to any more."""
         feed = self._node.feed.watch(self._node.applied, run, only_orders=True)
         while not listening.done():
             news = asyncio.ensure_future(anext(feed))
@@ -78,9 +81,11 @@ class Streams:
                 yield pb.Order(change=change)
 
     async def _listen(self, beats: AsyncIterator[pb.Beat], holder: Holder) -> None:
+        """Until it hangs up, or speaks although its lease has run out."""
         async for _ in beats:
-            if self._leases.holds(holder):
-                self._leases.heard(holder, monotonic_s())
+            if not self._leases.holds(holder):
+                return
+            self._leases.heard(holder, monotonic_s())
 
     async def _check_leader(self, context: Context) -> None:
         if not self._node.raft.is_leader:

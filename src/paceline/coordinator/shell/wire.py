@@ -3,7 +3,10 @@
 import zlib
 from collections.abc import AsyncIterable, Iterable, Iterator
 
+from google.protobuf.message import DecodeError
+
 from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.raft.door import LARGEST, is_sane, why_malformed
 from paceline.coordinator.raft.types import (
     Entry,
     EntryKind,
@@ -15,6 +18,7 @@ from paceline.coordinator.raft.types import (
     Snapshot,
     Term,
 )
+from paceline.coordinator.state.machine import ClusterState
 
 FRAME_BYTES = 2 << 20  # of messages in one frame; below what a server takes
 PART_BYTES = 1 << 20  # of a snapshot
@@ -48,8 +52,6 @@ def from_wire(found: pb.RaftMessage) -> Message:
         entries = tuple(Entry(Index(e.index), Term(e.term), EntryKind(e.kind), e.data) for e in found.entries)
     except ValueError as error:
         raise BadFrameError(f"a message of an unknown kind: {error}") from error
-    if any(entry.index != found.index + 1 + place for place, entry in enumerate(entries)):
-        raise BadFrameError("entries that do not follow each other")
     message = Message(
         kind,
         NodeId(found.sender),
@@ -62,6 +64,8 @@ def from_wire(found: pb.RaftMessage) -> Message:
     )
     message.rejected, message.round, message.is_transfer = found.rejected, found.round, found.is_transfer
     message.hint, message.hint_term = Index(found.hint), Term(found.hint_term)
+    if (why := why_malformed(message)) is not None:
+        raise BadFrameError(why)
     return message
 
 
@@ -115,8 +119,20 @@ async def from_parts(parts: AsyncIterable[pb.SnapshotPart], *, most_bytes: int) 
     if zlib.crc32(data) != crc:
         raise BadFrameError("a snapshot whose checksum is wrong")
     message = from_wire(first.message)
-    if message.kind is not Kind.SNAPSHOT or not first.voters:
-        raise BadFrameError("a snapshot that is none")
     membership = Membership(frozenset(map(NodeId, first.voters)), frozenset(map(NodeId, first.learners)))
     message.snapshot = Snapshot(Index(first.index), Term(first.term), membership, bytes(data))
+    _check_snapshot(message, message.snapshot)
     return first.cluster, message
+
+
+def _check_snapshot(message: Message, snapshot: Snapshot) -> None:
+    if message.kind is not Kind.SNAPSHOT or not is_sane(snapshot.membership):
+        raise BadFrameError("a snapshot that is none")
+    if not 1 <= snapshot.index <= LARGEST or not 1 <= snapshot.term <= message.term:
+        raise BadFrameError(f"a snapshot up to entry {snapshot.index} of term {snapshot.term}")
+    try:
+        applied = ClusterState.restore(snapshot.data).applied
+    except DecodeError as error:
+        raise BadFrameError("a snapshot of what is no state") from error
+    if applied > snapshot.index:
+        raise BadFrameError(f"a snapshot up to entry {snapshot.index} with entry {applied} in it")

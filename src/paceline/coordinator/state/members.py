@@ -97,15 +97,20 @@ def _why_not(record: RunRecord, name: str, role: str) -> pb.Refusal | None:
         )
     if role not in ROLES:
         return refuse.invalid(f"there is no role {role!r}", f"use one of {', '.join(ROLES)}")
-    others = [worker for worker in record.workers.values() if worker.worker != name]
-    if len(others) >= MOST_LIVING:
+    others = len(record.workers) - (name in record.workers)
+    if others >= MOST_LIVING:
         return refuse.not_now(
             f"run {record.run.run!r} has {MOST_LIVING} living workers", "wait until some are gone"
         )
     most = record.run.max_workers
-    if role == "worker" and most and sum(worker.role == "worker" for worker in others) >= most:
+    if role == "worker" and 0 < most <= others and _num_workers_but(record, name) >= most:
         return refuse.not_now(
             f"run {record.run.run!r} has {most} workers, and takes no more",
             "join as a spare, or wait until one is gone",
         )
     return None
+
+
+def _num_workers_but(record: RunRecord, name: str) -> int:
+    """Of that role; spares and servers wait beside them."""
+    return sum(worker.role == "worker" and worker.worker != name for worker in record.workers.values())

@@ -29,6 +29,19 @@ class SessionRecord:
 
 
 @dataclass(slots=True)
+class Cursor:
+    """How far an epoch's samples were leased: `SampleCursor`, but plain, as it changes with every lease.
+
+    A protobuf message keeps the memory of what was taken out of it for as long as it lives.
+    """
+
+    epoch: int = 0
+    next: int = 0  # never leased in this epoch from here on
+    committed: int = 0
+    returned: list[tuple[int, int]] = field(default_factory=list)  # ranges, sorted and apart
+
+
+@dataclass(slots=True)
 class RunRecord:
     run: pb.Run
     generations: dict[int, pb.Generation] = field(default_factory=dict)
@@ -37,7 +50,7 @@ class RunRecord:
     servers: dict[int, pb.ServerPlace] = field(default_factory=dict)
     committed: dict[int, pb.Checkpoint] = field(default_factory=dict)  # by step
     pending: dict[int, pb.Checkpoint] = field(default_factory=dict)  # open and abandoned ones, by step
-    samples: pb.SampleCursor = field(default_factory=pb.SampleCursor)
+    samples: Cursor = field(default_factory=Cursor)
     leases: dict[int, pb.SampleLease] = field(default_factory=dict)  # open ones
     consumed: dict[int, pb.SampleLease] = field(default_factory=dict)  # committed ones, the newest few
     alerts: dict[str, pb.AlertMark] = field(default_factory=dict)

@@ -25,6 +25,7 @@ def create(turn: Turn, said: pb.CreateRun) -> pb.Run | pb.Refusal:
         samples=said.samples,
         launcher=said.launcher,
         external_id=said.external_id,
+        want_workers=said.want_workers,
         created_ms=turn.now_ms,
     )
     turn.state.runs[said.run] = RunRecord(run)

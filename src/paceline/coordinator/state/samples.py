@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import find, refuse
-from paceline.coordinator.state.model import RunRecord, keep_newest
+from paceline.coordinator.state.model import Cursor, RunRecord, keep_newest
 from paceline.coordinator.state.turn import Turn
 
 MOST_OPEN = 10_000
@@ -63,10 +63,8 @@ def commit(turn: Turn, said: pb.CommitSamples) -> pb.SampleLease | pb.Refusal:
 
 def return_all(turn: Turn, record: RunRecord) -> None:
     """The generation is over: its leases, by number, are of no more use to anybody."""
-    ranges = [(part.first, part.end) for part in record.samples.returned]
-    ranges += [(found.first, found.end) for found in record.leases.values()]
-    del record.samples.returned[:]
-    record.samples.returned.extend(pb.SampleRange(first=first, end=end) for first, end in merged(ranges))
+    opened = [(found.first, found.end) for found in record.leases.values()]
+    record.samples.returned = merged(record.samples.returned + opened)
     for found in record.leases.values():
         found.is_returned = True
         turn.changed(found)
@@ -104,20 +102,24 @@ def _why_not(record: RunRecord, said: pb.LeaseSamples) -> pb.Refusal | None:
     return None
 
 
-def _begin_next_epoch(cursor: pb.SampleCursor) -> None:
+def told(cursor: Cursor) -> pb.SampleCursor:
+    returned = (pb.SampleRange(first=first, end=end) for first, end in cursor.returned)
+    return pb.SampleCursor(
+        epoch=cursor.epoch, next=cursor.next, returned=returned, committed=cursor.committed
+    )
+
+
+def _begin_next_epoch(cursor: Cursor) -> None:
     cursor.epoch += 1
     cursor.next = 0
     cursor.committed = 0
 
 
-def _take(cursor: pb.SampleCursor, count: int, samples: int) -> tuple[int, int]:
+def _take(cursor: Cursor, count: int, samples: int) -> tuple[int, int]:
     if not cursor.returned:
         first, cursor.next = cursor.next, min(cursor.next + count, samples)
         return first, cursor.next
-    lowest = cursor.returned[0]
-    first, end = lowest.first, min(lowest.first + count, lowest.end)
-    if end == lowest.end:
-        del cursor.returned[0]
-    else:
-        lowest.first = end
+    first, behind = cursor.returned[0]
+    end = min(first + count, behind)
+    cursor.returned[:1] = [(end, behind)] if end < behind else []
     return first, end

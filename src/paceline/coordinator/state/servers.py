@@ -19,11 +19,8 @@ def place(turn: Turn, said: pb.PlaceServer) -> pb.ServerPlace | pb.Refusal:
     refusal = _why_not(record, said)
     if refusal is not None:
         return refusal
-    found = record.servers.get(said.shard)
-    if found is None:
-        found = record.servers[said.shard] = pb.ServerPlace(run=said.run, shard=said.shard)
-    _change(turn, found, said.primary, said.backup)
-    return found
+    known = record.servers.get(said.shard) or pb.ServerPlace(run=said.run, shard=said.shard)
+    return _put(turn, record, known, said.primary, said.backup)
 
 
 def promote(turn: Turn, said: pb.PromoteBackup) -> pb.ServerPlace | pb.Refusal:
@@ -39,31 +36,33 @@ def promote(turn: Turn, said: pb.PromoteBackup) -> pb.ServerPlace | pb.Refusal:
         return refuse.not_now(
             f"shard {said.shard} of run {said.run!r} has no backup", "place it anew, with a backup"
         )
-    _change(turn, found, found.backup, "")
-    return found
+    return _put(turn, record, found, found.backup, "")
 
 
 def without(turn: Turn, record: RunRecord, worker: str) -> None:
     """The worker is gone: where it was primary its backup takes over at once."""
-    for found in record.servers.values():
+    for found in list(record.servers.values()):
         if found.primary == worker:
-            _change(turn, found, found.backup, "")
+            _put(turn, record, found, found.backup, "")
         elif found.backup == worker:
-            _change(turn, found, found.primary, "")
+            _put(turn, record, found, found.primary, "")
 
 
 def vacate(turn: Turn, record: RunRecord) -> None:
     """Everybody is gone."""
-    for found in record.servers.values():
+    for found in list(record.servers.values()):
         if found.primary or found.backup:
-            _change(turn, found, "", "")
+            _put(turn, record, found, "", "")
 
 
-def _change(turn: Turn, found: pb.ServerPlace, primary: str, backup: str) -> None:
-    found.primary = primary
-    found.backup = backup
-    found.epoch += 1
+def _put(turn: Turn, record: RunRecord, known: pb.ServerPlace, primary: str, backup: str) -> pb.ServerPlace:
+    """A new record each time: a message that is changed for ever keeps the memory of what it held."""
+    found = pb.ServerPlace(
+        run=known.run, shard=known.shard, primary=primary, backup=backup, epoch=known.epoch + 1
+    )
+    record.servers[known.shard] = found
     turn.changed(found)
+    return found
 
 
 def _why_not(record: RunRecord, said: pb.PlaceServer) -> pb.Refusal | None:

@@ -2,7 +2,8 @@
 
 A client numbers its commands in a session and says which answers it has got
 (`first_open`). Opening is made safe by a nonce: opened twice, it is one session.
-Everything is bounded, and whoever was silent longest is dropped first.
+Everything is bounded: of too many sessions the longest unused goes, of too many
+bytes of answers the session that holds most of them.
 """
 
 from paceline.coordinator.proto import cluster_pb2 as pb
@@ -83,8 +84,9 @@ def remember(state: ClusterRecords, command: pb.Command, outcome: pb.Outcome) ->
     session.answers[command.sequence] = answer
     session.answer_bytes += len(answer)
     state.answer_bytes += len(answer)
-    while state.answer_bytes > MOST_BYTES and len(state.sessions) > 1:
-        _drop(state, next(iter(state.sessions)))
+    while state.answer_bytes > MOST_BYTES:
+        most = max(state.sessions.values(), key=lambda held: held.answer_bytes)
+        _drop(state, most.session)
 
 
 def _use(state: ClusterRecords, session: SessionRecord) -> None:

@@ -1,7 +1,14 @@
 """How is the whole state written down, and read again? The same state always gives the same bytes."""
 
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state.model import ClusterRecords, RunRecord, SessionRecord
+from paceline.coordinator.state import samples
+from paceline.coordinator.state.model import ClusterRecords, Cursor, RunRecord, SessionRecord
+
+Record = TypeVar("Record", bound=Message)
 
 
 def pack(state: ClusterRecords) -> bytes:
@@ -24,8 +31,8 @@ def unpack(data: bytes, state: ClusterRecords) -> None:
     written = pb.State.FromString(data)
     state.applied, state.now_ms = written.applied, written.now_ms
     state.forgotten_generation = written.forgotten_generation
-    state.nodes = {node.node: node for node in written.nodes}
-    state.actions = {action.action: action for action in written.actions}
+    state.nodes = {node.node: _own(node) for node in written.nodes}
+    state.actions = {action.action: _own(action) for action in written.actions}
     for told in written.sessions:
         session = _unpack_session(told)
         state.sessions[session.session] = session
@@ -62,25 +69,35 @@ def _pack_run(record: RunRecord, into: pb.RunState) -> None:
     into.servers.extend(record.servers.values())
     into.checkpoints.extend(record.committed.values())
     into.checkpoints.extend(record.pending.values())
-    into.samples.CopyFrom(record.samples)
+    into.samples.CopyFrom(samples.told(record.samples))
     into.leases.extend(record.leases.values())
     into.leases.extend(record.consumed.values())
     into.alerts.extend(record.alerts.values())
 
 
 def _unpack_run(part: pb.RunState) -> RunRecord:
-    record = RunRecord(part.run, samples=part.samples)
-    record.generations = {found.number: found for found in part.generations}
-    record.servers = {found.shard: found for found in part.servers}
-    record.alerts = {mark.alert: mark for mark in part.alerts}
+    record = RunRecord(_own(part.run))
+    cursor = part.samples
+    returned = [(found.first, found.end) for found in cursor.returned]
+    record.samples = Cursor(cursor.epoch, cursor.next, cursor.committed, returned)
+    record.generations = {found.number: _own(found) for found in part.generations}
+    record.servers = {found.shard: _own(found) for found in part.servers}
+    record.alerts = {mark.alert: _own(mark) for mark in part.alerts}
     for worker in part.workers:
         if worker.phase in (pb.WORKER_JOINED, pb.WORKER_ACTIVE):
-            record.workers[worker.worker] = worker
+            record.workers[worker.worker] = _own(worker)
         else:
-            record.ended_workers[worker.incarnation] = worker
+            record.ended_workers[worker.incarnation] = _own(worker)
     for checkpoint in part.checkpoints:
         is_committed = checkpoint.phase == pb.CHECKPOINT_COMMITTED
-        (record.committed if is_committed else record.pending)[checkpoint.step] = checkpoint
+        (record.committed if is_committed else record.pending)[checkpoint.step] = _own(checkpoint)
     for lease in part.leases:
-        (record.consumed if lease.is_committed else record.leases)[lease.lease] = lease
+        (record.consumed if lease.is_committed else record.leases)[lease.lease] = _own(lease)
     return record
+
+
+def _own(part: Record) -> Record:
+    """A copy: a part would keep the memory of the whole snapshot."""
+    copy = type(part)()
+    copy.CopyFrom(part)
+    return copy

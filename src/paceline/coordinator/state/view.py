@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state import find
+from paceline.coordinator.state import find, samples
 from paceline.coordinator.state.model import ClusterRecords
 
 
@@ -17,7 +17,7 @@ def run(state: ClusterRecords, name: str) -> pb.RunView | pb.Refusal:
         workers=record.workers.values(),
         servers=(record.servers[shard] for shard in sorted(record.servers)),
         leases=record.leases.values(),
-        samples=record.samples,
+        samples=samples.told(record.samples),
     )
 
 

@@ -1,0 +1,124 @@
+"""How does an elastic run get its coordinator? One inside this process, unless one is given."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline import environ
+from paceline.app import cluster_access
+from paceline.coordinator.blocking import BlockingClient
+from paceline.coordinator.client import RefusedError, UnreachableError
+from paceline.coordinator.embedded import EmbeddedNode
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.shell.tokens import FILE_NAME
+from paceline.events.log import EventLog
+from paceline.launchers.elastic import ElasticSupervisor
+from paceline.launchers.restarts import Restarts
+from paceline.plan.codec import Json, dumps
+from paceline.plan.plan import Plan
+
+ENDINGS = {"finished": pb.RUN_FINISHED, "stopped": pb.RUN_STOPPED, "failed": pb.RUN_FAILED}
+
+
+class RunRegistry:
+    """The run's entry at the coordinator, as its launcher sees it."""
+
+    def __init__(self, client: BlockingClient, run: str, note: Callable[[str], None]) -> None:
+        self._client, self._run, self._note = client, run, note
+
+    def create(self, plan: Plan) -> None:
+        assert plan.elastic is not None, "the run is elastic"
+        creating = pb.CreateRun(
+            run=self._run,
+            plan=dumps(plan),
+            min_workers=plan.elastic.min_workers,
+            max_workers=plan.elastic.max_workers,
+            want_workers=plan.elastic.workers,
+            launcher=plan.launcher.value,
+        )
+        self._client.write("Runs.Create", creating, pb.Run)
+
+    def lost(self, who: str, pid: int, reason: str) -> None:
+        """Say so at once; if nobody hears it, the worker's lease will run out."""
+        try:
+            workers = self._client.read("Members.List", pb.ListWorkers(run=self._run), pb.WorkerList)
+            for worker in workers.workers:
+                if worker.worker == who and worker.facts.get("pid") == str(pid):
+                    leaving = pb.LeaveRun(
+                        run=self._run, worker=who, incarnation=worker.incarnation, reason=reason
+                    )
+                    self._client.write("Members.Leave", leaving, pb.Worker)
+        except (RefusedError, UnreachableError) as error:
+            self._note(f"the coordinator was not told that {who} was lost: {error.what}")
+
+    def end(self, outcome: str) -> None:
+        try:
+            self._client.write("Runs.End", pb.EndRun(run=self._run, phase=ENDINGS[outcome]), pb.Run)
+        except (RefusedError, UnreachableError) as error:
+            self._note(f"the coordinator was not told that the run is over: {error.what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinators:
+    """A cluster that exists already."""
+
+    addresses: tuple[str, ...]
+    token_file: Path
+
+
+@contextmanager
+def supervised(
+    plan: Plan,
+    run_dir: Path,
+    log: EventLog,
+    note: Callable[[str], None],
+    coordinators: Coordinators | None = None,
+) -> Iterator[tuple[ElasticSupervisor, RunRegistry]]:
+    """What an elastic run needs besides its workers, while it runs."""
+    assert plan.elastic is not None, "the run is elastic"
+
+    def say(text: str) -> None:
+        note(text)
+        log.write("supervision", decision=text)
+
+    with _cluster(run_dir, coordinators or _named()) as place:
+        run = f"run-{random.randrange(2**32):08x}"
+        registry = RunRegistry(place.client, run, note)
+        registry.create(plan)
+        elastic = plan.elastic
+        restarts = Restarts(elastic.restarts, elastic.min_workers, elastic.longest_wait_s)
+        seat: dict[str, Json] = {"addresses": place.addresses, "token_file": place.token_file, "run": run}
+        yield ElasticSupervisor(seat, registry, restarts, say), registry
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    client: BlockingClient
+    addresses: str
+    token_file: str
+
+
+@contextmanager
+def _cluster(run_dir: Path, coordinators: Coordinators | None) -> Iterator[_Place]:
+    """The given one, else one of our own, in this process."""
+    if coordinators is None:
+        with EmbeddedNode(run_dir) as node:
+            yield _Place(node.client, node.address, str((node.folder / FILE_NAME).resolve()))
+        return
+    where = cluster_access.Where(
+        usual_folder=run_dir, at=coordinators.addresses, token_file=coordinators.token_file
+    )
+    found = cluster_access.find(where)
+    with BlockingClient(found.addresses, found.access) as client:
+        yield _Place(client, ",".join(found.addresses), str(coordinators.token_file.resolve()))
+
+
+def _named() -> Coordinators | None:
+    """What PACELINE_COORDINATOR says, with the tokens of this user."""
+    text = environ.coordinator()
+    if text is None:
+        return None
+    addresses = cluster_access.split_addresses(text, "PACELINE_COORDINATOR")
+    return Coordinators(addresses, cluster_access.user_token_file())

@@ -1,0 +1,1 @@
+"""Breaking a run on purpose, and checking that what was promised holds."""

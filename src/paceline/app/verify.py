@@ -1,0 +1,104 @@
+"""Does a run's folder prove that nothing was lost and nothing done twice? Looked at, not run again."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from paceline.checkpoints.catalog import facts_of
+from paceline.errors import PacelineError
+from paceline.events.lineage import lineage_of
+from paceline.events.read import History, read_history
+from paceline.plan.codec import Json, read
+from paceline.plan.plan import EventDetail, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was to be proved."""
+
+    what: str
+    ok: bool
+    seen: str
+
+
+def verify_run(run_dir: Path) -> list[Finding]:
+    plan = read(run_dir / "plan.json")
+    if plan.events is EventDetail.OFF:
+        raise PacelineError(
+            f"{run_dir} recorded no events, so its log proves nothing",
+            "make the run with --events full (the default)",
+        )
+    history = read_history(run_dir / "events.jsonl")
+    result = _result(run_dir)
+    steps = int(str(result.get("steps", 0))) if plan.elastic is None else _steps(plan, history)
+    findings = [_elastic(history, steps) if plan.elastic is not None else _shares(history)]
+    hashes = result.get("state_sha256")
+    if (
+        isinstance(hashes, dict)
+        and hashes
+        and all(rows[-1].synced for rows in history.steps.values() if rows)
+    ):
+        distinct = len(set(map(str, hashes.values())))
+        findings.append(
+            Finding(
+                "all replicas ended with the same bits",
+                distinct == 1,
+                f"{len(hashes)} hashes, {distinct} different",
+            )
+        )
+    return [*findings, _checkpoints(run_dir)]
+
+
+def _steps(plan: Plan, history: History) -> int:
+    """How many whole steps were committed by whoever got furthest."""
+    done = (row.position // plan.num_workers for rows in history.steps.values() for row in rows if row.synced)
+    return 1 + max(done, default=-1)
+
+
+def _elastic(history: History, steps: int) -> Finding:
+    resumed = [e for e in history.plain if e.kind == "run_resumed"]
+    since = history.plain.index(resumed[-1]) if resumed else 0
+    first = int(str(resumed[-1].fields["version"])) if resumed else 0
+    lineage = lineage_of(history.plain[since:], steps=steps, first=first)
+    made = sum(stretch.end - stretch.first for stretch in lineage.stretches)
+    what = f"each of {steps} steps, and so each sample, was committed exactly once"
+    seen = f"{made} steps in {len(lineage.stretches)} generations"
+    if lineage.problems:
+        seen += ": " + "; ".join(lineage.problems)
+    return Finding(what, not lineage.problems and made == steps - first, seen)
+
+
+def _shares(history: History) -> Finding:
+    if history.server:
+        done = [row.position for row in history.server if row.op == "apply"]
+    else:
+        done = [row.position for rows in history.steps.values() for row in rows]
+    distinct = set(done)
+    whole = 0 if not done else max(done) + 1
+    missing = whole - len(distinct)
+    seen = f"{len(done)} gradients, {len(done) - len(distinct)} double, {missing} missing before the last"
+    return Finding("each share of the work was done exactly once", len(done) == len(distinct) == whole, seen)
+
+
+def _checkpoints(run_dir: Path) -> Finding:
+    good, bad = 0, []
+    for path in sorted((run_dir / "checkpoints").glob("at-*/*.json")):
+        try:
+            facts_of(path.parent, path.stem)
+            good += 1
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            bad.append(f"{path.parent.name}/{path.stem}: {error}")
+    seen = f"{good} verify" + (f", {len(bad)} do not: {'; '.join(bad)}" if bad else "")
+    return Finding("every checkpoint has the hash that it says", not bad, seen)
+
+
+def _result(run_dir: Path) -> dict[str, Json]:
+    path = run_dir / "result.json"
+    if not path.exists():
+        return {}
+    found: dict[str, Json] = json.loads(path.read_text())
+    return found
+
+
+def to_rows(findings: list[Finding]) -> list[Json]:
+    return [dict(asdict(finding)) for finding in findings]

@@ -1,0 +1,81 @@
+"""`paceline lab`: break a run on purpose, and see what was promised hold."""
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.errors import ConfigError, ExitCode, Problem
+
+if TYPE_CHECKING:
+    from paceline.app.lab.expect import Expectation
+    from paceline.plan.codec import Json
+
+
+@click.group("lab")
+@common_options
+def lab(session: Session) -> None:
+    """Break a run on purpose, and check that what was promised holds."""
+
+
+@lab.command("list")
+@common_options
+def list_scenarios(session: Session) -> None:
+    """Which experiments there are."""
+    from paceline.app.lab.catalog import SCENARIOS
+
+    rows: list[Json] = [{"name": name, "what": s.what, "times": s.times} for name, s in SCENARIOS.items()]
+    lines = [f"{name:<16}{s.what} ({s.times} times)" for name, s in SCENARIOS.items()]
+    emit(session, "lab.list", {"scenarios": rows}, lines)
+
+
+@lab.command("run")
+@click.argument("name")
+@click.option(
+    "--times", type=click.IntRange(1, 1000), help="How often the fault strikes. [default: see list]"
+)
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep the run here. [default: thrown away]")
+@common_options
+def run(session: Session, name: str, times: int | None, run_dir: Path | None) -> ExitCode:
+    """Make the experiment NAME on a run of its own; exit code 8 when something does not hold."""
+    from paceline.app.lab.catalog import SCENARIOS
+
+    if name not in SCENARIOS:
+        hint = f"experiments are {', '.join(SCENARIOS)}"
+        raise ConfigError([Problem(f"there is no experiment {name!r}", hint, "NAME")])
+    scenario = SCENARIOS[name]
+    count = times or scenario.times
+    say(session, f"{name}: {scenario.what}, {count} times")
+    with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
+        place = Path(folder) / "run" if run_dir is None else session.folder / run_dir
+        found = scenario.body(place, count, lambda line: say(session, line))
+    return _show(session, name, count, found)
+
+
+@lab.command("soak")
+@click.option("--faults", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many.")
+@click.option("--seed", type=int, default=7, show_default=True, help="Decides which, and when.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep the run here. [default: thrown away]")
+@common_options
+def soak(session: Session, faults: int, seed: int, run_dir: Path | None) -> ExitCode:
+    """Strike many random faults, by a seed; exit code 8 when something does not hold."""
+    from paceline.app.lab.soak import soak as strike
+
+    say(session, f"soak: {faults} faults, seed {seed}")
+    with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
+        place = Path(folder) / "run" if run_dir is None else session.folder / run_dir
+        found = strike(place, faults, seed, lambda line: say(session, line))
+    return _show(session, "soak", faults, found)
+
+
+def _show(session: Session, name: str, times: int, found: "list[Expectation]") -> ExitCode:
+    rows: list[Json] = [dict(asdict(one)) for one in found]
+    holds = all(one.ok for one in found)
+    lines = [f"{'ok  ' if one.ok else 'FAIL'} {one.what}: {one.measured} ({one.limit})" for one in found]
+    emit(session, "lab.run", {"name": name, "times": times, "holds": holds, "expectations": rows}, lines)
+    return ExitCode.OK if holds else ExitCode.GATE_FAILED

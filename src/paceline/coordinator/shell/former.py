@@ -1,0 +1,55 @@
+"""Who forms generations? The leader, for runs that want it to: whenever workers came or went."""
+
+import asyncio
+from contextlib import suppress
+
+from paceline.clock import unix_now_s
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.shell.feed import TooOldError
+from paceline.coordinator.shell.node import Node, NotLeaderError, TooBusyError
+from paceline.coordinator.state.forming import Later, next_generation
+
+IDLE_S = 0.5  # a new leader looks at everything at least this often
+
+
+class Former:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        following = asyncio.create_task(self._follow())
+        try:
+            while True:
+                wait_s = await self._form_all() if self._node.raft.is_leader else IDLE_S
+                with suppress(TimeoutError):  # then it is time to look again
+                    await asyncio.wait_for(self._changed.wait(), wait_s)
+                self._changed.clear()
+        finally:
+            following.cancel()
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for _ in self._node.feed.watch(self._node.applied):
+                    self._changed.set()
+            except TooOldError:
+                self._changed.set()
+
+    async def _form_all(self) -> float:
+        """Form what is due; how long until something else may be."""
+        now_ms, wait_s = int(unix_now_s() * 1000), IDLE_S
+        for record in list(self._node.state.runs.values()):
+            found = next_generation(record, now_ms)
+            if isinstance(found, Later):
+                wait_s = min(wait_s, max(0.001, (found.at_ms - now_ms) / 1000))
+            elif found is not None:
+                await self._propose(found)
+        return wait_s
+
+    async def _propose(self, forming: pb.FormGeneration) -> None:
+        try:
+            # A refusal means that something changed meanwhile, and then we are woken again.
+            await self._node.propose(pb.Command(form_generation=forming))
+        except (NotLeaderError, TooBusyError):
+            return

@@ -1,0 +1,83 @@
+"""Which steps were committed in which generation, and is each step of the run there exactly once?
+
+Workers say how many steps their replica had when they entered a generation and
+when it was lost. The steps between belong to that generation. Where a worker
+had committed one more than those who went on, that step died with it, and the
+next generation made it again, from the same state. Pure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.events.read import PlainEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The steps [first, end) of the run that count, made by one generation."""
+
+    generation: int
+    first: int
+    end: int
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    stretches: tuple[Stretch, ...]
+    problems: tuple[str, ...]
+
+
+def lineage_of(events: Sequence[PlainEvent], *, steps: int, first: int = 0) -> Lineage:
+    """`steps` the run has in the end; `first` it began with."""
+    entered: dict[int, list[PlainEvent]] = {}
+    for event in events:
+        if event.kind == "generation_entered":
+            entered.setdefault(_int(event, "number"), []).append(event)
+    problems: list[str] = []
+    begun = [(number, _agreed(number, found, problems)) for number, found in sorted(entered.items())]
+    stretches = []
+    for place, (number, start) in enumerate(begun):
+        end = begun[place + 1][1] if place + 1 < len(begun) else steps
+        workers = tuple(str(entered[number][0].fields["workers"]).split(","))
+        stretches.append(Stretch(number, start, end, workers))
+        if end < start:
+            what = f"generation {begun[place + 1][0]} began at step {end}, but {number} had begun at {start}"
+            problems.append(what)
+    if begun and begun[0][1] != first:
+        problems.append(f"the first generation began at step {begun[0][1]}, and not at {first}")
+    problems += _lost_steps(events)
+    return Lineage(tuple(stretches), tuple(problems))
+
+
+def _agreed(number: int, entered: Sequence[PlainEvent], problems: list[str]) -> int:
+    said = {_int(event, "committed") for event in entered}
+    if len(said) > 1:
+        problems.append(f"the workers of generation {number} entered it at different steps: {sorted(said)}")
+    states = {str(event.fields.get("state")) for event in entered}
+    if len(states) > 1:
+        problems.append(
+            f"the workers of generation {number} entered it with different bits: {sorted(states)}"
+        )
+    return max(said)
+
+
+def _lost_steps(events: Sequence[PlainEvent]) -> list[str]:
+    """A worker that went on must find what it had committed in the next generation."""
+    problems, had = [], dict[str, tuple[int, int]]()
+    for event in events:
+        if event.kind == "generation_lost":
+            had[event.who] = (_int(event, "number"), _int(event, "committed"))
+        elif event.kind == "worker_started":
+            had.pop(event.who, None)  # another process under the same name
+        elif event.kind == "generation_entered" and event.who in had:
+            number, committed = had.pop(event.who)
+            now = _int(event, "committed")
+            if now < committed:
+                what = f"{event.who} had committed {committed} steps in generation {number}"
+                problems.append(f"{what}, and was taken back to {now} in {event.fields['number']}")
+    return problems
+
+
+def _int(event: PlainEvent, name: str) -> int:
+    return int(str(event.fields[name]))

@@ -1,0 +1,68 @@
+"""Can this run go on when workers come and go? Every reason why not, at once."""
+
+from collections.abc import Callable
+
+from paceline.config.train_config import TrainConfig
+from paceline.errors import Problem
+from paceline.plan import decide
+from paceline.plan.plan import Device, Transport
+
+MODES = ("ssgd",)
+
+
+def check_elastic(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Problem]:
+    if not are_sound("elastic", "shards", "min_workers", "max_workers", "num_workers", "mode"):
+        return []
+    said = (config.shards, config.min_workers, config.max_workers)
+    elastic = decide.elastic_of(config)
+    if elastic is None:
+        if said == (None, None, None):
+            return []
+        what = "elastic is no, but shards, min_workers or max_workers is set"
+        return [_problem(config, "elastic", what, "leave --no-elastic out, or the others")]
+    return [*_numbers(config), *_combinations(config)]
+
+
+def _numbers(config: TrainConfig) -> list[Problem]:
+    elastic, shards = decide.elastic_of(config), decide.num_workers_of(config)
+    assert elastic is not None, "the run is elastic"
+    problems = []
+    if elastic.min_workers > elastic.workers:
+        what = f"min_workers is {elastic.min_workers}, but the run begins with {elastic.workers} workers"
+        problems.append(_problem(config, "min_workers", what, f"set it to {elastic.workers} or less"))
+    if elastic.max_workers < elastic.workers:
+        what = f"max_workers is {elastic.max_workers}, but the run begins with {elastic.workers} workers"
+        problems.append(_problem(config, "max_workers", what, f"set it to {elastic.workers} or more"))
+    if elastic.max_workers > shards:
+        what = f"{elastic.max_workers} workers would share {shards} shards, and some would have nothing to do"
+        problems.append(_problem(config, "shards", what, f"set shards to {elastic.max_workers} or more"))
+    return problems
+
+
+def _combinations(config: TrainConfig) -> list[Problem]:
+    """What an elastic run cannot do yet."""
+    mode = decide.mode_name_of(config)
+    reasons = [
+        ("mode", mode not in MODES, f"mode {mode} cannot go on with other workers", "use --mode ssgd"),
+        (
+            "transport",
+            config.transport not in (None, "auto", Transport.SHM),
+            f"transport is {config.transport}, but workers that come and go share memory",
+            "leave transport out",
+        ),
+        ("device", config.device == Device.CUDA, "an elastic run trains on the CPU", "use --device cpu"),
+        ("launcher", decide.is_virtual(config), "virtual workers cannot die", "use --launcher local"),
+        ("compress", config.compress is not None, "compress has a memory for each worker", "leave it out"),
+        (
+            "aggregate",
+            config.aggregate not in (None, "mean"),
+            "an elastic run takes the mean of its shards",
+            "leave aggregate out",
+        ),
+        ("byzantine", bool(config.byzantine), "workers of an elastic run are honest", "leave byzantine out"),
+    ]
+    return [_problem(config, key, what, hint) for key, applies, what, hint in reasons if applies]
+
+
+def _problem(config: TrainConfig, key: str, what: str, hint: str) -> Problem:
+    return Problem(what, hint, config.origin(key))

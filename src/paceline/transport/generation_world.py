@@ -1,0 +1,114 @@
+"""What do the workers of one generation on a host share, if any of them may die at any moment?
+
+The same as in shm.py (memory, counted posts to wait for, a switch that ends all
+waits), but made while the run goes on, by processes that already live: rank 0
+makes a memory file without a name, the others open it through /proc. It
+vanishes with the last of them. Each number has one writer, so nobody can leave
+a lock behind; a wait looks up now and then, so no wake-up can be lost for ever.
+"""
+
+import mmap
+import os
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paceline.clock import monotonic_s
+from paceline.errors import PeerLostError
+from paceline.transport import futex
+
+PAGE = mmap.PAGESIZE
+LOOK_UP_S = 0.02
+
+
+class GenerationWorld:
+    """`parties` processes with `semaphores_each` places to wait at and `words_each` integers apiece."""
+
+    def __init__(
+        self,
+        fd: int,
+        rank: int,
+        *,
+        parties: int,
+        semaphores_each: int,
+        words_each: int,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self.parties, self.rank = parties, rank
+        self._fd, self._is_over = fd, is_over
+        counts = parties * semaphores_each * parties  # posts, by waiter, place and poster
+        size = 4 * counts + 4 * parties * semaphores_each + 8 * (parties * words_each) + 64
+        self._end = -(-size // PAGE) * PAGE
+        os.posix_fallocate(fd, 0, self._end)
+        self._memory = mmap.mmap(fd, self._end)
+        numbers: NDArray[np.uint32] = np.frombuffer(self._memory, dtype=np.uint32)
+        self.words: NDArray[np.int64] = np.frombuffer(
+            self._memory, dtype=np.int64, count=parties * words_each
+        ).reshape(parties, words_each)
+        start = 2 * parties * words_each
+        self._posts = numbers[start : start + counts].reshape(parties, semaphores_each, parties)
+        self._bells = numbers[start + counts : start + counts + parties * semaphores_each].reshape(
+            parties, semaphores_each
+        )
+        self._taken = np.zeros(semaphores_each, dtype=np.int64)
+        self._base = self._bells.ctypes.data
+
+    def map_vectors(self, count: int, numel: int, dtype: torch.dtype) -> list[Tensor]:
+        """`count` shared vectors. Every party makes the same calls in the same order."""
+        stride = -(-numel * dtype.itemsize // PAGE) * PAGE
+        size = count * stride
+        os.posix_fallocate(self._fd, self._end, size)
+        memory = mmap.mmap(self._fd, size, offset=self._end)
+        self._end += size
+        return [torch.frombuffer(memory, dtype=dtype, count=numel, offset=i * stride) for i in range(count)]
+
+    def post(self, party: int, which: int) -> None:
+        own = self._posts[party, which]
+        own[self.rank] += 1  # ours alone
+        # Any other value wakes whoever looked before; who wrote it does not matter.
+        self._bells[party, which] = (self.rank << 24) | (int(own[self.rank]) & 0xFFFFFF)
+        futex.wake(self._bell(party, which))
+
+    def wait(self, party: int, which: int, timeout_s: float | None, *, what: str) -> None:
+        """Wait for one post; PeerLostError when the generation is over or nobody posts in time."""
+        if not self.is_posted(party, which, timeout_s, what=what):
+            raise PeerLostError(
+                f"waited {timeout_s:g} s for {what}, and nothing came",
+                "look at the other workers' logs; raise --timeout if a step may take this long",
+            )
+
+    def is_posted(self, party: int, which: int, timeout_s: float | None, *, what: str) -> bool:
+        """Wait for one post, and say whether it came in time; PeerLostError when the generation is over."""
+        assert party == self.rank, "everybody waits at its own places only"
+        until_s = None if timeout_s is None else monotonic_s() + timeout_s
+        while True:
+            bell = int(self._bells[party, which])
+            if int(self._posts[party, which].sum()) > self._taken[which]:
+                self._taken[which] += 1
+                return True
+            if self._is_over():
+                raise PeerLostError(
+                    f"the generation ended while waiting for {what}", "the run goes on in the next one"
+                )
+            left_s = LOOK_UP_S if until_s is None else min(LOOK_UP_S, until_s - monotonic_s())
+            if left_s <= 0:
+                return False
+            futex.wait_while(self._bell(party, which), bell, left_s)
+
+    @property
+    def is_aborted(self) -> bool:
+        return self._is_over()
+
+    def wake_all(self) -> None:
+        """Let our own waits look up at once: the generation is over."""
+        for which in range(self._bells.shape[1]):
+            futex.wake(self._bell(self.rank, which))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _bell(self, party: int, which: int) -> int:
+        return int(self._base + 4 * (party * self._bells.shape[1] + which))

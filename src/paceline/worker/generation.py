@@ -1,0 +1,104 @@
+"""How do the workers of a new generation on one host find each other, and get the same state?
+
+Rank 0 makes the shared memory and says where in a file that only this
+generation uses. Everybody says how many steps it has committed; the most wins,
+and whoever has fewer takes the whole state from the memory of one who has it,
+checked by its hash.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from paceline.checkpoints.store import Snapshot, from_bytes, to_bytes
+from paceline.clock import SystemClock
+from paceline.errors import PeerLostError, TrainingError
+from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.meeting import PLACES, Meeting
+
+WORDS = 3
+_COMMITTED, _BYTES, _HASH = range(WORDS)
+_PLACES = 2 * PLACES  # some for the training, some for making the state equal
+LOOK_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """What it took until all had the same state."""
+
+    committed: int
+    source: int | None  # whose memory it came from; None: we had it
+    nbytes: int
+
+
+def enter(folder: Path, number: int, rank: int, parties: int, is_over: Callable[[], bool]) -> GenerationWorld:
+    place = folder / f"{number}.json"
+    if rank == 0:
+        fd = os.memfd_create(f"paceline-{number}")
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = place.with_suffix(".draft")
+        draft.write_text(json.dumps({"pid": os.getpid(), "fd": fd}))
+        draft.rename(place)
+    else:
+        fd = _open(place, number, is_over)
+    return GenerationWorld(
+        fd, rank, parties=parties, semaphores_each=_PLACES, words_each=WORDS, is_over=is_over
+    )
+
+
+def _open(place: Path, number: int, is_over: Callable[[], bool]) -> int:
+    while not is_over():
+        try:
+            found = json.loads(place.read_text())
+            return os.open(f"/proc/{found['pid']}/fd/{found['fd']}", os.O_RDWR)
+        except FileNotFoundError:
+            time.sleep(LOOK_S)  # rank 0 is not there yet, or never will be: then the generation ends
+    raise PeerLostError(f"generation {number} ended before it began", "the run goes on in the next one")
+
+
+def make_equal(
+    world: GenerationWorld,
+    committed: int,
+    snapshot: Callable[[], Snapshot],
+    restore: Callable[[Snapshot], None],
+    timeout_s: float,
+) -> Healed:
+    """Everybody has the newest committed state when this returns."""
+    meeting = Meeting(world, world.rank, clock=SystemClock(), timeout_s=timeout_s, first_place=PLACES)
+    world.words[world.rank, _COMMITTED] = committed
+    meeting.meet()
+    known = [int(word) for word in world.words[:, _COMMITTED]]
+    newest = max(known)
+    source = known.index(newest)
+    if min(known) == newest:
+        return Healed(newest, None, 0)
+    data = to_bytes(snapshot()) if world.rank == source else b""
+    if world.rank == source:
+        world.words[source, _BYTES], world.words[source, _HASH] = len(data), _hash_word(data)
+    meeting.meet()
+    size = int(world.words[source, _BYTES])
+    (room,) = world.map_vectors(1, size, torch.uint8)
+    if world.rank == source:
+        room.numpy()[:] = np.frombuffer(data, dtype=np.uint8)
+    meeting.meet()
+    if known[world.rank] == newest:
+        return Healed(newest, None, 0)
+    received = room.numpy().tobytes()
+    if _hash_word(received) != int(world.words[source, _HASH]):
+        raise TrainingError(
+            "the state that another worker sent does not have the hash that it said",
+            "this should never happen on one machine: check its memory",
+        )
+    restore(from_bytes(received))
+    return Healed(newest, source, size)
+
+
+def _hash_word(data: bytes) -> int:
+    return int.from_bytes(sha256(data).digest()[:7], "little")  # fits into a signed word

@@ -1,0 +1,172 @@
+"""How does a worker hear who is in the run? It joins, stays in touch by a thread, and is told of generations.
+
+Training never waits for the coordinator: inside a generation the loop asks
+nobody. When the connection breaks, the thread finds the new leader and reads
+what it missed; when the coordinator had given this worker up, it joins again
+as a new incarnation. A generation counts from the moment it is told, and is
+over from the moment its revocation is.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+
+import grpc
+
+from paceline.clock import monotonic_s
+from paceline.coordinator.client import Client, Metadata, RefusedError, UnreachableError
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.errors import PacelineError, PeerLostError
+
+Connect = Callable[[], Client]
+Note = Callable[[str], None]
+ENDED = (pb.RUN_FINISHED, pb.RUN_FAILED, pb.RUN_STOPPED)
+BEATS_PER_LEASE = 4
+AGAIN_S = 0.1
+
+__all__ = ["Membership", "Metadata"]
+
+
+class Membership:
+    def __init__(self, connect: Connect, *, run: str, worker: str, note: Note) -> None:
+        self._connect, self._run, self._worker, self._note = connect, run, worker, note
+        self._changed = threading.Condition()
+        self._newest = pb.Generation()
+        self._has_ended = False
+        self._failure: PacelineError | None = None
+        self._on_over: Callable[[], None] = lambda: None
+        self._loop = asyncio.new_event_loop()
+        self._main: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._live, name="membership", daemon=True)
+        self._thread.start()
+
+    # What the training thread asks.
+
+    def wait_for_generation(self, after: int, timeout_s: float) -> pb.Generation | None:
+        """The newest one behind `after` that is not over and has us in it; None: the run has ended."""
+        until_s = monotonic_s() + timeout_s
+        with self._changed:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                if self._has_ended:
+                    return None
+                newest = self._newest
+                if newest.number > after and not newest.is_revoked and self._worker in newest.workers:
+                    return newest
+                if not self._changed.wait(timeout=until_s - monotonic_s()):
+                    raise PeerLostError(
+                        f"no generation with {self._worker} in it was formed within {timeout_s:g} s",
+                        "look at `paceline coordinator status`, and whether enough workers live",
+                    )
+
+    def is_over(self, number: int) -> bool:
+        """Cheap: called at every look-up of a wait."""
+        newest = self._newest
+        return newest.number > number or newest.is_revoked or self._has_ended
+
+    def when_over(self, call: Callable[[], None]) -> None:
+        """To be called, from the thread, whenever a generation ends."""
+        self._on_over = call
+
+    def close(self, reason: str) -> None:
+        """Say goodbye, if somebody listens, and end the thread."""
+
+        def end() -> None:
+            if self._main is not None:
+                self._main.cancel(reason)
+
+        self._goodbye = reason
+        self._loop.call_soon_threadsafe(end)
+        self._thread.join()
+
+    # The thread.
+
+    def _live(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._main = self._loop.create_task(self._belong())
+            self._loop.run_until_complete(self._main)
+        except asyncio.CancelledError:
+            pass  # close() was called
+        except PacelineError as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+        finally:
+            self._loop.close()
+
+    async def _belong(self) -> None:
+        async with self._connect() as client:
+            while True:
+                me = await self._join(client)
+                try:
+                    await self._stay(client, me)
+                except asyncio.CancelledError:
+                    await self._leave(client, me)
+                    raise
+                self._note(f"{self._worker} was given up by the coordinator, and joins again")
+
+    async def _join(self, client: Client) -> pb.Worker:
+        joining = pb.JoinRun(
+            run=self._run, worker=self._worker, role="worker", facts={"pid": str(os.getpid())}
+        )
+        while True:
+            try:
+                return await client.write("Members.Join", joining, pb.Worker)
+            except UnreachableError as error:
+                self._note(f"the coordinator does not answer: {error.what}")
+
+    async def _leave(self, client: Client, me: pb.Worker) -> None:
+        leaving = pb.LeaveRun(
+            run=self._run, worker=self._worker, incarnation=me.incarnation, reason=self._goodbye
+        )
+        # The run may have ended, or nobody may be there: our connection ends anyway.
+        with suppress(RefusedError, UnreachableError, TimeoutError):
+            await asyncio.wait_for(client.write("Members.Leave", leaving, pb.Worker), timeout=2)
+
+    async def _stay(self, client: Client, me: pb.Worker) -> None:
+        """Until the coordinator does not know this incarnation any more."""
+        while True:
+            try:
+                await client.find_leader()
+                orders = client.live(self._beats(me))
+                await self._obey(client, orders)
+            except UnreachableError as error:
+                self._note(f"the coordinator does not answer, and training goes on: {error.what}")
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.ABORTED:
+                    return
+                await asyncio.sleep(AGAIN_S)
+
+    async def _beats(self, me: pb.Worker) -> AsyncIterator[pb.Beat]:
+        self._lease_s = 1.0
+        while True:
+            yield pb.Beat(run=self._run, worker=self._worker, incarnation=me.incarnation)
+            await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
+
+    async def _obey(self, client: Client, orders: AsyncIterator[pb.Order]) -> None:
+        first = True
+        async for order in orders:
+            if order.lease_ms:
+                self._lease_s = order.lease_ms / 1000
+            if first:  # from here on we are told; what was before must be read
+                view = await client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
+                self._hear(view.run, view.generation)
+                first = False
+            if order.change.HasField("generation"):
+                self._hear(None, order.change.generation)
+            elif order.change.HasField("run"):
+                self._hear(order.change.run, None)
+
+    def _hear(self, run: pb.Run | None, generation: pb.Generation | None) -> None:
+        with self._changed:
+            if run is not None and run.phase in ENDED:
+                self._has_ended = True
+            if generation is not None and generation.number >= self._newest.number:
+                self._newest = generation
+            self._changed.notify_all()
+        if self._has_ended or self._newest.is_revoked:
+            self._on_over()

@@ -1,0 +1,64 @@
+"""When does the leader form the next generation, and of whom?"""
+
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.state.forming import FIRST_WAIT_MS, JOIN_WAIT_MS, Later, next_generation
+from paceline.coordinator.state.model import RunRecord
+
+
+def record(*workers: str, want: int = 3, least: int = 1, most: int = 4, joined_ms: int = 0) -> RunRecord:
+    run = pb.Run(run="r", want_workers=want, min_workers=least, max_workers=most, phase=pb.RUN_RUNNING)
+    found = RunRecord(run)
+    for number, name in enumerate(workers, start=1):
+        found.workers[name] = pb.Worker(worker=name, role="worker", incarnation=number, joined_ms=joined_ms)
+    return found
+
+
+def in_generation(found: RunRecord, *workers: str, is_revoked: bool = False) -> RunRecord:
+    found.run.generation = 1
+    found.generations[1] = pb.Generation(
+        number=1, workers=workers, is_revoked=is_revoked, revoked_because="c died"
+    )
+    return found
+
+
+def formed(found: RunRecord, now_ms: int = 0) -> list[str]:
+    decision = next_generation(found, now_ms)
+    assert isinstance(decision, pb.FormGeneration), decision
+    return list(decision.workers)
+
+
+def test_the_first_generation_waits_for_as_many_workers_as_are_wanted() -> None:
+    assert next_generation(record("a", "b"), 0) == Later(FIRST_WAIT_MS)
+    assert formed(record("a", "b", "c")) == ["a", "b", "c"]
+
+
+def test_but_not_for_ever() -> None:
+    assert formed(record("a", "b"), FIRST_WAIT_MS) == ["a", "b"]
+
+
+def test_survivors_go_on_at_once_in_their_old_order() -> None:
+    found = in_generation(record("a", "b", "d"), "b", "c", "a", is_revoked=True)
+    assert formed(found) == ["b", "a", "d"]
+    decision = next_generation(found, 0)
+    assert isinstance(decision, pb.FormGeneration)
+    assert decision.previous == 1
+    assert "c died" in decision.reason
+
+
+def test_newcomers_wait_a_moment_for_each_other() -> None:
+    found = in_generation(record("a", "b", joined_ms=50), "a")
+    assert next_generation(found, 50) == Later(50 + JOIN_WAIT_MS)
+    assert formed(found, 50 + JOIN_WAIT_MS) == ["a", "b"]
+
+
+def test_nothing_is_formed_of_too_few_nor_without_need_nor_for_others() -> None:
+    assert next_generation(record("a", least=2, want=1), 10**9) is None
+    assert next_generation(in_generation(record("a", "b"), "a", "b"), 10**9) is None
+    assert next_generation(record("a", "b", want=0), 10**9) is None
+
+
+def test_no_more_take_part_than_the_run_takes() -> None:
+    found = in_generation(record("a", "b", "c", most=2), "a", is_revoked=True)
+    assert formed(found) == ["a", "b"]
+    full = in_generation(record("a", "b", "c", most=2), "a", "b")
+    assert next_generation(full, 10**9) is None

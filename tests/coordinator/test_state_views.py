@@ -1,0 +1,101 @@
+"""What does the state say to those who ask?"""
+
+from tests.fixtures.cluster import Cluster
+
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.state import view
+
+
+def seen(cluster: Cluster) -> pb.RunView:
+    found = view.run(cluster.state, "r")
+    assert isinstance(found, pb.RunView)
+    return found
+
+
+def test_a_run_is_shown_with_all_that_lives_in_it() -> None:
+    cluster = Cluster().working("a", "b", samples=10)
+    cluster.join("gone")
+    cluster.lose("gone")
+    for shard in (1, 0):
+        cluster.ok(pb.PlaceServer(run="r", shard=shard, primary="a"), pb.ServerPlace)
+    done = cluster.ok(pb.LeaseSamples(run="r", generation=1, worker="a", count=3), pb.SampleLease)
+    held = cluster.ok(pb.LeaseSamples(run="r", generation=1, worker="b", count=3), pb.SampleLease)
+    cluster.ok(pb.CommitSamples(run="r", generation=1, lease=done.lease), pb.SampleLease)
+    found = seen(cluster)
+    assert (found.run.run, found.generation.number) == ("r", 1)
+    assert [worker.worker for worker in found.workers] == ["a", "b"]
+    assert [place.shard for place in found.servers] == [0, 1]
+    assert list(found.leases) == [held]
+    assert found.samples == pb.SampleCursor(next=6, committed=3)
+    cluster.lose("a")
+    assert list(seen(cluster).samples.returned) == [pb.SampleRange(first=3, end=6)]
+
+
+def test_a_run_without_a_generation_shows_none() -> None:
+    cluster = Cluster()
+    cluster.run()
+    assert not seen(cluster).HasField("generation")
+
+
+def test_whoever_asks_for_what_is_not_there_is_refused_and_not_given_an_empty_list() -> None:
+    state = Cluster().state
+    answers = [
+        view.run(state, "r"),
+        view.workers(state, "r", with_ended=False),
+        view.checkpoints(state, "r", with_open=False),
+        view.actions(state, "r"),
+        view.alerts(state, "r"),
+    ]
+    for answer in answers:
+        assert isinstance(answer, pb.Refusal)
+        assert answer.why == pb.NOT_FOUND
+
+
+def test_ended_runs_and_workers_are_listed_on_request() -> None:
+    cluster = Cluster().working("a", "b")
+    cluster.lose("a")
+    cluster.run("s")
+    cluster.say(pb.EndRun(run="s", phase=pb.RUN_FINISHED))
+    assert [run.run for run in view.runs(cluster.state, with_ended=False).runs] == ["r"]
+    assert [run.run for run in view.runs(cluster.state, with_ended=True).runs] == ["r", "s"]
+    living, everybody = (view.workers(cluster.state, "r", with_ended=ended) for ended in (False, True))
+    assert isinstance(living, pb.WorkerList)
+    assert isinstance(everybody, pb.WorkerList)
+    assert [worker.worker for worker in living.workers] == ["b"]
+    assert [worker.worker for worker in everybody.workers] == ["b", "a"]
+
+
+def test_actions_are_listed_of_one_run_or_of_all() -> None:
+    cluster = Cluster()
+    for name in ("r", "s"):
+        cluster.run(name)
+        cluster.say(pb.RequestAction(run=name, kind="pause"))
+    one, both = view.actions(cluster.state, "s"), view.actions(cluster.state, "")
+    assert isinstance(one, pb.ActionList)
+    assert isinstance(both, pb.ActionList)
+    assert [action.run for action in one.actions] == ["s"]
+    assert [action.run for action in both.actions] == ["r", "s"]
+
+
+def test_the_living_of_all_runs_and_the_nodes_are_known() -> None:
+    cluster = Cluster().working("a", "b")
+    cluster.lose("b")
+    alive = cluster.state.runs["r"].workers["a"].incarnation
+    assert list(view.living(cluster.state)) == [("r", "a", alive)]
+    assert view.is_living(cluster.state, "r", "a", alive)
+    assert not view.is_living(cluster.state, "r", "a", alive + 1)
+    assert not view.is_living(cluster.state, "r", "b", alive + 1)
+    assert not view.is_living(cluster.state, "z", "a", alive)
+    for node in (3, 1):
+        cluster.say(pb.NodeAddress(node=node, address=f"h:{node}"))
+    assert view.addresses(cluster.state) == {1: "h:1", 3: "h:3"}
+
+
+def test_a_view_is_a_copy() -> None:
+    cluster = Cluster().working("a")
+    before = cluster.state.snapshot()
+    found = seen(cluster)
+    found.run.plan = "other"
+    found.workers[0].address = "other"
+    found.generation.workers.append("other")
+    assert cluster.state.snapshot() == before

@@ -1,0 +1,35 @@
+"""Do the experiments strike for real, and does what does not depend on the machine's mood hold?"""
+
+import json
+
+import pytest
+from tests.fixtures.command import paceline
+
+# How fast a busy machine is proves nothing; `paceline lab` itself judges that too.
+TIMED = ("survivors commit", "the same, p99", "is delayed", "left out, at the latest", "is back after")
+
+
+@pytest.mark.parametrize("name", ["kill-worker", "kill-two", "freeze-worker", "kill-leader"])
+def test_an_experiment_shows_that_nothing_was_lost(name: str) -> None:
+    done = paceline("lab", "run", name, "--times", "1", "--json", within_s=150)
+    assert done.code in (0, 8), done.err
+    data = json.loads(done.out)["data"]
+    certain = [e for e in data["expectations"] if not any(part in e["what"] for part in TIMED)]
+    assert len(certain) >= 5
+    assert all(expectation["ok"] for expectation in certain), data
+    assert {"what", "limit", "measured", "ok"} == set(certain[0])
+
+
+def test_an_unknown_experiment_is_refused_with_the_known_ones() -> None:
+    done = paceline("lab", "run", "nope")
+    assert done.code == 3
+    assert "there is no experiment 'nope'" in done.err
+    assert "kill-worker" in done.err
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_hundred_random_faults_lose_nothing(seed: int) -> None:
+    done = paceline("lab", "soak", "--faults", "100", "--seed", str(seed), "--json", within_s=1700)
+    assert done.code == 0, done.out + done.err

@@ -1,0 +1,52 @@
+"""Does the chain of generations show every step exactly once, and is a break in it found?"""
+
+from paceline.events.lineage import Stretch, lineage_of
+from paceline.events.read import PlainEvent
+
+
+def entered(who: str, number: int, committed: int, workers: str = "a,b") -> PlainEvent:
+    fields = {"number": number, "committed": committed, "workers": workers}
+    return PlainEvent("generation_entered", who, 0, fields)
+
+
+def lost(who: str, number: int, committed: int) -> PlainEvent:
+    return PlainEvent("generation_lost", who, 0, {"number": number, "committed": committed})
+
+
+def test_generations_follow_each_other_without_a_gap() -> None:
+    events = [entered("a", 1, 0), entered("b", 1, 0), lost("a", 1, 7), entered("a", 2, 7, "a")]
+    lineage = lineage_of(events, steps=10)
+    assert lineage.problems == ()
+    assert lineage.stretches == (Stretch(1, 0, 7, ("a", "b")), Stretch(2, 7, 10, ("a",)))
+
+
+def test_a_worker_that_goes_on_may_not_be_taken_back() -> None:
+    events = [entered("a", 1, 0), lost("a", 1, 7), entered("a", 2, 6)]
+    assert (
+        "a had committed 7 steps in generation 1, and was taken back to 6"
+        in lineage_of(events, steps=10).problems[0]
+    )
+
+
+def test_what_only_a_dead_worker_had_may_be_made_again() -> None:
+    replaced = PlainEvent("worker_started", "b", 0, {})
+    events = [
+        entered("a", 1, 0),
+        entered("b", 1, 0),
+        lost("b", 1, 8),
+        lost("a", 1, 7),
+        replaced,
+        entered("a", 2, 7),
+        entered("b", 2, 7),
+    ]
+    assert lineage_of(events, steps=10).problems == ()
+
+
+def test_workers_of_one_generation_begin_at_one_step() -> None:
+    lineage = lineage_of([entered("a", 1, 0), entered("b", 1, 3)], steps=10)
+    assert any("different steps: [0, 3]" in problem for problem in lineage.problems)
+
+
+def test_a_run_that_begins_in_the_middle_without_a_checkpoint_has_lost_something() -> None:
+    assert lineage_of([entered("a", 1, 5)], steps=10).problems
+    assert not lineage_of([entered("a", 1, 5)], steps=10, first=5).problems

@@ -1,0 +1,52 @@
+"""Is a lost worker replaced by rule: later each time, not for ever, and with the reason in words?"""
+
+from itertools import pairwise
+
+import pytest
+
+from paceline.launchers.restarts import FORGIVEN_AFTER_S, GiveUp, LeaveOut, Replace, Restarts
+
+
+def waits(restarts: Restarts, times: int, *, every_s: float = 1.0) -> list[float]:
+    found = []
+    for number in range(times):
+        now_s = number * every_s
+        decision = restarts.lost("worker-1", "killed", now_s, living=3, dice=0.0)
+        assert isinstance(decision, Replace)
+        found.append(decision.at_s - now_s)
+    return found
+
+
+def test_each_loss_makes_the_replacement_wait_twice_as_long() -> None:
+    found = waits(Restarts(budget=100, min_workers=1), 4)
+    assert [round(later / sooner) for sooner, later in pairwise(found)] == [2, 2, 2]
+
+
+def test_losses_of_long_ago_are_forgiven() -> None:
+    found = waits(Restarts(budget=100, min_workers=1), 20, every_s=FORGIVEN_AFTER_S)
+    assert found == pytest.approx([found[0]] * 20)
+
+
+def test_dice_keep_replacements_apart() -> None:
+    restarts = Restarts(budget=10, min_workers=1)
+    first = restarts.lost("worker-1", "killed", 0.0, living=3, dice=0.0)
+    second = restarts.lost("worker-2", "killed", 0.0, living=2, dice=1.0)
+    assert isinstance(first, Replace)
+    assert isinstance(second, Replace)
+    assert first.at_s < second.at_s
+
+
+def test_a_worker_that_dies_again_and_again_is_left_out_while_enough_others_live() -> None:
+    restarts = Restarts(budget=12, min_workers=2)
+    decisions = [restarts.lost("worker-1", "killed", float(n), living=2, dice=0.5) for n in range(4)]
+    assert isinstance(decisions[-1], LeaveOut)
+    assert "worker-1" in decisions[-1].reason
+    assert "goes on with 2 workers" in decisions[-1].reason
+
+
+def test_the_run_gives_up_when_the_budget_is_spent_and_too_few_live() -> None:
+    restarts = Restarts(budget=1, min_workers=2)
+    restarts.lost("worker-1", "killed", 0.0, living=2, dice=0.0)
+    decision = restarts.lost("worker-2", "killed", 1.0, living=1, dice=0.0)
+    assert isinstance(decision, GiveUp)
+    assert "1 workers are fewer than the 2" in decision.reason

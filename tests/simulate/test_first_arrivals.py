@@ -1,0 +1,73 @@
+"""Is the tight loop of full rounds what happens round by round?"""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.simulate.costs import FREE, Costs, Link
+from paceline.simulate.first_arrivals import Rounds, first_arrivals
+from paceline.simulate.profile import Profile
+from paceline.simulate.step_times import Recorded
+
+COSTLY = Costs(
+    push=Link(latency_s=5e-4, bytes_per_s=1e6),
+    pull=Link(latency_s=3e-4),
+    apply_s=2e-3,
+    answer_s=1e-3,
+    wake_up_s=1e-3,
+    turn_s=1e-3,
+)
+# Few different times, so that many gradients arrive in the same nanosecond.
+TIMES_MS = st.lists(st.integers(1, 4), min_size=5, max_size=9)
+
+
+@settings(deadline=None)
+@given(
+    times_ms=st.lists(TIMES_MS, min_size=1, max_size=6),
+    late_ms=st.lists(st.integers(0, 12), min_size=6, max_size=6),
+    spare=st.integers(0, 5),
+    costs=st.sampled_from([FREE, COSTLY]),
+    steps=st.integers(1, 14),
+)
+def test_full_rounds_are_what_happens_round_by_round(
+    times_ms: list[list[int]], late_ms: list[int], spare: int, costs: Costs, steps: int
+) -> None:
+    workers = len(times_ms)
+    profile = Profile(
+        num_workers=workers,
+        step_times=tuple(Recorded(tuple(ms / 1e3 for ms in own)) for own in times_ms),
+        batch_sizes=(1,) * workers,
+        starts_at_s=tuple(ms / 1e3 for ms in late_ms[:workers]),
+        parameter_bytes=1000,
+        costs=costs,
+        processors=2,
+    )
+    spare = min(spare, workers - 1)
+    found = first_arrivals(profile, spare=spare, steps=steps, seed=0)
+    one_by_one = Rounds(profile, spare, steps, 0)
+    while not one_by_one.is_over():
+        one_by_one.make_one()
+    expected = one_by_one.standing
+    assert found.trace.ranks.tolist() == expected.ranks
+    assert found.trace.at_ns.tolist() == np.repeat(expected.at_ns, expected.counted).tolist()
+    assert found.compute_ns == expected.compute_ns
+    assert found.compute_ns + found.wait_ns == sum(one_by_one.ended_ns) - sum(late_ms[:workers]) * 10**6
+    assert found.abandoned == expected.abandoned
+    assert found.steps == tuple(expected.clocks)
+    assert sum(found.steps) == steps * workers
+
+
+def test_a_run_with_nobody_late_consists_of_full_rounds_but_for_its_ends() -> None:
+    profile = Profile(
+        num_workers=4, step_times=(Recorded((0.01, 0.02, 0.01)),) * 4, batch_sizes=(1,) * 4, costs=FREE
+    )
+    rounds = Rounds(profile, 1, 90, 0)
+    rounds.make_one()
+    rounds.make_full_ones()
+    assert len(rounds.standing.at_ns) == 1 + (90 * 4 - 3 - 4) // 3
+    late = Rounds(replace(profile, starts_at_s=(0.0, 0.0, 0.0, 0.9)), 1, 90, 0)
+    late.make_one()
+    late.make_full_ones()
+    assert len(late.standing.at_ns) == 1

@@ -1,0 +1,58 @@
+"""Is what a window would have taken computed as it is defined?"""
+
+from statistics import fmean, median, variance
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.sync.adapt import lasting_s
+from paceline.sync.hindsight import KEPT, Hindsight, Window
+from paceline.sync.setting import Allowed, Setting, Terms, Way
+
+ROWS = st.lists(st.floats(1e-4, 1e-2), min_size=1, max_size=KEPT)
+WINDOWS = st.lists(ROWS, min_size=3, max_size=3)
+SHARES = st.tuples(*[st.integers(1, 40)] * 3)
+
+
+@given(window=WINDOWS, shares=SHARES)
+def test_a_step_takes_as_long_as_its_slowest_worker_and_missing_steps_are_taken_again(
+    window: Window, shares: tuple[int, ...]
+) -> None:
+    steps = max(map(len, window))
+    slowest = [
+        max(own[step % len(own)] * share for own, share in zip(window, shares, strict=True))
+        for step in range(steps)
+    ]
+    found = Hindsight(window, _terms(8)).step_s(Setting(Way.BATCH, shares))
+    assert found == pytest.approx(sum(slowest) / steps, rel=1e-12)
+
+
+@given(window=WINDOWS, shares=SHARES, period=st.integers(1, 30))
+def test_a_round_takes_as_long_as_its_slowest_worker_and_goes_on_where_the_last_one_ended(
+    window: Window, shares: tuple[int, ...], period: int
+) -> None:
+    rounds = max(1, KEPT // period)
+    slowest = [
+        max(
+            sum(own[(turn * share + step) % len(own)] for step in range(share))
+            for own, share in zip(window, shares, strict=True)
+        )
+        for turn in range(rounds)
+    ]
+    found = Hindsight(window, _terms(period)).step_s(Setting(Way.LOCAL_STEPS, shares))
+    assert found == pytest.approx(sum(slowest) * 4 / (rounds * period), rel=1e-12)
+
+
+@given(window=st.lists(st.lists(st.floats(1e-4, 1e-2), min_size=2, max_size=KEPT), min_size=1, max_size=5))
+def test_a_mean_is_believed_as_far_as_it_is_beyond_twice_its_noise(window: list[list[float]]) -> None:
+    means, noise = [fmean(own) for own in window], [variance(own) / len(own) for own in window]
+    usual, common = median(means), fmean(noise)
+    for mean, own_noise, found in zip(means, noise, lasting_s(window), strict=True):
+        off, doubt = mean - usual, 2 * max(own_noise, common)
+        believed = off * max(0.0, 1 - doubt / off**2) if abs(off) > 1e-12 else 0.0
+        assert found == pytest.approx(usual + believed, rel=1e-6)
+
+
+def _terms(period: int) -> Terms:
+    return Terms(allowed=Allowed.AUTO, batch_sizes=(4,) * 3, period=period)
