@@ -1,5 +1,6 @@
 """How does one write a key to etcd? The two calls that a benchmark needs, after etcd's own rpc.proto."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import grpc
@@ -28,19 +29,25 @@ def putter(channel: grpc.aio.Channel, key: bytes, value: bytes) -> Callable[[], 
     return lambda: put(request)
 
 
-async def find_leader(addresses: Sequence[str]) -> str:
+async def find_leader(addresses: Sequence[str], patience_s: float) -> str:
     """The one that says of itself that it leads."""
-    for address in addresses:
-        async with grpc.aio.insecure_channel(address) as channel:
-            status = channel.unary_unary(
-                f"/{_PACKAGE}.Maintenance/Status",
-                _type("StatusRequest").SerializeToString,
-                _type("StatusResponse").FromString,
-            )
-            found = await status(_type("StatusRequest")(), wait_for_ready=True, timeout=20)
-            if found.leader and found.leader == found.header.member_id:
-                return address
-    raise RuntimeError(f"none of {', '.join(addresses)} leads")
+    async with asyncio.timeout(patience_s):
+        while True:
+            for address in addresses:
+                if await _leads(address):
+                    return address
+            await asyncio.sleep(0.1)
+
+
+async def _leads(address: str) -> bool:
+    async with grpc.aio.insecure_channel(address) as channel:
+        ask = channel.unary_unary(
+            f"/{_PACKAGE}.Maintenance/Status",
+            _type("StatusRequest").SerializeToString,
+            _type("StatusResponse").FromString,
+        )
+        found = await ask(_type("StatusRequest")(), wait_for_ready=True)
+    return bool(found.leader) and found.leader == found.header.member_id
 
 
 def _pool() -> descriptor_pool.DescriptorPool:

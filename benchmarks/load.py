@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -23,6 +24,7 @@ from paceline.coordinator.shell import security
 
 VALUE_BYTES = 64
 WARM_UP_S = 1.0
+START_S = 60.0  # for a cluster to come up, on a machine that may be busy
 RUN = "bench"
 
 Write = Callable[[], Awaitable[object]]
@@ -62,13 +64,15 @@ async def of_ours(addresses: Sequence[str], clients: int, seconds: float, token_
     async with AsyncExitStack() as stack:
         opened = [await stack.enter_async_context(new_client(addresses, token_file)) for _ in range(clients)]
         await make_run(opened[0])
-        return await closed_loop([_mark(client, number) for number, client in enumerate(opened)], seconds)
+        return await closed_loop([mark(client, f"key-{n}") for n, client in enumerate(opened)], seconds)
 
 
-def new_client(addresses: Sequence[str], token_file: Path) -> Client:
+def new_client(addresses: Sequence[str], token_file: Path, *, own_connection: bool = False) -> Client:
+    """Clients in one process share a connection to each node, unless they want their own."""
     access = security.client_access(token_file=token_file)
-    metadata = security.call_metadata(access)
-    return Client(addresses, lambda address: security.open_channel(address, access), metadata=metadata)
+    options = [("grpc.use_local_subchannel_pool", int(own_connection))]
+    dial = partial(security.open_channel, access=access, options=options)
+    return Client(addresses, dial, metadata=security.call_metadata(access), patience_s=START_S)
 
 
 async def make_run(client: Client) -> None:
@@ -77,14 +81,14 @@ async def make_run(client: Client) -> None:
         await client.write("Runs.Create", pb.CreateRun(run=RUN, min_workers=1), pb.Run)
 
 
-def _mark(client: Client, number: int) -> Write:
-    """A key and a value, like the others'; once each, under a session, which only we promise."""
-    request = pb.AcknowledgeAlert(run=RUN, alert=f"key-{number}", note="v" * VALUE_BYTES)
+def mark(client: Client, key: str) -> Write:
+    """A key and a value, like the others'; under a session, so that it is done once."""
+    request = pb.AcknowledgeAlert(run=RUN, alert=key, note="v" * VALUE_BYTES)
     return lambda: client.write("Actions.Acknowledge", request, pb.AlertMark)
 
 
 async def of_etcd(addresses: Sequence[str], clients: int, seconds: float) -> Figures:
-    leader = await etcd_wire.find_leader(addresses)
+    leader = await etcd_wire.find_leader(addresses, START_S)
     async with AsyncExitStack() as stack:
         writes = []
         for number in range(clients):

@@ -3,6 +3,7 @@
 All on loopback, each node with a folder of its own on the same disk.
 """
 
+import asyncio
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.load import Figures
+from benchmarks.load import Figures, new_client
 from paceline.coordinator.shell.tokens import FILE_NAME, load_or_create_tokens
 
 NODES = 3
@@ -65,11 +66,21 @@ def ours(folder: Path) -> Iterator[Called]:
     peers = ",".join(f"{number}={address}" for number, address in enumerate(addresses, start=1))
     orders = [
         [sys.executable, "-m", "paceline", "coordinator", "start", "--id", str(number), "--peers", peers]
-        + ["--data-dir", str(folder / str(number)), "--token-file", str(token_file)]
+        + ["--data-dir", str(folder / str(number)), "--token-file", str(token_file), "--stop-with-stdin"]
         for number in range(1, NODES + 1)
     ]
     with processes(orders, folder / "nodes.log") as nodes:
         yield Called("ours", addresses, [node.pid for node in nodes], str(token_file))
+
+
+def leader_of(cluster: Called, token_file: Path) -> int:
+    """The process that leads our cluster."""
+
+    async def ask() -> str:
+        async with new_client(cluster.addresses, token_file) as client:
+            return await client.find_leader()
+
+    return cluster.pids[cluster.addresses.index(asyncio.run(ask()))]
 
 
 @contextmanager
