@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import grpc
 import grpc.aio
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import Message
 
 _BYTES = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
 _UINT64 = descriptor_pb2.FieldDescriptorProto.TYPE_UINT64
@@ -68,5 +68,5 @@ def _pool() -> descriptor_pool.DescriptorPool:
 _POOL = _pool()
 
 
-def _type(name: str) -> type[Message]:
+def _type(name: str) -> Any:  # a class that only the table above knows
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))

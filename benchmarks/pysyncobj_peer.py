@@ -1,11 +1,13 @@
-"""The peer: a PySyncObj node with its journal on. `python -m benchmarks.pysyncobj_peer FLUSH MINE OTHERS JOURNAL`.
+"""The peer: one PySyncObj node with its journal on. `… FLUSH BATCH MINE OTHERS JOURNAL`, two of them 0 or 1.
 
 It has no protocol for clients, so the clients live in the leader's own process,
 as callbacks that ask again: no client costs anything but its command, which is
 in its favour. Its journal is a mapped file that it never flushes; with FLUSH
-each record is on disk before the next step, which makes it as durable as the
-others. A line `CLIENTS SECONDS` on stdin begins a load, and is answered with
-one line of JSON: figures by the leader, `null` by the others.
+what was added is on disk before anything more is sent to another node, which
+makes it as durable as the others. BATCH is its own choice between answering at
+once and sending many commands together, every tenth of a second. A line
+`CLIENTS SECONDS` on stdin begins a load, and is answered with one line of JSON:
+figures by the leader, `null` by the others.
 """
 
 import json
@@ -18,17 +20,14 @@ from dataclasses import asdict
 import pysyncobj.syncobj
 from pysyncobj import SyncObj, SyncObjConf, replicated
 from pysyncobj.journal import FileJournal
+from pysyncobj.transport import TCPTransport
 
 from benchmarks.load import VALUE_BYTES, WARM_UP_S, Figures, figures
 
 
 class Store(SyncObj):  # type: ignore[misc]  # it has no types
-    def __init__(self, mine: str, others: list[str], journal: str) -> None:
-        # Without batches it answers at once instead of at its next tick, 50 ms later.
-        conf = SyncObjConf(
-            journalFile=journal, fullDumpFile=journal + ".dump", appendEntriesUseBatch=False
-        )
-        super().__init__(mine, others, conf)
+    def __init__(self, mine: str, others: list[str], conf: SyncObjConf, *, flush: bool) -> None:
+        super().__init__(mine, others, conf, transportClass=FlushingTransport if flush else TCPTransport)
         self._values: dict[str, str] = {}
 
     @replicated  # type: ignore[untyped-decorator]  # it has no types
@@ -36,10 +35,22 @@ class Store(SyncObj):  # type: ignore[misc]  # it has no types
         self._values[key] = value
 
 
-class FlushedJournal(FileJournal):  # type: ignore[misc]  # it has no types
+class NotedJournal(FileJournal):  # type: ignore[misc]  # it has no types
+    """Remembers that something was added; there is one in a process."""
+
+    added_to: "NotedJournal | None" = None
+
     def add(self, command: bytes, idx: int, term: int) -> None:
         super().add(command, idx, term)
-        self.flush()
+        NotedJournal.added_to = self
+
+
+class FlushingTransport(TCPTransport):  # type: ignore[misc]  # it has no types
+    def send(self, node: object, message: object) -> bool:
+        if NotedJournal.added_to is not None:
+            NotedJournal.added_to.flush()
+            NotedJournal.added_to = None
+        return bool(super().send(node, message))
 
 
 def load(store: Store, clients: int, seconds: float) -> Figures:
@@ -72,10 +83,12 @@ def load(store: Store, clients: int, seconds: float) -> Figures:
 
 
 def main() -> None:
-    flush, mine, others, journal = sys.argv[1:]
-    if flush == "flush":
-        pysyncobj.syncobj.createJournal = FlushedJournal
-    store = Store(mine, others.split(","), journal)
+    flush, batch, mine, others, journal = sys.argv[1:]
+    pysyncobj.syncobj.createJournal = NotedJournal
+    conf = SyncObjConf(
+        journalFile=journal, fullDumpFile=f"{journal}.dump", appendEntriesUseBatch=bool(int(batch))
+    )
+    store = Store(mine, others.split(","), conf, flush=bool(int(flush)))
     while not store.isReady():
         time.sleep(0.02)
     print("ready", flush=True)

@@ -5,7 +5,7 @@ All on loopback, each node with a folder of its own on the same disk.
 
 import asyncio
 import json
-import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -20,7 +20,12 @@ from benchmarks.load import Figures, new_client
 from paceline.coordinator.shell.tokens import FILE_NAME, load_or_create_tokens
 
 NODES = 3
+_PYTHON = f"{shlex.quote(sys.executable)} -m"
 STOP_S = 10.0
+
+
+class DisturbedError(Exception):
+    """What was measured would mean nothing."""
 
 
 class Cluster(Protocol):
@@ -64,9 +69,10 @@ def ours(folder: Path) -> Iterator[Called]:
     load_or_create_tokens(token_file)
     addresses = free_addresses(NODES)
     peers = ",".join(f"{number}={address}" for number, address in enumerate(addresses, start=1))
+    quoted = shlex.quote(str(folder))
     orders = [
-        [sys.executable, "-m", "paceline", "coordinator", "start", "--id", str(number), "--peers", peers]
-        + ["--data-dir", str(folder / str(number)), "--token-file", str(token_file), "--stop-with-stdin"]
+        f"{_PYTHON} paceline coordinator start --id {number} --peers {peers} --stop-with-stdin "
+        f"--data-dir {quoted}/{number} --token-file {quoted}/{FILE_NAME}"
         for number in range(1, NODES + 1)
     ]
     with processes(orders, folder / "nodes.log") as nodes:
@@ -88,10 +94,11 @@ def etcd(folder: Path) -> Iterator[Called]:
     clients, peers = free_addresses(NODES), free_addresses(NODES)
     names = [f"node{number}" for number in range(NODES)]
     cluster = ",".join(f"{name}=http://{peer}" for name, peer in zip(names, peers, strict=True))
+    quoted = shlex.quote(str(folder))
     orders = [
-        ["etcd", "--name", name, "--data-dir", str(folder / name), "--initial-cluster", cluster]
-        + ["--listen-client-urls", f"http://{client}", "--advertise-client-urls", f"http://{client}"]
-        + ["--listen-peer-urls", f"http://{peer}", "--initial-advertise-peer-urls", f"http://{peer}"]
+        f"etcd --name {name} --data-dir {quoted}/{name} --initial-cluster {cluster} "
+        f"--listen-client-urls http://{client} --advertise-client-urls http://{client} "
+        f"--listen-peer-urls http://{peer} --initial-advertise-peer-urls http://{peer}"
         for name, client, peer in zip(names, clients, peers, strict=True)
     ]
     with processes(orders, folder / "nodes.log") as nodes:
@@ -99,12 +106,12 @@ def etcd(folder: Path) -> Iterator[Called]:
 
 
 @contextmanager
-def pysyncobj(folder: Path, *, flushed: bool) -> Iterator[Inside]:
+def pysyncobj(folder: Path, *, flush: bool, batch: bool) -> Iterator[Inside]:
     addresses = free_addresses(NODES)
-    flush = "flush" if flushed else "as-shipped"
+    quoted = shlex.quote(str(folder))
     orders = [
-        [sys.executable, "-m", "benchmarks.pysyncobj_peer", flush, mine]
-        + [",".join(other for other in addresses if other != mine), str(folder / f"journal-{number}")]
+        f"{_PYTHON} benchmarks.pysyncobj_peer {flush:d} {batch:d} {mine} "
+        f"{','.join(other for other in addresses if other != mine)} {quoted}/journal-{number}"
         for number, mine in enumerate(addresses)
     ]
     with processes(orders, folder / "nodes.log") as nodes:
@@ -122,25 +129,18 @@ def has_pysyncobj() -> bool:
 
 
 @contextmanager
-def processes(orders: Sequence[Sequence[str]], log: Path) -> "Iterator[list[subprocess.Popen[str]]]":
+def processes(orders: Sequence[str], log: Path) -> "Iterator[list[subprocess.Popen[str]]]":
     """All of them running; all gone afterwards."""
     with ExitStack() as stack:
         output = stack.enter_context(log.open("w"))
-        # etcd asks for this on some machines; it changes nothing elsewhere.
-        environment = {**os.environ, "ETCD_UNSUPPORTED_ARCH": os.uname().machine}
         started = []
         for order in orders:
-            started.append(
-                subprocess.Popen(
-                    order,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE if "benchmarks.pysyncobj_peer" in order else output,
-                    stderr=output,
-                    text=True,
-                    env=environment,
-                )
+            answers = subprocess.PIPE if "pysyncobj" in order else output
+            node = subprocess.Popen(
+                shlex.split(order), stdin=subprocess.PIPE, stdout=answers, stderr=output, text=True
             )
-            stack.callback(_end, started[-1])
+            stack.callback(_end, node)
+            started.append(node)
         yield started
 
 
