@@ -49,7 +49,7 @@ def _bash(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
         start_new_session=True,
     ) as process:
         try:
-            out, err = process.communicate(timeout=150)
+            out, err = process.communicate()
         finally:
             with suppress(ProcessLookupError):  # nothing was left in the background
                 os.killpg(process.pid, signal.SIGKILL)

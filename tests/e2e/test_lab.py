@@ -25,3 +25,11 @@ def test_an_unknown_experiment_is_refused_with_the_known_ones() -> None:
     assert done.code == 3
     assert "there is no experiment 'nope'" in done.err
     assert "kill-worker" in done.err
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_hundred_random_faults_lose_nothing(seed: int) -> None:
+    done = paceline("lab", "soak", "--faults", "100", "--seed", str(seed), "--json", within_s=1700)
+    assert done.code == 0, done.out + done.err

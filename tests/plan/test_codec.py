@@ -19,6 +19,7 @@ from paceline.plan.plan import (
     StrategyOptions,
     Transport,
 )
+from paceline.sync.rate_schedule import RateSchedule, RateShape
 from paceline.sync.stragglers import StragglerRule
 
 _finite = st.floats(0, 1e6)
@@ -42,6 +43,8 @@ PLANS = st.builds(
     | st.builds(OptimizerChoice, name=st.sampled_from(OPTIMIZERS), lr=_finite, weight_decay=_finite),
     lr=st.none() | _finite,
     lr_scale=_finite,
+    lr_schedule=st.none()
+    | st.builds(RateSchedule, shape=st.sampled_from(RateShape), warmup=_counts, steps=_counts),
     clip_norm=st.none() | _finite,
     strategy=st.builds(
         StrategyOptions,

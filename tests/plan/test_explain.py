@@ -10,6 +10,7 @@ from paceline.plan.explain import explain
 from paceline.plan.plan import GossipVariant, OptimizerChoice, Plan, StrategyOptions
 from paceline.plan.resolve import resolve
 from paceline.plan.stragglers_in_words import in_words, persistent_stragglers
+from paceline.sync.rate_schedule import RateSchedule, RateShape
 from paceline.sync.setting import Allowed
 from paceline.sync.stragglers import StragglerRule
 from paceline.sync.topology import Topology
@@ -90,6 +91,18 @@ def test_what_adaptive_may_do_is_said_before_it_does_it(allowed: Allowed) -> Non
 def test_unequal_batches_leave_adaptive_no_local_steps() -> None:
     assert "are not considered" in said(replace(plan_for("adaptive"), batch_sizes=(8, 16, 8, 8)), "remark")
     assert "are not considered" not in said(plan_for("adaptive"), "remark")
+
+
+def test_a_rate_that_changes_is_said_in_words() -> None:
+    plan = plan_for("ssgd")
+    falling = RateSchedule(shape=RateShape.COSINE, warmup=20, steps=200)
+    rate = said(replace(plan, lr_schedule=falling), "rate")
+    assert "rising over the first 20 steps, falling to 0 along a cosine" in rate
+    line = replace(falling, shape=RateShape.LINEAR, warmup=0)
+    assert "rate, falling to 0 in a straight line" in said(replace(plan, lr_schedule=line), "rate")
+    risen = replace(falling, shape=RateShape.CONSTANT)
+    assert said(replace(plan, lr_schedule=risen), "rate").endswith("rising over the first 20 steps")
+    assert "rising" not in said(plan, "rate")
 
 
 def test_mean_staleness_of_asgd_is_announced() -> None:

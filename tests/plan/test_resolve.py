@@ -9,6 +9,7 @@ from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, Problem
 from paceline.plan.plan import Device, OptimizerChoice, Plan, StrategyOptions, Transport
 from paceline.plan.resolve import resolve
+from paceline.sync.rate_schedule import RateSchedule, RateShape
 from paceline.sync.setting import Allowed
 from paceline.sync.stragglers import StragglerRule
 from paceline.sync.topology import Topology
@@ -125,6 +126,9 @@ def test_the_run_name_is_made_of_task_and_mode() -> None:
         {"seed": -1},
         {"lr": 0.0},
         {"lr": float("nan")},
+        {"lr_schedule": "cosin"},
+        {"lr_warmup": -1},
+        {"lr_warmup": 201},
         {"clip_norm": 0.0},
         {"clip_norm": float("inf")},
         {"pace": -0.1},
@@ -201,6 +205,16 @@ def test_an_optimizer_brings_its_usual_rate() -> None:
 def test_a_rate_alone_overrides_that_of_the_task() -> None:
     assert plan(lr=0.3).lr == 0.3
     assert plan(lr=0.3).optimizer is None
+
+
+def test_the_rate_stays_unless_somebody_says_how_it_changes() -> None:
+    assert plan().lr_schedule is None
+    assert plan(lr_schedule="constant", lr_warmup=0).lr_schedule is None
+    rising = RateSchedule(shape=RateShape.CONSTANT, warmup=5, steps=200)
+    assert plan(lr_warmup=5).lr_schedule == rising
+    falling = RateSchedule(shape=RateShape.COSINE, warmup=0, steps=50)
+    assert plan(lr_schedule="cosine", steps=50).lr_schedule == falling
+    assert problem(lr_warmup=51, steps=50).what == "lr_warmup is 51, but the run has only 50 steps"
 
 
 def test_weight_decay_needs_a_named_optimizer() -> None:

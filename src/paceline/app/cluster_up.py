@@ -17,9 +17,10 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from paceline.app import cluster_status
-from paceline.app.cluster_access import Cluster, Where, find
+from paceline.app.cluster_access import Cluster, Where, find, user_token_file
 from paceline.app.cluster_status import Report
 from paceline.coordinator import cluster_file
 from paceline.coordinator.client import UnreachableError
@@ -113,13 +114,17 @@ class _Up:
         following = [asyncio.create_task(self._follow(node)) for node in self._processes]
         all_ended = asyncio.gather(*following)
         stopping, ready = asyncio.create_task(stop.wait()), asyncio.create_task(self._tell_leader())
+        waiting: set[asyncio.Future[Any]] = {stopping, all_ended, ready}  # Any: each gives something else
         try:
-            await asyncio.wait((stopping, all_ended), return_when=asyncio.FIRST_COMPLETED)
+            while not (stopping.done() or all_ended.done()):
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()  # raises what went wrong
         finally:
             ready.cancel()
+            stopping.cancel()
             await self._stop()
             await all_ended
-            stopping.cancel()
         if not stop.is_set():
             raise AllEndedError("no node is left", "see above why they ended; their logs are kept")
 
@@ -149,7 +154,8 @@ class _Up:
         self._say(f"node {node} {how}; {left} of {len(self._processes)} run")
 
     async def _tell_leader(self) -> None:
-        where = Where(usual_folder=self._folder, folder=self._folder, token_file=self._token_file)
+        token_file = self._token_file or user_token_file()  # of the nodes, whatever PACELINE_TOKEN says
+        where = Where(usual_folder=self._folder, folder=self._folder, token_file=token_file)
         while True:
             try:
                 report = await cluster_status.look(self._found(where), patience_s=LOOK_S)

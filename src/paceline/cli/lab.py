@@ -57,6 +57,22 @@ def run(session: Session, name: str, times: int | None, run_dir: Path | None) ->
     return _show(session, name, count, found)
 
 
+@lab.command("soak")
+@click.option("--faults", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many.")
+@click.option("--seed", type=int, default=7, show_default=True, help="Decides which, and when.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep the run here. [default: thrown away]")
+@common_options
+def soak(session: Session, faults: int, seed: int, run_dir: Path | None) -> ExitCode:
+    """Strike many random faults, by a seed; exit code 8 when something does not hold."""
+    from paceline.app.lab.soak import soak as strike
+
+    say(session, f"soak: {faults} faults, seed {seed}")
+    with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
+        place = Path(folder) / "run" if run_dir is None else session.folder / run_dir
+        found = strike(place, faults, seed, lambda line: say(session, line))
+    return _show(session, "soak", faults, found)
+
+
 def _show(session: Session, name: str, times: int, found: "list[Expectation]") -> ExitCode:
     rows: list[Json] = [dict(asdict(one)) for one in found]
     holds = all(one.ok for one in found)

@@ -1,7 +1,10 @@
 """What is left of a number in one bit? Its sign; a block shares one magnitude, the mean of its own.
 
 Alone it does not converge even on some convex problems; with an error memory
-it does (Karimireddy 2019, arXiv 1901.09847).
+it does (Karimireddy 2019, arXiv 1901.09847). Blocks are small, because a large
+magnitude would drown the small ones it shares a block with; so that they stay
+cheap, a magnitude travels as bfloat16: it has the range of float32, and what
+the rounding leaves out the memory makes up for like everything else.
 """
 
 from dataclasses import dataclass
@@ -12,8 +15,9 @@ from torch import Tensor
 
 from paceline.compression.coder import as_bytes, from_bytes, in_blocks, num_blocks
 
-SCALE_BYTES = 4
-BLOCK = 1024  # a scale for fewer would weigh as much as some of the signs
+SCALE = torch.bfloat16
+SCALE_BYTES = 2
+BLOCK = 320  # numbers that share a magnitude; its 16 bits then add a twentieth to theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +30,11 @@ class Sign:
         if sums.numel():  # the last block may hold fewer numbers than the others
             sums[:-1] /= BLOCK
             sums[-1] /= (vector.numel() - 1) % BLOCK + 1
-        return torch.cat([as_bytes(sums.float()), _packed(vector >= 0)])
+        return torch.cat([as_bytes(sums.to(SCALE)), _packed(vector >= 0)])
 
     def decode(self, payload: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
         split = SCALE_BYTES * num_blocks(numel, BLOCK)
-        scales = from_bytes(payload[:split], torch.float32).to(dtype)
+        scales = from_bytes(payload[:split], SCALE).to(dtype)
         signs = _unpacked(payload[split:], numel).to(dtype).mul_(2).sub_(1)
         return in_blocks(signs, BLOCK).mul_(scales[:, None]).view(-1)[:numel]
 

@@ -199,6 +199,22 @@ _ROWS = (
         above=0,
     ),
     Key(
+        name="lr_schedule",
+        help="How the learning rate changes over the run: not at all, or down to 0 along a cosine or a line.",
+        kind=Kind.CHOICE,
+        default="constant",
+        example="cosine",
+        choices=("constant", "cosine", "linear"),
+    ),
+    Key(
+        name="lr_warmup",
+        help="First steps during which the learning rate rises to its full size.",
+        kind=Kind.INTEGER,
+        default="0",
+        example="100",
+        minimum=0,
+    ),
+    Key(
         name="weight_decay",
         help="Weight decay of the named optimizer.",
         kind=Kind.NUMBER,

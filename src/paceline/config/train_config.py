@@ -33,6 +33,8 @@ class TrainConfig:
     device: str | None = None
     optimizer: str | None = None
     lr: float | None = None
+    lr_schedule: str | None = None
+    lr_warmup: int | None = None
     weight_decay: float | None = None
     clip_norm: float | None = None
     compress: str | None = None  # NAME or NAME:AMOUNT

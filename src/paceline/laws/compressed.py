@@ -102,7 +102,7 @@ def _step_bytes(compress: Compression, replica: Replica) -> int:
         case Codec.INT8:
             return rest + 2 * others * (piece + 4 * math.ceil(piece / 256))
         case Codec.SIGN:
-            return rest + 2 * others * (piece // 8 + 4 * math.ceil(piece / 1024))
+            return rest + 2 * others * (piece // 8 + 2 * math.ceil(piece / 320))
         case Codec.TOPK | Codec.DGC:
             return rest + others * math.ceil(0.1 * d) * (4 + 8)
         case _:  # 5x3 and 2x5 become 5+3 and 2+5 numbers; all else, padding too, travels as it is

@@ -70,6 +70,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
         _check_backup(checked)
     _check_batch_count(checked)
     _check_optimizer(checked)
+    _check_rate(checked)
     _check_transport(checked)
     checked.problems += check_compression(config, facts, checked.are_sound)
     checked.problems += check_elastic(config, checked.are_sound)
@@ -245,6 +246,14 @@ def _check_optimizer(checked: _Check) -> None:
     if config.weight_decay is not None and config.optimizer is None and checked.are_sound("optimizer"):
         hint = "name the optimizer too, such as --optimizer sgd; a task's own optimizer keeps its own decay"
         checked.add("weight_decay", "weight_decay is set, but no optimizer is named", hint)
+
+
+def _check_rate(checked: _Check) -> None:
+    """A rate that never gets to its full size was hardly meant."""
+    warmup, steps = checked.config.lr_warmup, decide.steps_of(checked.config)
+    if warmup is not None and checked.are_sound("lr_warmup", "steps") and warmup > steps:
+        hint = f"set lr_warmup to {max(1, steps // 20)}, for example, or steps to more than {warmup}"
+        checked.add("lr_warmup", f"lr_warmup is {warmup}, but the run has only {steps} steps", hint)
 
 
 def _check_only_optimizers(checked: _Check) -> None:

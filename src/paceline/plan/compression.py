@@ -26,7 +26,7 @@ CODECS: dict[Codec, CodecInfo] = {
     Codec.FP16: CodecInfo(summary="2 bytes each, up to 65504", has_memory=False),
     Codec.BF16: CodecInfo(summary="2 bytes each, 8 bits of precision", has_memory=False),
     Codec.INT8: CodecInfo(summary="1 byte each, a scale for every 256"),
-    Codec.SIGN: CodecInfo(summary="1 bit each, a scale for every 256"),
+    Codec.SIGN: CodecInfo(summary="1 bit each, a scale for every 320"),
     Codec.TOPK: CodecInfo(summary="only the largest, with their places", amount="part", default=0.01),
     Codec.DGC: CodecInfo(
         summary="only the largest of accumulated momentum (Deep Gradient Compression)",

@@ -23,6 +23,7 @@ from paceline.plan.plan import (
     StrategyOptions,
     Transport,
 )
+from paceline.sync.rate_schedule import RateSchedule, RateShape
 from paceline.sync.setting import Allowed
 from paceline.sync.topology import Topology
 
@@ -181,6 +182,13 @@ def optimizer_of(config: TrainConfig) -> OptimizerChoice | None:
         lr=usual if config.lr is None else config.lr,
         weight_decay=config.weight_decay or 0.0,
     )
+
+
+def lr_schedule_of(config: TrainConfig) -> RateSchedule | None:
+    shape, warmup = RateShape(config.lr_schedule or RateShape.CONSTANT), config.lr_warmup or 0
+    if shape is RateShape.CONSTANT and not warmup:
+        return None
+    return RateSchedule(shape=shape, warmup=warmup, steps=steps_of(config))
 
 
 def lr_scale_of(config: TrainConfig) -> float:

@@ -9,6 +9,7 @@ from paceline.plan.compression import in_words as codec_in_words
 from paceline.plan.plan import Device, EventDetail, GossipVariant, Launcher, Plan, Transport
 from paceline.plan.remarks import remarks, shares_work
 from paceline.plan.stragglers_in_words import in_words
+from paceline.sync.rate_schedule import RateSchedule, RateShape
 from paceline.sync.setting import Allowed
 from paceline.sync.topology import Topology, neighbours
 
@@ -197,6 +198,8 @@ def _rate(plan: Plan) -> str:
     else:
         own = "its own learning rate" if plan.lr is None else f"learning rate {plan.lr:g}"
         rate = f"the task's optimizer with {own}"
+    if plan.lr_schedule is not None:
+        rate += _changing(plan.lr_schedule)
     if plan.clip_norm is not None:
         rate += f", gradients clipped to norm {plan.clip_norm:g}"
     if plan.lr_scale == 1.0:
@@ -205,6 +208,17 @@ def _rate(plan: Plan) -> str:
         f"{rate}, divided by {plan.num_workers}: each gradient is applied alone, and {plan.num_workers}"
         " such updates then move as far as one with their mean, so equal samples count equally in every mode"
     )
+
+
+def _changing(schedule: RateSchedule) -> str:
+    rises = f", rising over the first {schedule.warmup} steps" if schedule.warmup else ""
+    match schedule.shape:
+        case RateShape.CONSTANT:
+            return rises
+        case RateShape.COSINE:
+            return f"{rises}, falling to 0 along a cosine"
+        case RateShape.LINEAR:
+            return f"{rises}, falling to 0 in a straight line"
 
 
 def _records(plan: Plan) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from paceline.sync.byzantine import ByzantineRule
+from paceline.sync.rate_schedule import RateSchedule
 from paceline.sync.setting import Allowed
 from paceline.sync.stragglers import StragglerRule
 from paceline.sync.topology import Topology
@@ -155,6 +156,7 @@ class Plan:
     optimizer: OptimizerChoice | None = None  # None: the task builds its own
     lr: float | None = None  # overrides the rate of the task's own optimizer
     lr_scale: float = 1.0  # asynchronous updates are summed: 1/N makes equal samples move equally far
+    lr_schedule: RateSchedule | None = None  # None: the rate stays as it is
     clip_norm: float | None = None
     compress: Compression | None = None  # None: numbers travel as they are
     strategy: StrategyOptions = field(default_factory=StrategyOptions)

@@ -36,6 +36,7 @@ def resolve(config: TrainConfig, facts: Facts, *, found: Sequence[Problem] = ())
         # A named optimizer carries its own rate; this one overrides the task's.
         lr=config.lr if optimizer is None else None,
         lr_scale=decide.lr_scale_of(config),
+        lr_schedule=decide.lr_schedule_of(config),
         clip_norm=config.clip_norm,
         compress=decide.compression_of(config),
         strategy=decide.strategy_options_of(config),

@@ -53,6 +53,7 @@ class GradientSource:
         """Forward and backward; leaves the gradient in the arena and returns the loss."""
         now = self._clock.now_ns
         started = now()
+        replica.step = share.step
         batch = self.batch_of(share)
         # Dropout and the like draw the same numbers in a replay, whoever computes it.
         torch.default_generator.manual_seed(draw_u64(self._plan.seed, share.rank, share.step) >> 1)

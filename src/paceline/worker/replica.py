@@ -24,6 +24,7 @@ class Replica:
         model = task.model().to(device=device)
         self.arena = Arena(model)
         self.forward: nn.Module = model
+        self.step = 0  # of the run: whose gradient was computed last, or is applied next
         self._plan = plan
         self._task = task
         self._clock = clock
@@ -41,6 +42,8 @@ class Replica:
         started_ns = self._clock.now_ns()
         if self._plan.clip_norm is not None and not self._plan.has_momentum_in_codec:
             self._clip(self._plan.clip_norm)
+        if self._plan.lr_schedule is not None:
+            rate_factor *= self._plan.lr_schedule.factor(self.step)
         if rate_factor == 1.0:
             self.optimizer.step()
         else:

@@ -143,6 +143,7 @@ class ParameterServer:
         factor = self._correct(group)
         arena.buffers_from_gradients()
         arena.bind_gradients()
+        self.replica.step = self._doing[group[0].rank] // self._plan.num_workers
         self.replica.update(factor)
         return factor
 

@@ -34,6 +34,7 @@ class StackedSource:
         return _OneOfMany(self)
 
     def ask(self, replica: Replica, share: Share) -> None:
+        replica.step = share.step
         self._asked[id(replica)] = replica, share
 
     def loss_of(self, replica: Replica) -> float:

@@ -30,7 +30,6 @@ from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.tasks.load import task_class
 from paceline.worker.control import ControlBlock
-from paceline.worker.elastic_participant import work_elastic
 from paceline.worker.kernel import die_with_parent
 from paceline.worker.participant import Report, serve, work
 from paceline.worker.virtual_participants import work_in_turns
@@ -150,6 +149,9 @@ class Zygote:
             self._fork(f"worker-{rank}", partial(work, Rank(rank)))
 
     def _fork_elastic(self, index: int) -> None:
+        # Here, once, and not in each child; and not for runs that need no coordinator.
+        from paceline.worker.elastic_participant import work_elastic
+
         self._fork(f"worker-{index}", partial(work_elastic, index))
 
     def _signal(self, who: str, number: int) -> None:

@@ -74,7 +74,11 @@ class Leading:
                     progress.sending, progress.in_flight = Sending.PROBE, 0
 
     def fill(self, outbox: list[Message], log: RaftLog, term: Term) -> None:
-        """One message to everybody who lacks entries or news; to all when it is time for a sign of life."""
+        """One message to everybody who lacks entries; to all when it is time for a sign of life.
+
+        What is committed is told with either, not by a message of its own: under load the next entries
+        are close behind, and such messages would cost as much as the entries themselves.
+        """
         if self.wants_round:
             self.round += 1
             self.wants_round, self.is_beating = False, True
@@ -86,8 +90,7 @@ class Leading:
                 entries = log.slice(progress.next, self.append_bytes)
                 outbox.append(self._append(node, log, term, entries))
                 progress.sent(len(entries))
-            is_behind = progress.commit_told < min(log.commit, progress.match)
-            if self.is_beating or (is_behind and not progress.is_paused()):
+            if self.is_beating:
                 outbox.append(self._sign_of_life(node, log, term))
         self.is_beating = False
 
@@ -98,11 +101,9 @@ class Leading:
         return self._append(node, log, term, ())
 
     def _append(self, node: NodeId, log: RaftLog, term: Term, entries: tuple[Entry, ...]) -> Message:
-        progress = self.progress[node]
-        before = Index(progress.next - 1)
+        before = Index(self.progress[node].next - 1)
         log_term = log.term(before)
         assert log_term is not None, "what is compacted away is sent as a snapshot"
-        progress.commit_told = min(log.commit, progress.match)
         message = Message(Kind.APPEND, self.me, node, term, before, log_term, entries, log.commit)
         message.round = self.round
         return message

@@ -27,7 +27,6 @@ class Progress:
     in_flight: int = 0
     is_active: bool = True  # heard of since the last check
     round: int = 0  # the newest sign of life that it answered
-    commit_told: Index = NOWHERE
     snapshot_index: Index = NOWHERE
     snapshot_age: int = 0  # ticks since it was sent
 
