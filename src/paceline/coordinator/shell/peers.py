@@ -73,7 +73,10 @@ class Peer:
         )
         call = talk(self._frames(), metadata=self._metadata)
         self.is_connected = True
-        await call
+        try:
+            await call
+        finally:
+            call.cancel()  # also when it has ended: what it still waits for belongs to the next one
 
     async def _frames(self) -> AsyncIterator[pb.Frame]:
         while True:
