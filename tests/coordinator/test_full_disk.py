@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.coordinator.real.cluster import Cluster
 from tests.coordinator.real.history import History, create, mark
+from tests.fixtures.command import paceline
 
 from paceline.coordinator.client import Client
 from paceline.coordinator.proto import cluster_pb2 as pb
@@ -70,7 +71,8 @@ def test_a_node_whose_disk_is_full_stops_and_loses_nothing(tmp_path: Path, small
             if await cluster.leader() != 1:
                 await client.manage("StepDown", pb.StepDownRequest(to=1))
             await fill_until_it_ends(cluster, client, history, 1)
-            cluster.on_disk(1)  # raises if anything is damaged
+            verified = paceline("coordinator", "verify", str(small_disk))
+            assert verified.code == ExitCode.OK, verified.err
             for _ in range(5):
                 await history.mark(client)  # the others go on
             resize(small_disk, LARGE)
@@ -124,6 +126,7 @@ async def flip_a_byte(cluster: Cluster, node: int) -> None:
     assert "hint: this node cannot be trusted any more" in said
     with pytest.raises(StorageError, match="is damaged at byte"):
         cluster.on_disk(node)
+    assert paceline("coordinator", "verify", str(cluster.data_dir(node))).code != ExitCode.OK
 
 
 def newest_log(folder: Path) -> Path:
