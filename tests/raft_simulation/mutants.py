@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.coordinator.raft.core import Raft, Role
-from paceline.coordinator.raft.leading import Leading
+from paceline.coordinator.raft.leading import Leading, Read
 from paceline.coordinator.raft.log import RaftLog
-from paceline.coordinator.raft.membership import encode
+from paceline.coordinator.raft.membership import Memberships, encode
 from paceline.coordinator.raft.types import (
     Entry,
     EntryKind,
@@ -178,20 +178,144 @@ class NeverBacksUp(Raft):
             super()._on_append_reply(message)
 
 
-MUTANTS: tuple[type[Raft], ...] = (
-    VoteIsNotPersisted,
-    TermIsNotPersisted,
-    VotesTwice,
-    VotesForAnyLog,
-    CountsItselfBeforeItsDisk,
-    AcknowledgesBeforeItsDisk,
-    AppendsWithoutLooking,
-    ADelayedMessageShortensTheLog,
-    CommitsBeyondWhatItHas,
-    ReadsBeforeItsFirstCommit,
-    CountsLearners,
-    ChangesManyAtOnce,
-    NoPreVote,
-    NeverStepsDown,
-    NeverBacksUp,
-)
+class CommitsOlderTermsByCounting(Raft):
+    """Commits whatever a majority has, also an older term's entry (paper 5.4.2, figure 8)."""
+
+    def _may_commit(self, index: Index) -> bool:  # noqa: ARG002 - that is the mistake
+        return True
+
+
+class ReadsWithoutAsking(Raft):
+    """A leader answers a read at once, without asking whether it still leads (6.4)."""
+
+    def read(self, id: int) -> bool:
+        if self._leading is None or not self._has_committed_in_term():
+            return False
+        self._reads_served.append((id, self.log.commit))
+        return True
+
+
+class ReadsByAnOldRound(Raft):
+    """Takes an answer to what was sent before the read as proof that it still leads (6.4, step 3)."""
+
+    def read(self, id: int) -> bool:
+        if self._leading is None or not self._has_committed_in_term():
+            return False
+        self._leading.reads.append(Read(id, self.log.commit, self._leading.round))
+        self._leading.wants_round = True
+        return True
+
+
+class _KeepingMemberships(Memberships):
+    def cut(self, first: Index) -> None:
+        pass
+
+
+class KeepsAMembershipThatWasOverwritten(Raft):
+    """Goes on with a membership whose entry is no longer in its log (4.1)."""
+
+    def __init__(self, me: NodeId, hard_state: HardState, log: RaftLog, **rest: object) -> None:
+        super().__init__(me, hard_state, log, **rest)  # type: ignore[arg-type]  # as it was given
+        self._memberships = _KeepingMemberships(log)
+
+
+class TrustsOldAcknowledgements(Raft):
+    """Believes an answer to what it said in an earlier term, though others have led since."""
+
+    def step(self, message: Message) -> None:
+        if message.kind is Kind.APPEND_REPLY and message.term < self.term and not message.rejected:
+            message = replace(message, term=self.term)
+        super().step(message)
+
+
+class ASnapshotDropsWhatFollows(Raft):
+    """Replaces the whole log by a snapshot, also what it has acknowledged after it (paper figure 13, step 6)."""
+
+    def _on_snapshot(self, message: Message) -> None:
+        snapshot = message.snapshot
+        assert snapshot is not None, "a snapshot message carries one"
+        if snapshot.index > self.log.commit:
+            self.log.restore(snapshot)
+            self._memberships.restore(snapshot.membership)
+            self._snapshot = snapshot
+        self._reply(message, index=self.log.commit)
+
+
+class _RepeatingLog(RaftLog):
+    def to_apply(self) -> list[Entry]:
+        found = super().to_apply()
+        if found and self.applied > self.snapshot.index:
+            self.applied = Index(self.applied - 1)
+        return found
+
+
+class AppliesTheLastEntryAgain(Raft):
+    """Hands the same command out twice."""
+
+    def __init__(self, me: NodeId, hard_state: HardState, log: RaftLog, **rest: object) -> None:
+        repeating = _RepeatingLog(log.snapshot, log.between(Index(log.snapshot.index + 1), log.last_index))
+        super().__init__(me, hard_state, repeating, **rest)  # type: ignore[arg-type]  # as it was given
+
+
+class HelpsToReplaceALeaderThatIsWell(Raft):
+    """Grants a vote though it hears of a leader, so that whoever comes back deposes it (6, 9.6)."""
+
+    def _hears_a_leader(self) -> bool:
+        return False
+
+
+class LeadsBeforeItsDiskKnowsTheTerm(Raft):
+    """Alone in its cluster, it sends a new term's entries before the term is on disk, and may send others later."""
+
+    def _become_leader(self) -> None:
+        super()._become_leader()
+        assert self._leading is not None, "it has just become leader"
+        self._leading.is_term_on_disk = True
+
+
+class DoesNotCampaignOnceRemoved(Raft):
+    """Its own removal is open, nobody else has heard of it, and nobody else can be elected (4.2.2)."""
+
+    def _may_campaign(self) -> bool:
+        return self.me in self.membership.voters
+
+
+class AHandoverHoldsOffTheQuorumCheck(Raft):
+    """Every new handover gives it more time to believe that it leads (6.2)."""
+
+    def transfer(self, to: NodeId) -> bool:
+        is_accepted = super().transfer(to)
+        if is_accepted:
+            self._elapsed = 0
+        return is_accepted
+
+
+MUTANTS: dict[type[Raft], str] = {
+    VoteIsNotPersisted: "power cuts",
+    TermIsNotPersisted: "power cuts",
+    VotesTwice: "changeable",
+    VotesForAnyLog: "figure eight",
+    CommitsOlderTermsByCounting: "figure eight",
+    CountsItselfBeforeItsDisk: "power cuts",
+    AcknowledgesBeforeItsDisk: "power cuts",
+    AppendsWithoutLooking: "changeable",
+    ADelayedMessageShortensTheLog: "changeable",
+    CommitsBeyondWhatItHas: "changeable",
+    TrustsOldAcknowledgements: "late post",
+    ASnapshotDropsWhatFollows: "moving house",
+    AppliesTheLastEntryAgain: "changeable",
+    ReadsBeforeItsFirstCommit: "lonely leaders",
+    ReadsWithoutAsking: "lonely leaders",
+    ReadsByAnOldRound: "lonely leaders",
+    CountsLearners: "moving house",
+    ChangesManyAtOnce: "moving house",
+    KeepsAMembershipThatWasOverwritten: "moving house",
+    LeadsBeforeItsDiskKnowsTheTerm: "small beginnings",
+    DoesNotCampaignOnceRemoved: "small beginnings",
+    NoPreVote: "lonely leaders",
+    HelpsToReplaceALeaderThatIsWell: "changeable",
+    NeverStepsDown: "lonely leaders",
+    AHandoverHoldsOffTheQuorumCheck: "moving house",
+    NeverBacksUp: "changeable",
+}
+"""Each with the climate in which it shows soonest."""
