@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from tests.raft_simulation.node import Node, Surroundings
 
 from paceline.coordinator.raft.core import Raft
-from paceline.coordinator.raft.types import Membership, NodeId
+from paceline.coordinator.raft.types import NO_TERM, Membership, NodeId
 
 
 @dataclass(slots=True)
@@ -27,9 +27,7 @@ class Faults:
                 self._strike(node)
         for due, node in [found for found in self._returns if found[0] <= now]:
             self._returns.remove((due, node))
-            self.around.network.heal(node.id)
-            if node.raft is None:
-                node.start()
+            self._bring_back(node)
 
     def clear(self) -> None:
         """Nothing more is planned."""
@@ -41,11 +39,17 @@ class Faults:
         # A crash hurts most where the disk has not yet said that it is done.
         writing = [node for node in self.nodes.values() if node.syncing]
         is_cruel = bool(writing) and dice.random() < 0.6
-        node = dice.choice(writing if is_cruel else list(self.nodes.values()))
+        down = [node for node in self.nodes.values() if node.raft is None]
+        if down and dice.random() < 0.5:
+            node = dice.choice(down)
+        else:
+            node = dice.choice(writing if is_cruel else list(self.nodes.values()))
         if node.raft is None:
             node.start()
         else:
             node.crash()
+            if dice.random() < 0.5:
+                node.start()  # back before anybody has noticed
 
     def cut_or_heal(self) -> None:
         dice, network = self.around.dice, self.around.network
@@ -98,27 +102,35 @@ class Faults:
         raft, dice = node.raft_up, self.around.dice
         if node.led != raft.term:
             node.led = raft.term
-            if dice.random() < self.around.weather.strike:
-                self._strikes.append((self.around.now + dice.randrange(30), node))
+            delay = 1 + int(dice.randrange(30) / self.around.weather.strike)
+            self._strikes.append((self.around.now + delay, node))
+
+    def _bring_back(self, node: Node) -> None:
+        self.around.network.heal()
+        node.slowness = 1.0
+        if node.raft is None:
+            node.start()
 
     def _strike(self, node: Node) -> None:
         """Lose the leader with what it has told few others; whoever was lost before it may be back."""
         dice, network = self.around.dice, self.around.network
-        if dice.random() < 0.7:
+        if dice.random() < 0.85:
             for _, lost in self._returns:
-                network.heal(lost.id)
-                if lost.raft is None:
-                    lost.start()
+                self._bring_back(lost)
             self._returns.clear()
         others = sorted(set(self.nodes) - {node.id})
+        node.slowness = self.around.weather.stall
         drawn = dice.random()
-        if drawn < 0.3:
+        if drawn < 0.25:
             node.crash()
-        elif drawn < 0.6:
+        elif drawn < 0.5 or (drawn < 0.8 and len(self.nodes) < 5):
             network.isolate([node.id], others, hears=False, speaks=False)
         elif drawn < 0.8:
-            spared = dice.choice(others)
-            network.isolate([node.id], [n for n in others if n != spared], hears=False, speaks=False)
+            # With one other: what it says there may be lost, or may not, if it is said to no majority.
+            island = [node.id, dice.choice(others)]
+            network.isolate(island, [n for n in others if n not in island], hears=False, speaks=False)
         else:
             network.isolate([node.id], others, hears=drawn < 0.9, speaks=drawn >= 0.9)
-        self._returns.append((self.around.now + 20 + dice.randrange(200), node))
+        elections = 12 * self.around.weather.election * len(self.nodes)  # events: time for one, or for two
+        self._returns.append((self.around.now + 20 + dice.randrange(elections), node))
+        node.led = NO_TERM  # if it goes on leading it is struck again

@@ -11,6 +11,7 @@ from paceline.coordinator.raft.types import (
     Entry,
     EntryKind,
     Index,
+    Kind,
     Message,
     NodeId,
     Snapshot,
@@ -37,6 +38,7 @@ class Invariants:
     snapshots: dict[Index, Snapshot] = field(default_factory=dict)
     newest_acknowledged: Index = NOWHERE
     _known: dict[NodeId, Index] = field(default_factory=dict)  # each node's commit index when last looked at
+    _promised: dict[NodeId, tuple[Term, Index]] = field(default_factory=dict)  # acknowledged up to here
     _led: dict[NodeId, tuple[Term, Index]] = field(default_factory=dict)  # the last look at each leader
 
     def check(self, raft: Raft, written: Iterable[Entry], leaders: Iterable[Raft]) -> None:
@@ -47,6 +49,7 @@ class Invariants:
             self.check_membership(raft)
         if raft.is_leader:
             self.check_leader(raft)
+        self.check_promise(raft)
         if raft.log.commit > self._known.get(raft.me, NOWHERE):
             self.check_commit(raft, leaders)
 
@@ -57,6 +60,7 @@ class Invariants:
         self._led.pop(raft.me, None)
         self.check_entries(raft, log.between(Index(log.snapshot.index + 1), log.last_index), are_seen=True)
         self.check_snapshot(log.snapshot)
+        self.check_promise(raft)
 
     def check_leader(self, raft: Raft) -> None:
         """Election safety: at most one leader in a term. Leader append-only: it never drops an entry."""
@@ -88,6 +92,10 @@ class Invariants:
             self._check_entry(entry, before, are_seen=are_seen)
 
     def check_sent(self, message: Message) -> None:
+        if message.kind is Kind.APPEND_REPLY and not message.rejected:
+            term, index = self._promised.get(message.sender, (NO_TERM, NOWHERE))
+            newest = max(index, message.index) if term == message.term else message.index
+            self._promised[message.sender] = message.term, newest
         before = message.log_term
         for entry in message.entries:
             self._check_entry(entry, before, are_seen=True)
@@ -100,6 +108,12 @@ class Invariants:
                 self.entries[entry.index, entry.term] = entry, before
         elif known[0] != entry or (before is not None and known[1] != before):
             raise ViolationError(f"two entries {entry.index} of term {entry.term} differ")
+
+    def check_promise(self, raft: Raft) -> None:
+        """What a node has acknowledged it keeps for the rest of the term, also across a crash."""
+        term, index = self._promised.get(raft.me, (NO_TERM, NOWHERE))
+        if raft.term < term or (raft.term == term and raft.log.last_index < index):
+            raise ViolationError(f"node {raft.me} forgot what it acknowledged: {index} in term {term}")
 
     def check_commit(self, raft: Raft, leaders: Iterable[Raft]) -> None:
         """State machine safety: nobody ever believes another entry to be committed at an index."""

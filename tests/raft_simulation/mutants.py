@@ -146,7 +146,7 @@ class ChangesManyAtOnce(Raft):
     """Lets two memberships be open at the same time, so that majorities need not overlap (4.1)."""
 
     def change(self, membership: Membership) -> tuple[Index, Term] | None:
-        if self._leading is None:
+        if self._leading is None or not membership.voters:
             return None
         entry = self.log.append(self.term, EntryKind.MEMBERSHIP, encode(membership))
         self._membership_index = entry.index
@@ -264,30 +264,11 @@ class HelpsToReplaceALeaderThatIsWell(Raft):
         return False
 
 
-class LeadsBeforeItsDiskKnowsTheTerm(Raft):
-    """Alone in its cluster, it sends a new term's entries before the term is on disk, and may send others later."""
-
-    def _become_leader(self) -> None:
-        super()._become_leader()
-        assert self._leading is not None, "it has just become leader"
-        self._leading.is_term_on_disk = True
-
-
 class DoesNotCampaignOnceRemoved(Raft):
     """Its own removal is open, nobody else has heard of it, and nobody else can be elected (4.2.2)."""
 
     def _may_campaign(self) -> bool:
         return self.me in self.membership.voters
-
-
-class AHandoverHoldsOffTheQuorumCheck(Raft):
-    """Every new handover gives it more time to believe that it leads (6.2)."""
-
-    def transfer(self, to: NodeId) -> bool:
-        is_accepted = super().transfer(to)
-        if is_accepted:
-            self._elapsed = 0
-        return is_accepted
 
 
 MUTANTS: dict[type[Raft], str] = {
@@ -302,7 +283,7 @@ MUTANTS: dict[type[Raft], str] = {
     ADelayedMessageShortensTheLog: "changeable",
     CommitsBeyondWhatItHas: "changeable",
     TrustsOldAcknowledgements: "late post",
-    ASnapshotDropsWhatFollows: "moving house",
+    ASnapshotDropsWhatFollows: "spring cleaning",
     AppliesTheLastEntryAgain: "changeable",
     ReadsBeforeItsFirstCommit: "lonely leaders",
     ReadsWithoutAsking: "lonely leaders",
@@ -310,12 +291,10 @@ MUTANTS: dict[type[Raft], str] = {
     CountsLearners: "moving house",
     ChangesManyAtOnce: "moving house",
     KeepsAMembershipThatWasOverwritten: "moving house",
-    LeadsBeforeItsDiskKnowsTheTerm: "small beginnings",
     DoesNotCampaignOnceRemoved: "small beginnings",
     NoPreVote: "lonely leaders",
     HelpsToReplaceALeaderThatIsWell: "changeable",
     NeverStepsDown: "lonely leaders",
-    AHandoverHoldsOffTheQuorumCheck: "moving house",
     NeverBacksUp: "changeable",
 }
 """Each with the climate in which it shows soonest."""

@@ -57,6 +57,7 @@ class Node:
         self.id, self._around = id_, around
         self.checks = around.checks
         self.pace = around.dice.choice(around.weather.paces)  # how fast its clock runs
+        self.slowness = 1.0  # less than 1: something else has the processor
         self.files = VirtualFiles(around.dice)
         self.raft: Raft | None = None  # None: it is down
         self.state: dict[str, str] = {}
@@ -117,7 +118,8 @@ class Node:
         """Send what may leave early and write; then go on, at once or when the disk is done."""
         around, raft = self._around, self.raft_up
         weather, dice = around.weather, around.dice
-        crash_after = dice.randrange(12) if dice.random() < 4 * weather.crash else None
+        # After the early messages and before the disk is where a crash hurts most.
+        crash_after = dice.choice((0, 0, 0, 1, 2, 3, 5, 8)) if dice.random() < 2 * weather.crash else None
         while True:
             ready = raft.ready()
             self.checks.check(raft, ready.entries, around.leaders())

@@ -20,7 +20,7 @@ from paceline.coordinator.raft.core import Raft
 from paceline.coordinator.raft.types import Membership, NodeId, Term
 
 SYNC, DELIVER = 0.05, 0.63  # of all events; what is left are ticks
-BACKLOG = 40  # messages
+BACKLOG = 3  # messages for each node
 
 
 class World:
@@ -55,7 +55,7 @@ class World:
             if drawn < limit:
                 act()
                 return
-        if len(self.network.in_flight) > BACKLOG:
+        if len(self.network.in_flight) > BACKLOG * len(self.nodes):
             self._deliver()  # a network that only ever fell behind would be no network
         else:
             self._tick()
@@ -75,7 +75,7 @@ class World:
 
     def _tick(self) -> None:
         node = self.nodes[self.dice.choice(list(self.nodes))]
-        if node.raft is not None and self.dice.random() < node.pace:
+        if node.raft is not None and self.dice.random() < node.pace * node.slowness:
             before = node.raft.term
             node.raft.tick()
             self._check_alone(node, before)
@@ -131,7 +131,7 @@ class World:
         for node in self.nodes.values():
             if node.raft is None:
                 node.start()
-            node.pace = 1.0
+            node.pace = node.slowness = 1.0
             node.raft_up.timing = timing(self.around.weather)
             node.finish_syncing()
         for _ in range(events):
