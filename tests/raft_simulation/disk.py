@@ -1,62 +1,60 @@
-"""What is left on a node's disk after a crash? What was synced, and perhaps some of what was not.
+"""What is left on a node's disk after a crash? All that was synced, and a part of what was being written.
 
-Records are appended in order. A crash keeps the synced ones and any number of
-those after them; one that was torn in the middle does not count, as its
-checksum fails.
+The product's own storage runs on these files, so that torn records are really
+parsed. The power may fail at any byte.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
-from paceline.coordinator.raft.log import RaftLog
-from paceline.coordinator.raft.types import Entry, HardState, Snapshot, Term
+import random
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """Our own snapshot: the log up to it is dropped."""
-
-    snapshot: Snapshot
+class PowerLossError(Exception):
+    """The machine is off; what was written so far is on the disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """A leader's snapshot: it takes the place of the whole log."""
+class VirtualFiles:
+    """The port of `shell/files.py`, in memory."""
 
-    snapshot: Snapshot
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self.files: dict[str, bytes] = {}
+        self.fuse: int | None = None  # how many more bytes are written before the power fails
 
+    def names(self) -> list[str]:
+        return sorted(self.files)
 
-Record = HardState | Compacted | Installed | tuple[Entry, ...]
+    def read(self, name: str) -> bytes:
+        return self.files[name]
 
+    def append(self, name: str, data: bytes) -> None:
+        written = self._burn(len(data))
+        tail = data[:written]
+        if written < len(data) and self._dice.random() < 0.3:
+            tail += bytes(len(data) - written)  # the file has grown, but its last block was never written
+        self.files[name] += tail
+        self._fail_if_burnt()
 
-@dataclass(slots=True)
-class Disk:
-    first: Snapshot
-    records: list[Record] = field(default_factory=list)
-    synced: int = 0
+    def write_whole(self, name: str, data: bytes) -> None:
+        written = self._burn(len(data))
+        self.files[name.rpartition(".")[0] + ".tmp"] = data[:written]
+        self._fail_if_burnt()
+        self.files[name] = self.files.pop(name.rpartition(".")[0] + ".tmp")
 
-    def write(self, record: Record) -> None:
-        self.records.append(record)
+    def remove(self, name: str) -> None:
+        self._burn(1)
+        self._fail_if_burnt()
+        del self.files[name]
 
-    def sync(self) -> None:
-        self.synced = len(self.records)
+    def close(self) -> None:
+        pass
 
-    def crash(self, dice: Callable[[int], int]) -> None:
-        kept = self.synced + dice(len(self.records) - self.synced + 1)
-        del self.records[kept:]
-        self.synced = kept
+    def _burn(self, size: int) -> int:
+        """How many of these bytes are still written."""
+        if self.fuse is None:
+            return size
+        written = min(size, self.fuse)
+        self.fuse -= size
+        return written
 
-    def read(self) -> tuple[HardState, RaftLog]:
-        hard_state, snapshot, entries = HardState(Term(0), None), self.first, list[Entry]()
-        for record in self.records:
-            if isinstance(record, HardState):
-                hard_state = record
-            elif isinstance(record, Installed):
-                snapshot, entries = record.snapshot, []
-            elif isinstance(record, Compacted):
-                snapshot = record.snapshot
-                entries = [e for e in entries if e.index > snapshot.index]
-            else:
-                entries = [e for e in entries if e.index < record[0].index]
-                entries += [e for e in record if e.index > snapshot.index]
-        return hard_state, RaftLog(snapshot, entries)
+    def _fail_if_burnt(self) -> None:
+        if self.fuse is not None and self.fuse < 0:
+            raise PowerLossError

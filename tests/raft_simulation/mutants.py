@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.coordinator.raft.core import Raft, Role
-from paceline.coordinator.raft.leading import Leading
+from paceline.coordinator.raft.leading import Leading, Read
 from paceline.coordinator.raft.log import RaftLog
-from paceline.coordinator.raft.membership import encode
+from paceline.coordinator.raft.membership import Memberships, encode
 from paceline.coordinator.raft.types import (
     Entry,
     EntryKind,
@@ -146,7 +146,7 @@ class ChangesManyAtOnce(Raft):
     """Lets two memberships be open at the same time, so that majorities need not overlap (4.1)."""
 
     def change(self, membership: Membership) -> tuple[Index, Term] | None:
-        if self._leading is None:
+        if self._leading is None or not membership.voters:
             return None
         entry = self.log.append(self.term, EntryKind.MEMBERSHIP, encode(membership))
         self._membership_index = entry.index
@@ -178,20 +178,123 @@ class NeverBacksUp(Raft):
             super()._on_append_reply(message)
 
 
-MUTANTS: tuple[type[Raft], ...] = (
-    VoteIsNotPersisted,
-    TermIsNotPersisted,
-    VotesTwice,
-    VotesForAnyLog,
-    CountsItselfBeforeItsDisk,
-    AcknowledgesBeforeItsDisk,
-    AppendsWithoutLooking,
-    ADelayedMessageShortensTheLog,
-    CommitsBeyondWhatItHas,
-    ReadsBeforeItsFirstCommit,
-    CountsLearners,
-    ChangesManyAtOnce,
-    NoPreVote,
-    NeverStepsDown,
-    NeverBacksUp,
-)
+class CommitsOlderTermsByCounting(Raft):
+    """Commits whatever a majority has, also an older term's entry (paper 5.4.2, figure 8)."""
+
+    def _may_commit(self, index: Index) -> bool:
+        return True
+
+
+class ReadsWithoutAsking(Raft):
+    """A leader answers a read at once, without asking whether it still leads (6.4)."""
+
+    def read(self, id: int) -> bool:
+        if self._leading is None or not self._has_committed_in_term():
+            return False
+        self._reads_served.append((id, self.log.commit))
+        return True
+
+
+class ReadsByAnOldRound(Raft):
+    """Takes an answer to what was sent before the read as proof that it still leads (6.4, step 3)."""
+
+    def read(self, id: int) -> bool:
+        if self._leading is None or not self._has_committed_in_term():
+            return False
+        self._leading.reads.append(Read(id, self.log.commit, self._leading.round))
+        self._leading.wants_round = True
+        return True
+
+
+class _KeepingMemberships(Memberships):
+    def cut(self, first: Index) -> None:
+        pass
+
+
+class KeepsAMembershipThatWasOverwritten(Raft):
+    """Goes on with a membership whose entry is no longer in its log (4.1)."""
+
+    def __init__(self, me: NodeId, hard_state: HardState, log: RaftLog, **rest: object) -> None:
+        super().__init__(me, hard_state, log, **rest)  # type: ignore[arg-type]  # as it was given
+        self._memberships = _KeepingMemberships(log)
+
+
+class TrustsOldAcknowledgements(Raft):
+    """Believes an answer to what it said in an earlier term, though others have led since."""
+
+    def step(self, message: Message) -> None:
+        if message.kind is Kind.APPEND_REPLY and message.term < self.term and not message.rejected:
+            message = replace(message, term=self.term)
+        super().step(message)
+
+
+class ASnapshotDropsWhatFollows(Raft):
+    """Replaces the whole log by a snapshot, with what it has acknowledged after it (figure 13, step 6)."""
+
+    def _on_snapshot(self, message: Message) -> None:
+        snapshot = message.snapshot
+        assert snapshot is not None, "a snapshot message carries one"
+        if snapshot.index > self.log.commit:
+            self.log.restore(snapshot)
+            self._memberships.restore(snapshot.membership)
+            self._snapshot = snapshot
+        self._reply(message, index=self.log.commit)
+
+
+class _RepeatingLog(RaftLog):
+    def to_apply(self) -> list[Entry]:
+        found = super().to_apply()
+        if found and self.applied > self.snapshot.index:
+            self.applied = Index(self.applied - 1)
+        return found
+
+
+class AppliesTheLastEntryAgain(Raft):
+    """Hands the same command out twice."""
+
+    def __init__(self, me: NodeId, hard_state: HardState, log: RaftLog, **rest: object) -> None:
+        repeating = _RepeatingLog(log.snapshot, log.between(Index(log.snapshot.index + 1), log.last_index))
+        super().__init__(me, hard_state, repeating, **rest)  # type: ignore[arg-type]  # as it was given
+
+
+class HelpsToReplaceALeaderThatIsWell(Raft):
+    """Grants a vote though it hears of a leader, so that whoever comes back deposes it (6, 9.6)."""
+
+    def _hears_a_leader(self) -> bool:
+        return False
+
+
+class DoesNotCampaignOnceRemoved(Raft):
+    """Its own removal is open, nobody else has heard of it, and nobody else can be elected (4.2.2)."""
+
+    def _may_campaign(self) -> bool:
+        return self.me in self.membership.voters
+
+
+MUTANTS: dict[type[Raft], str] = {
+    VoteIsNotPersisted: "power cuts",
+    TermIsNotPersisted: "power cuts",
+    VotesTwice: "changeable",
+    VotesForAnyLog: "figure eight",
+    CommitsOlderTermsByCounting: "figure eight",
+    CountsItselfBeforeItsDisk: "power cuts",
+    AcknowledgesBeforeItsDisk: "power cuts",
+    AppendsWithoutLooking: "changeable",
+    ADelayedMessageShortensTheLog: "changeable",
+    CommitsBeyondWhatItHas: "changeable",
+    TrustsOldAcknowledgements: "late post",
+    ASnapshotDropsWhatFollows: "spring cleaning",
+    AppliesTheLastEntryAgain: "changeable",
+    ReadsBeforeItsFirstCommit: "lonely leaders",
+    ReadsWithoutAsking: "lonely leaders",
+    ReadsByAnOldRound: "lonely leaders",
+    CountsLearners: "moving house",
+    ChangesManyAtOnce: "moving house",
+    KeepsAMembershipThatWasOverwritten: "moving house",
+    DoesNotCampaignOnceRemoved: "small beginnings",
+    NoPreVote: "lonely leaders",
+    HelpsToReplaceALeaderThatIsWell: "changeable",
+    NeverStepsDown: "lonely leaders",
+    NeverBacksUp: "changeable",
+}
+"""Each with the climate in which it shows soonest."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from tests.raft_simulation.linearizability import NEVER
 from tests.raft_simulation.world import World
 
 from paceline.coordinator.raft.core import Raft
@@ -26,14 +25,15 @@ class Seen:
     violation: str | None
 
 
-def examine(seed: int, make: type[Raft] = Raft) -> Seen:
+def examine(seed: int, make: type[Raft] = Raft, climate: str | None = None) -> Seen:
     """Bad weather, then a fine day, then the clients' history; a failed assertion is a violation."""
-    world = World(seed, make=make)
+    world = World(seed, make=make, climate=climate)
     violation = None
     try:
         world.run(EVENTS)
         world.heal()
-        world.check_history()
+        world.check_end()
+        world.check_return()
     except AssertionError as error:
         violation = f"event {world.now}: {error}"
     return Seen(
@@ -41,16 +41,16 @@ def examine(seed: int, make: type[Raft] = Raft) -> Seen:
         world.now,
         len(world.checks.leaders),
         len(world.checks.committed),
-        sum(operation.answered < NEVER for operation in world.history),
+        world.clients.answered,
         violation,
     )
 
 
-def first_violation(make: type[Raft], *, seeds: int) -> Seen | None:
+def first_violation(make: type[Raft], *, seeds: int, climate: str | None = None) -> Seen | None:
     """The first seed that shows this mistake; whatever it raises counts."""
     for seed in range(seeds):
         try:
-            found = examine(seed, make)
+            found = examine(seed, make, climate)
         except (IndexError, KeyError, TypeError) as error:
             return Seen(seed, 0, 0, 0, 0, f"{type(error).__name__}: {error}")
         if found.violation is not None:

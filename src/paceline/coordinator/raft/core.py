@@ -139,7 +139,7 @@ class Raft:
         leading = self._leading
         if leading is None or to == self.me or to not in self.membership.voters:
             return False
-        leading.transferee, self._elapsed = to, 0
+        leading.transferee, leading.transfer_age = to, 0
         self._hand_over_if_ready(to)
         return True
 
@@ -155,13 +155,15 @@ class Raft:
     def persisted(self, index: Index, term: Term) -> None:
         """The disk has all entries up to this one."""
         self.log.persisted(index, term)
+        if self._leading is not None and term == self.term:
+            self._leading.is_term_on_disk = True
         self._advance_commit()
 
     def tick(self) -> None:
         self._elapsed += 1
         if self._leading is not None:
             self._tick_leader(self._leading)
-        elif self._elapsed >= self._timeout and self.me in self.membership.voters:
+        elif self._elapsed >= self._timeout and self._may_campaign():
             self._campaign(Role.PRE_CANDIDATE)
 
     def lost_touch(self, node: NodeId) -> None:
@@ -179,10 +181,11 @@ class Raft:
         if hard_state != self._written:
             ready.hard_state = self._written = hard_state
         ready.entries = self.log.unstable()
-        if self._leading is not None:
-            self._leading.fill(ready.early, self.log, self.term)
-            self._reads_served += self._leading.confirmed_reads(self.membership)
         ready.messages, self._outbox = self._outbox, []
+        if self._leading is not None:
+            outbox = ready.early if self._leading.is_term_on_disk else ready.messages
+            self._leading.fill(outbox, self.log, self.term)
+            self._reads_served += self._leading.confirmed_reads(self.membership)
         ready.reads, self._reads_served = self._reads_served, []
         ready.lost_reads, self._reads_lost = self._reads_lost, []
         ready.committed = self.log.to_apply()
@@ -231,13 +234,19 @@ class Raft:
     def _answer_the_past(self, message: Message) -> None:
         """Tell a node that lives in an older term about ours, so that it stops."""
         if message.kind in (Kind.APPEND, Kind.SNAPSHOT):
-            self._reply(message, rejected=True, index=message.index)
+            self._reply(message, rejected=True, index=NOWHERE)
+            # Its rounds were another leadership's: they must not confirm reads if it leads our term by now.
+            self._outbox[-1].round = 0
         elif message.kind is Kind.PRE_VOTE:
             self._outbox.append(
                 Message(Kind.PRE_VOTE_REPLY, self.me, message.sender, self.term, rejected=True)
             )
 
     # Elections.
+
+    def _may_campaign(self) -> bool:
+        """Also a node that an open change removes: it may be the only one that has the change (4.2.2)."""
+        return any(self.me in found.voters for found in self._memberships.since(self.log.commit))
 
     def _campaign(self, role: Role, *, is_transfer: bool = False) -> None:
         self._stop_leading()
@@ -304,6 +313,11 @@ class Raft:
         self.role, self.leader = Role.LEADER, self.me
         self._elapsed = 0
         self._leading = Leading(self.me, self.log.last_index, self.timing.append_bytes)
+        # Others are only asked once the disk knows the term. Who needs nobody else must wait for it still, or
+        # could lead the same term twice, with other entries, after a crash.
+        self._leading.is_term_on_disk = any(
+            self._votes.get(node, False) for node in self._votes.keys() - {self.me}
+        )
         # What an older leader may have left uncommitted counts as an open change (4.1).
         self._membership_index = self.log.last_index
         self._leading.follow(self.membership)
@@ -390,7 +404,6 @@ class Raft:
         leading.tick(self.timing.election)
         if self._elapsed >= self.timing.election:
             self._elapsed = 0
-            leading.transferee = None  # it did not take over in time: we go on
             if not leading.heard_from_majority(self.membership):
                 self._become_follower(self.term)
 

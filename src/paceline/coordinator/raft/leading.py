@@ -23,12 +23,14 @@ class Leading:
     last_index: Index  # at the beginning
     append_bytes: int  # of entries in one message
     progress: dict[NodeId, Progress] = field(default_factory=dict)
+    is_term_on_disk: bool = True
     round: int = 0
     reads: list[Read] = field(default_factory=list)
     wants_round: bool = False  # a read waits for a sign of life that is newer than it
     is_beating: bool = False  # everybody gets a sign of life now
     heartbeat_elapsed: int = 0
     transferee: NodeId | None = None
+    transfer_age: int = 0  # ticks since it was asked for
 
     def follow(self, membership: Membership) -> None:
         """Progress is kept of exactly those who take part."""
@@ -65,12 +67,15 @@ class Leading:
             progress.is_active = False
         return active >= membership.quorum
 
-    def tick(self, resend_after: int) -> None:
-        """A snapshot that nobody acknowledged is sent again after a while."""
+    def tick(self, patience: int) -> None:
+        """After a while a handover is given up, and a snapshot that nobody acknowledged is sent again."""
+        self.transfer_age += 1
+        if self.transfer_age >= patience:
+            self.transferee = None
         for progress in self.progress.values():
             if progress.sending is Sending.SNAPSHOT:
                 progress.snapshot_age += 1
-                if progress.snapshot_age >= resend_after:
+                if progress.snapshot_age >= patience:
                     progress.sending, progress.in_flight = Sending.PROBE, 0
 
     def fill(self, outbox: list[Message], log: RaftLog, term: Term) -> None:

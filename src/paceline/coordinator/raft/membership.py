@@ -34,6 +34,10 @@ class Memberships:
                 found = membership
         return found
 
+    def since(self, index: Index) -> list[Membership]:
+        """The one that holds at an entry, and all that follow it."""
+        return [self.at(index), *(found for start, found in self._newer if start > index)]
+
     def compact(self, index: Index) -> None:
         self._base = self.at(index)
         self._newer = [(start, found) for start, found in self._newer if start > index]

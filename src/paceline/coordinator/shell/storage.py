@@ -1,25 +1,30 @@
 """What does a node find again after it was killed? Its term, its vote, its log and its snapshot, on disk.
 
-`wal-NNNNNNNN.log` files hold records in the order in which they were written;
-`snapshot-INDEX.bin` holds the newest snapshot. What `save` was given is on disk
-when it returns (one write, one fsync). A record that was torn by a crash can only
-be the last of the last file, and was never promised to anybody: it is cut off.
-Damage anywhere else is an error: a node that forgot what it promised must not vote.
+`wal-NNNNNNNN.log` holds records in the order in which they were written; only the
+one with the largest number counts, because each begins with all that is needed
+beside the snapshot of its time. `snapshot-INDEX.bin` holds a snapshot. What
+`save` was given is on disk when it returns (one write, one fsync). A record that
+was torn by a crash can only be the last, and was never promised to anybody: it is
+left out. Damage anywhere else is an error: a node that forgot what it promised
+must not vote.
 """
 
 import fcntl
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.coordinator.raft.log import RaftLog, empty_snapshot
 from paceline.coordinator.raft.types import Entry, HardState, Membership, NodeId, Snapshot, Term
 from paceline.coordinator.shell import records
+from paceline.coordinator.shell.files import Files, Folder
 from paceline.coordinator.shell.records import RecordKind
 from paceline.errors import NotReadyError
 
 KEPT_SNAPSHOTS = 2
+_NOT_TRUSTED = "this node cannot be trusted any more: delete its folder and add it as a new node"
 
 
 class StorageError(NotReadyError):
@@ -28,7 +33,7 @@ class StorageError(NotReadyError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is on disk, and what was repaired on the way."""
+    """What is on disk, and what was left out on the way."""
 
     hard_state: HardState
     snapshot: Snapshot
@@ -36,6 +41,7 @@ class Found:
     torn_bytes: int
     files: int
     records: int
+    is_unfinished: bool = False  # a crash came between a snapshot and the file that goes with it
 
     def log(self) -> RaftLog:
         return RaftLog(self.snapshot, self.entries)
@@ -44,32 +50,33 @@ class Found:
 class Storage:
     """One node's folder. Only one process may use it."""
 
-    def __init__(self, folder: Path, node: NodeId) -> None:
+    def __init__(self, folder: Path, node: NodeId, *, files: Files | None = None) -> None:
         self._folder, self._node = folder, node
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(folder / "lock")
-        self._fd: int | None = None
+        self._lock: int | None = None
+        if files is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(folder / "lock")
+        self._files = files or Folder(folder)
         self._number = 0
         self.written_bytes = 0  # of the current file
 
     def load(self, first: Membership) -> Found:
-        """Read everything, cut off what was torn, and be ready to write on.
+        """Read everything, leave out what was torn, and be ready to write on.
 
         `first` is who takes part in a log that has just begun; from then on the folder says so.
         """
-        found = read_folder(self._folder, self._node, first)
-        numbers = _wal_numbers(self._folder)
-        if found.torn_bytes:
-            last = _wal(self._folder, numbers[-1])
-            os.truncate(last, last.stat().st_size - found.torn_bytes)
+        found = read_files(self._folder, self._files, self._node, first)
+        numbers = _wal_numbers(self._files)
         self._number = numbers[-1] if numbers else 0
-        if numbers:
-            self._fd = os.open(_wal(self._folder, self._number), os.O_WRONLY | os.O_APPEND)
-            self.written_bytes = _wal(self._folder, self._number).stat().st_size
-        else:
+        if not numbers:
             # Nodes that believed in different voters could each find a majority: this is not asked twice.
             self._write_snapshot(found.snapshot)
-            self._begin_file(records.format_record(self._node))
+            self._begin_file([])
+        elif found.torn_bytes or found.is_unfinished:
+            self._begin_file(_needed(found.hard_state, found.entries))
+            self._remove_old()
+        else:
+            self.written_bytes = len(self._files.read(_wal(self._number)))
         return found
 
     def save(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
@@ -77,100 +84,119 @@ class Storage:
         parts = [] if hard_state is None else [records.hard_state_record(hard_state)]
         parts += [records.entry_record(entry) for entry in entries]
         if parts:
-            self._write(b"".join(parts))
+            assert self._number > 0, "load() comes first"
+            data = b"".join(parts)
+            with self._writing():
+                self._files.append(_wal(self._number), data)
+            self.written_bytes += len(data)
 
     def save_snapshot(self, snapshot: Snapshot, hard_state: HardState, entries: Sequence[Entry]) -> None:
         """The snapshot, and in a new file all that is still needed beside it; the rest is deleted."""
         self._write_snapshot(snapshot)
-        self.close_file()
-        begin = [records.format_record(self._node), records.hard_state_record(hard_state)]
-        begin += [records.entry_record(entry) for entry in entries]
-        self._begin_file(b"".join(begin))
+        self._begin_file(_needed(hard_state, entries))
         self._remove_old()
 
     def close(self) -> None:
-        self.close_file()
-        os.close(self._lock)
+        self._files.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
-    def close_file(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        whole = records.format_record(self._node) + records.snapshot_record(snapshot)
+        with self._writing():
+            self._files.write_whole(f"snapshot-{snapshot.index:020d}.bin", whole)
 
-    def _write(self, data: bytes) -> None:
-        assert self._fd is not None, "load() comes first"
+    def _begin_file(self, parts: Sequence[bytes]) -> None:
+        """A new file appears whole, under its name, or not at all."""
+        self._number += 1
+        data = b"".join([records.format_record(self._node), *parts])
+        with self._writing():
+            self._files.write_whole(_wal(self._number), data)
+        self.written_bytes = len(data)
+
+    def _remove_old(self) -> None:
+        with self._writing():
+            for number in _wal_numbers(self._files):
+                if number < self._number:
+                    self._files.remove(_wal(number))
+            for name in _snapshot_names(self._files)[KEPT_SNAPSHOTS:]:
+                self._files.remove(name)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            _write_all(self._fd, data)
-            os.fdatasync(self._fd)
+            yield
         except OSError as error:
             # What is on disk now is unknown: this node must stop, and find out when it starts again.
             raise StorageError(
                 f"cannot write to {self._folder}: {error.strerror}",
                 "free some space or repair the disk, then start this node again; nothing promised is lost",
             ) from error
-        self.written_bytes += len(data)
-
-    def _write_snapshot(self, snapshot: Snapshot) -> None:
-        path = self._folder / f"snapshot-{snapshot.index:020d}.bin"
-        _write_whole(path, records.format_record(self._node) + records.snapshot_record(snapshot))
-
-    def _begin_file(self, data: bytes) -> None:
-        """A new file appears whole, under its name, or not at all."""
-        self._number += 1
-        path = _wal(self._folder, self._number)
-        _write_whole(path, data)
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-        self.written_bytes = len(data)
-
-    def _remove_old(self) -> None:
-        for number in _wal_numbers(self._folder):
-            if number < self._number:
-                _wal(self._folder, number).unlink()
-        for path in sorted(self._folder.glob("snapshot-*.bin"))[:-KEPT_SNAPSHOTS]:
-            path.unlink()
 
 
 def read_folder(folder: Path, node: NodeId, first: Membership) -> Found:
     """Everything that is on disk, without changing it."""
-    snapshot, hard_state = _newest_snapshot(folder, node), HardState(Term(0), None)
-    if snapshot is None:
-        snapshot = empty_snapshot(first)
-    entries: list[Entry] = []
-    count, torn = 0, 0
-    numbers = _wal_numbers(folder)
-    for number in numbers:
-        path = _wal(folder, number)
-        data = path.read_bytes()
-        end = 0
-        for end, kind, payload in records.read_records(data):  # noqa: B007 - the last end is needed
-            count += 1
-            if kind is RecordKind.FORMAT:
-                _check_format(path, payload, node)
-            elif kind is RecordKind.HARD_STATE:
-                hard_state = records.to_hard_state(payload)
-            else:
-                entry = records.to_entry(payload)
-                if entries and entry.index <= entries[-1].index:
-                    del entries[max(0, entry.index - entries[0].index) :]
-                entries.append(entry)
-        torn = len(data) - end
-        if torn and (number != numbers[-1] or _has_more(data[end + 1 :])):
-            raise StorageError(
-                f"{path} is damaged at byte {end} of {len(data)}, before its end",
-                "this node cannot be trusted any more: delete its folder and add it as a new node",
-            )
-    entries = [e for e in entries if e.index > snapshot.index]
-    _check_whole(folder, snapshot, entries)
-    return Found(hard_state, snapshot, entries, torn, len(numbers), count)
+    return read_files(folder, Folder(folder), node, first)
+
+
+def read_files(folder: Path, files: Files, node: NodeId, first: Membership) -> Found:
+    """Everything that the files say; the folder is only named in what goes wrong."""
+    snapshot = _newest_snapshot(folder, files, node) or empty_snapshot(first)
+    numbers = _wal_numbers(files)
+    if not numbers:
+        return Found(HardState(Term(0), None), snapshot, [], 0, 0, 0)
+    found = _read_wal(folder / _wal(numbers[-1]), files.read(_wal(numbers[-1])), node)
+    found = _beside(snapshot, replace(found, files=len(numbers)))
+    _check_whole(folder, snapshot, found.entries)
+    return found
+
+
+def _read_wal(path: Path, data: bytes, node: NodeId) -> Found:
+    hard_state, entries = HardState(Term(0), None), list[Entry]()
+    count = end = 0
+    for end, kind, payload in records.read_records(data):  # noqa: B007 - the last end is needed
+        count += 1
+        if kind is RecordKind.FORMAT:
+            _check_format(path, payload, node)
+        elif kind is RecordKind.HARD_STATE:
+            hard_state = records.to_hard_state(payload)
+        else:
+            entry = records.to_entry(payload)
+            if entries and entry.index <= entries[-1].index:
+                del entries[max(0, entry.index - entries[0].index) :]
+            entries.append(entry)
+    torn = len(data) - end
+    # The first record was written together with the file's name, so that it cannot be torn.
+    if count == 0 or (torn and _has_more(data[end + 1 :])):
+        raise StorageError(f"{path} is damaged at byte {end} of {len(data)}, before its end", _NOT_TRUSTED)
+    return Found(hard_state, empty_snapshot(Membership(frozenset())), entries, torn, 1, count)
+
+
+def _beside(snapshot: Snapshot, found: Found) -> Found:
+    """What of a log is still needed beside the snapshot?
+
+    A log that begins before the snapshot is older than it: a crash came in between. If it has another entry
+    where the snapshot ends, all that follows is another leader's, which the snapshot has overruled.
+    """
+    found = replace(found, snapshot=snapshot)
+    if found.hard_state.term < snapshot.term:
+        found = replace(found, hard_state=HardState(snapshot.term, None), is_unfinished=True)
+    if not found.entries or found.entries[0].index > snapshot.index:
+        return found
+    agrees = any(e.index == snapshot.index and e.term == snapshot.term for e in found.entries)
+    kept = [e for e in found.entries if e.index > snapshot.index] if agrees else []
+    return replace(found, entries=kept, is_unfinished=True)
+
+
+def _needed(hard_state: HardState, entries: Sequence[Entry]) -> list[bytes]:
+    return [records.hard_state_record(hard_state), *(records.entry_record(entry) for entry in entries)]
 
 
 def _check_whole(folder: Path, snapshot: Snapshot, entries: Sequence[Entry]) -> None:
     for number, entry in enumerate(entries, start=snapshot.index + 1):
         if entry.index != number:
-            raise StorageError(
-                f"{folder} has no entry {number}, though it has later ones",
-                "this node cannot be trusted any more: delete its folder and add it as a new node",
-            )
+            raise StorageError(f"{folder} has no entry {number}, though it has later ones", _NOT_TRUSTED)
 
 
 def _check_format(path: Path, payload: bytes, node: NodeId) -> None:
@@ -189,54 +215,31 @@ def _has_more(rest: bytes) -> bool:
     )
 
 
-def _newest_snapshot(folder: Path, node: NodeId) -> Snapshot | None:
-    """A snapshot that does not verify is passed over only if an older one and the log can replace it."""
-    for path in sorted(folder.glob("snapshot-*.bin"), reverse=True):
-        found = [(kind, payload) for _, kind, payload in records.read_records(path.read_bytes())]
-        if len(found) == 2 and found[1][0] is RecordKind.SNAPSHOT:
-            _check_format(path, found[0][1], node)
-            return records.to_snapshot(found[1][1])
+def _newest_snapshot(folder: Path, files: Files, node: NodeId) -> Snapshot | None:
+    """An older one cannot take its place: what was promised in between would be forgotten."""
+    for name in _snapshot_names(files)[:1]:
+        found = [(kind, payload) for _, kind, payload in records.read_records(files.read(name))]
+        if len(found) != 2 or found[1][0] is not RecordKind.SNAPSHOT:
+            raise StorageError(f"{folder / name} is damaged", _NOT_TRUSTED)
+        _check_format(folder / name, found[0][1], node)
+        return records.to_snapshot(found[1][1])
     return None
 
 
-def _wal(folder: Path, number: int) -> Path:
-    return folder / f"wal-{number:08d}.log"
+def _snapshot_names(files: Files) -> list[str]:
+    """The newest first."""
+    return sorted(
+        (n for n in files.names() if n.startswith("snapshot-") and n.endswith(".bin")), reverse=True
+    )
 
 
-def _wal_numbers(folder: Path) -> list[int]:
-    return sorted(int(path.stem.partition("-")[2]) for path in folder.glob("wal-*.log"))
+def _wal(number: int) -> str:
+    return f"wal-{number:08d}.log"
 
 
-def _write_whole(path: Path, data: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            _write_all(fd, data)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.rename(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror}",
-            "free some space or repair the disk, then start this node again; nothing promised is lost",
-        ) from error
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _wal_numbers(files: Files) -> list[int]:
+    found = (name for name in files.names() if name.startswith("wal-") and name.endswith(".log"))
+    return sorted(int(name.removeprefix("wal-").removesuffix(".log")) for name in found)
 
 
 def _locked(path: Path) -> int:

@@ -1,0 +1,68 @@
+"""What happens to a message on its way? It is lost, doubled, overtaken, held back for long, or cut off."""
+
+import random
+from collections.abc import Iterable
+
+from tests.raft_simulation.weather import Weather
+
+from paceline.coordinator.raft.types import Message, NodeId
+
+MOST_IN_FLIGHT = 400  # a network that is full loses what comes on top
+
+
+class Network:
+    def __init__(self, dice: random.Random, weather: Weather) -> None:
+        self._dice, self.weather = dice, weather
+        self.in_flight: list[Message] = []
+        self.late: list[tuple[int, Message]] = []  # (when it arrives, what)
+        self.cut: set[tuple[NodeId, NodeId]] = set()  # (from, to) that loses everything
+        self.now = 0
+
+    def send(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if self.weather.late and self._dice.random() < self.weather.late:
+                self._hold_back(message)
+            elif len(self.in_flight) < MOST_IN_FLIGHT:
+                self.in_flight.append(message)
+
+    def wake(self, now: int) -> None:
+        """What was held back until now goes on."""
+        self.now = now
+        if self.late and any(due <= now for due, _ in self.late):
+            self.in_flight += [message for due, message in self.late if due <= now]
+            self.late = [(due, message) for due, message in self.late if due > now]
+
+    def take(self) -> Message | None:
+        """The message that arrives now; None: it was lost. Mostly in order, but any may be overtaken."""
+        dice = self._dice
+        place = dice.randrange(len(self.in_flight)) if dice.random() < self.weather.reorder else 0
+        message = self.in_flight[place]
+        if dice.random() >= self.weather.duplicate:
+            del self.in_flight[place]
+        elif self.weather.late:
+            self._hold_back(message)
+        if (message.sender, message.to) in self.cut or dice.random() < self.weather.drop:
+            return None
+        return message
+
+    def isolate(self, island: Iterable[NodeId], rest: Iterable[NodeId], *, hears: bool, speaks: bool) -> None:
+        """Cut the island off from the rest, perhaps only one way."""
+        rest = list(rest)
+        for inside in island:
+            for outside in rest:
+                if not speaks:
+                    self.cut.add((inside, outside))
+                if not hears:
+                    self.cut.add((outside, inside))
+
+    def heal(self, node: NodeId | None = None) -> None:
+        """Everybody, or one node, reaches the others again."""
+        self.cut = set() if node is None else {pair for pair in self.cut if node not in pair}
+
+    def clear(self) -> None:
+        self.heal()
+        self.in_flight += [message for _, message in self.late]
+        self.late.clear()
+
+    def _hold_back(self, message: Message) -> None:
+        self.late.append((self.now + 1 + self._dice.randrange(self.weather.latest), message))
