@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEEDS ?= 10000
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover sim proto docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover bench-coordinator sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -41,6 +41,10 @@ bench-bytes: setup  ## bytes saved at equal quality, on digits and a character m
 
 bench-failover: setup  ## how long without a leader after kill -9? 100 kills of real nodes; is anything lost?
 	$(BIN)/python -m benchmarks.coordinator_failover
+
+bench-coordinator: setup  ## commits, latency, heartbeats and memory of three coordinators, beside etcd and PySyncObj
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m benchmarks.coordinator
 
 bench-gpu: setup  ## what the GPU's own paths are worth; needs one
 	$(BIN)/python -m benchmarks.gpu

@@ -74,6 +74,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_it_used(
     found = newest_complete(tmp_path, 2)
     assert found is not None
     assert found.version == 5
+    assert found.passed_over == ("at-00000010",)
 
 
 def test_reading_a_damaged_snapshot_says_what_to_do(tmp_path: Path) -> None:

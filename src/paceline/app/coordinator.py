@@ -1,6 +1,7 @@
 """How does a coordinator node run as a process? It starts, says where it listens, and stops when asked to."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -30,6 +31,8 @@ async def _serve(settings: Settings, say: Say, stops_with_stdin: bool) -> None:
     if stops_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _read_stdin, stop)
     await coordinator.start()
+    # What was loaded until now stays: a full collection, which stops everything, need not look at it again.
+    gc.freeze()
     say(Note("listening", {"address": coordinator.address, "cluster": settings.cluster}))
     stopping, ended = asyncio.create_task(stop.wait()), asyncio.create_task(coordinator.ended())
     try:

@@ -8,7 +8,8 @@ A checkpoint is complete when every participant's snapshot is there.
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ class Checkpoint:
     folder: Path
     version: int  # updates behind a server; steps without one
     clocks: tuple[int, ...]  # finished steps, by rank
+    passed_over: tuple[str, ...] = ()  # newer ones that are incomplete or damaged
 
 
 def folder_at(root: Path, number: int) -> Path:
@@ -45,23 +47,27 @@ def checksum(tensors: bytes, facts: dict[str, Any]) -> str:  # Any: JSON
 
 def newest_complete(root: Path, num_workers: int) -> Checkpoint | None:
     """The latest checkpoint whose snapshots are all there and all verify."""
-    for folder in sorted(root.glob("at-*"), reverse=True):
-        try:
-            return _read(folder, num_workers)
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # incomplete or damaged: the one before it is looked at instead
-    return None
+    return _newest(root, lambda folder: _read(folder, num_workers))
 
 
 def newest_shared(root: Path, num_workers: int) -> Checkpoint | None:
     """The same for an elastic run, whose workers are all equal: one of them saves for all."""
+    return _newest(root, lambda folder: _read_shared(folder, num_workers))
+
+
+def _newest(root: Path, read: Callable[[Path], Checkpoint]) -> Checkpoint | None:
+    passed_over: list[str] = []
     for folder in sorted(root.glob("at-*"), reverse=True):
         try:
-            at = int(facts_of(folder, "worker-0")["at"])
-            return Checkpoint(folder, at, (at,) * num_workers)
+            return replace(read(folder), passed_over=tuple(passed_over))
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # incomplete or damaged: the one before it is looked at instead
+            passed_over.append(folder.name)  # incomplete or damaged: the one before it is looked at instead
     return None
+
+
+def _read_shared(folder: Path, num_workers: int) -> Checkpoint:
+    at = int(facts_of(folder, "worker-0")["at"])
+    return Checkpoint(folder, at, (at,) * num_workers)
 
 
 def _read(folder: Path, num_workers: int) -> Checkpoint:

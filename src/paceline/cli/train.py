@@ -82,6 +82,8 @@ def _resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], r
             ]
         )
     plan, checkpoint = resumable(run_dir)
+    for name in checkpoint.passed_over:
+        say(session, f"warning: checkpoint {name} is incomplete or damaged; the one before it is used")
     say(session, f"going on with {run_dir} from {checkpoint.folder.name}, steps done: {checkpoint.clocks}")
     with open_watcher(session, plan.run) as watcher:
         result = trainer.resume(plan, run_dir, checkpoint, watcher)
