@@ -10,12 +10,13 @@ from pathlib import Path
 import grpc
 from google.protobuf.message import DecodeError
 from tests.coordinator.real import samples
-from tests.coordinator.real.cluster import Cluster
+from tests.coordinator.real.cluster import Cluster, own_host
 from tests.coordinator.real.direct import Direct
 from tests.coordinator.real.history import History, create
-from tests.coordinator.real.in_process import nodes_in_process
+from tests.coordinator.real.in_process import CALM, Nodes, nodes_in_process
 from tests.coordinator.real.mutate import misfilled, mutated
 
+from paceline.clock import unix_now_s
 from paceline.coordinator.methods import path
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.raft.core import Raft
@@ -24,6 +25,8 @@ from paceline.coordinator.raft.log import RaftLog, empty_snapshot
 from paceline.coordinator.raft.types import Entry, EntryKind, HardState, Index, Kind, Message, NodeId, Term
 from paceline.coordinator.shell import records, wire
 from paceline.coordinator.shell.identity import Role
+from paceline.coordinator.shell.pki import init_pki, parse_node
+from paceline.coordinator.shell.tls import load_node
 from paceline.coordinator.shell.tokens import Tokens
 from paceline.coordinator.state.machine import ClusterState
 
@@ -360,5 +363,29 @@ def test_a_snapshot_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
                     assert code is grpc.StatusCode.INVALID_ARGUMENT
                     assert words in details, details
             await create(client, "after")
+
+    asyncio.run(story())
+
+
+def test_a_node_speaks_for_itself_alone(tmp_path: Path) -> None:
+    """With certificates: one node's does not do for what another one says."""
+
+    async def story() -> None:
+        host = own_host()
+        made = [parse_node(f"{node}={host}") for node in (1, 2, 3)]
+        init_pki(tmp_path / "pki", made, now_s=unix_now_s())
+        proof = load_node(tmp_path / "pki", 1)
+        nodes = Nodes(tmp_path, {1: f"{host}:7401"}, CALM, lease_s=3.0, grace_s=0.5, proof=proof)
+        await nodes.start(1)
+        try:
+            async with Direct(nodes.addresses[1], load_node(tmp_path / "pki", 2)) as two:
+                for sender, code in ((2, grpc.StatusCode.OK), (3, grpc.StatusCode.INVALID_ARGUMENT)):
+                    message = wire.to_wire(Message(Kind.VOTE_REPLY, NodeId(sender), NodeId(1), Term(1)))
+                    frame = pb.Frame(cluster="paceline", messages=[message])
+                    found, details = await two.raw(path("Raft", "Talk"), frame.SerializeToString())
+                    assert found is code, details
+                assert "with the certificate of node-2" in details
+        finally:
+            await nodes.stop(1)
 
     asyncio.run(story())

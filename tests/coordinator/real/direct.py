@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from paceline.coordinator.methods import path
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell import security
+from paceline.coordinator.shell.tls import Certificate
 from paceline.coordinator.shell.tokens import Token
 
 Reply = TypeVar("Reply", bound=Message)
@@ -23,9 +24,11 @@ UNSAID = Token("nobody-has-given-this-token-to-anybody")
 class Direct:
     """`async with Direct(address, token) as node:`"""
 
-    def __init__(self, address: str, token: Token = UNSAID, *, with_token: bool = True) -> None:
-        self._channel = security.open_channel(address, token)
-        self._metadata = security.call_metadata(token) if with_token else ()
+    def __init__(
+        self, address: str, access: Token | Certificate = UNSAID, *, with_token: bool = True
+    ) -> None:
+        self._channel = security.open_channel(address, access)
+        self._metadata = security.call_metadata(access) if with_token else ()
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from paceline.coordinator.shell import security
 from paceline.coordinator.shell.node import Pace
 from paceline.coordinator.shell.notes import Note
 from paceline.coordinator.shell.server import Coordinator, Settings
+from paceline.coordinator.shell.tls import Certificate
 from paceline.coordinator.shell.tokens import Tokens, load_or_create_tokens
 
 # Slower than the default: all nodes and clients share one thread here.
@@ -29,6 +30,7 @@ class Nodes:
     pace: Pace
     lease_s: float
     grace_s: float
+    proof: Tokens | Certificate | None = None  # None: tokens of their own
     running: dict[int, Coordinator] = field(default_factory=dict)
 
     @property
@@ -41,7 +43,7 @@ class Nodes:
             listen=self.addresses[node],
             peers={NodeId(n): address for n, address in self.addresses.items()},
             data_dir=self.folder / f"node-{node}",
-            proof=self.tokens,
+            proof=self.proof or self.tokens,
             pace=self.pace,
             lease_s=self.lease_s,
             grace_s=self.grace_s,
