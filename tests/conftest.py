@@ -16,6 +16,10 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write golden files anew instead of comparing")
+
+
 @pytest.fixture(scope="session")
 def launcher() -> Iterator[LocalLauncher]:
     """Starts worker processes; torch is imported once for all tests that share it."""

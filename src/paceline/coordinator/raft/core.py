@@ -114,11 +114,17 @@ class Raft:
         return entry.index, entry.term
 
     def change(self, membership: Membership) -> tuple[Index, Term] | None:
-        """Propose another membership; None: not now. One at a time, after an own entry is committed."""
+        """Propose another membership; None: not now.
+
+        One at a time, after an own entry is committed; and a voter is a learner until it has caught up.
+        """
         if self._leading is None or self._leading.transferee is not None:
             return None
-        is_open = self._membership_index > self.log.commit
-        if is_open or not self._has_committed_in_term() or not is_one_step(self.membership, membership):
+        is_open = self._membership_index > self.log.commit or not self._has_committed_in_term()
+        if is_open or not is_one_step(self.membership, membership):
+            return None
+        newcomers = membership.voters - self.membership.voters - {self.me}
+        if not all(self._leading.is_caught_up(node, self.log.commit) for node in newcomers):
             return None
         entry = self.log.append(self.term, EntryKind.MEMBERSHIP, encode(membership))
         self._membership_index = entry.index
