@@ -12,6 +12,10 @@ from paceline.launchers.local import LocalLauncher
 ROOT = Path(__file__).parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write golden files anew instead of comparing")
+
+
 @pytest.fixture(scope="session")
 def launcher() -> Iterator[LocalLauncher]:
     """Starts worker processes; torch is imported once for all tests that share it."""

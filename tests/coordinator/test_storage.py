@@ -1,11 +1,14 @@
 """Does a node find again what it promised, and refuse to go on when it cannot know?"""
 
+import random
 import resource
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.fixtures.forks import fork
+from tests.raft_simulation.disk import PowerLossError, VirtualFiles
 
 from paceline.coordinator.raft.log import empty_snapshot
 from paceline.coordinator.raft.types import (
@@ -18,7 +21,7 @@ from paceline.coordinator.raft.types import (
     Snapshot,
     Term,
 )
-from paceline.coordinator.shell.storage import Storage, StorageError, read_folder
+from paceline.coordinator.shell.storage import Found, Storage, StorageError, read_folder
 
 ME = NodeId(1)
 FIRST = Membership(frozenset({NodeId(1), NodeId(2), NodeId(3)}))
@@ -134,3 +137,81 @@ def test_a_disk_that_is_full_stops_the_node_and_loses_no_promise(tmp_path: Path)
 
     assert fork(body).end().error.startswith("StorageError: cannot write")
     assert [e.index for e in read_folder(tmp_path, ME, FIRST).entries] == [1, 2, 3]
+
+
+def crashes_while(act: str, snapshot: Snapshot, entries: list[Entry]) -> Iterator[Found]:
+    """What is found when the power fails after each byte of an act; the last one was not disturbed."""
+    fuse = 0
+    while True:
+        files = VirtualFiles(random.Random(fuse))
+        storage = Storage(Path("node"), ME, files=files)
+        storage.load(FIRST)
+        storage.save(HardState(Term(1), None), [entry(n) for n in range(1, 8)])
+        files.fuse = fuse
+        try:
+            if act == "save":
+                storage.save(HardState(Term(3), ME), entries)
+            else:
+                storage.save_snapshot(snapshot, HardState(Term(3), ME), entries)
+        except PowerLossError:
+            files.fuse = None
+            again = Storage(Path("node"), ME, files=files)
+            found = again.load(FIRST)
+            again.save(None, [])
+            assert (
+                Storage(Path("node"), ME, files=files).load(FIRST).log().last_index == found.log().last_index
+            )
+            yield found
+            fuse += 1
+            continue
+        yield Storage(Path("node"), ME, files=files).load(FIRST)
+        return
+
+
+def test_a_crash_at_any_byte_of_a_write_leaves_a_beginning_of_it() -> None:
+    new = [entry(6, 3), entry(7, 3), entry(8, 3)]
+    seen = [
+        [e.term for e in found.entries]
+        for found in crashes_while("save", Snapshot(Index(0), Term(0), FIRST, b""), new)
+    ]
+    lengths = [(len(terms), terms.count(Term(3))) for terms in seen]
+    assert set(lengths) == {(7, 0), (6, 1), (7, 2), (8, 3)}
+    assert lengths[0] == (7, 0)
+    assert lengths[-1] == (8, 3)
+
+
+def test_a_crash_at_any_byte_of_a_compaction_loses_nothing() -> None:
+    snapshot = Snapshot(Index(5), Term(1), FIRST, b"state")
+    for found in crashes_while("snapshot", snapshot, [entry(6), entry(7)]):
+        assert found.log().last_index == 7
+        assert found.snapshot.index in (0, 5)
+
+
+def test_a_crash_at_any_byte_of_a_leaders_snapshot_never_mixes_two_stories() -> None:
+    """The leader's snapshot ends with another entry 5 than ours: what we had after it is not its story."""
+    snapshot = Snapshot(Index(5), Term(3), FIRST, b"state")
+    found = list(crashes_while("snapshot", snapshot, [entry(6, 3)]))
+    assert {(f.snapshot.index, tuple(e.term for e in f.entries)) for f in found} == {
+        (0, (1,) * 7),
+        (5, ()),
+        (5, (3,)),
+    }
+    # A node never lives in an older term than its log, or it could write an old term's entry after a new one.
+    assert all(f.hard_state.term >= f.log().last_term for f in found)
+
+
+def test_what_a_crashed_node_writes_next_is_found_again() -> None:
+    """Also after a crash between the leader's snapshot and the file that goes with it."""
+    files = VirtualFiles(random.Random(0))
+    storage = Storage(Path("node"), ME, files=files)
+    storage.load(FIRST)
+    storage.save(HardState(Term(1), None), [entry(n) for n in range(1, 8)])
+    files.fuse = 130  # the snapshot, but not the file that follows
+    with pytest.raises(PowerLossError):
+        storage.save_snapshot(Snapshot(Index(5), Term(3), FIRST, b"state"), HardState(Term(3), ME), [])
+    files.fuse = None
+    storage = Storage(Path("node"), ME, files=files)
+    assert storage.load(FIRST).is_unfinished
+    storage.save(None, [entry(6, 3, b"acknowledged")])
+    found = Storage(Path("node"), ME, files=files).load(FIRST)
+    assert (found.snapshot.index, found.entries) == (5, [entry(6, 3, b"acknowledged")])

@@ -23,7 +23,8 @@ class Faults:
                 self._plan_strike(self.nodes[raft.me])
         for due, node in [found for found in self._strikes if found[0] <= now]:
             self._strikes.remove((due, node))
-            if node.raft is not None and node.raft.is_leader:
+            is_struck = any(lost is node for _, lost in self._returns)
+            if node.raft is not None and node.raft.is_leader and not is_struck:
                 self._strike(node)
         for due, node in [found for found in self._returns if found[0] <= now]:
             self._returns.remove((due, node))
@@ -108,6 +109,7 @@ class Faults:
     def _bring_back(self, node: Node) -> None:
         self.around.network.heal()
         node.slowness = 1.0
+        node.led = NO_TERM  # if it still leads it is struck again
         if node.raft is None:
             node.start()
 
@@ -123,7 +125,7 @@ class Faults:
         drawn = dice.random()
         if drawn < 0.25:
             node.crash()
-        elif drawn < 0.5 or (drawn < 0.8 and len(self.nodes) < 5):
+        elif drawn < 0.5 or (drawn < 0.8 and len(self.nodes) < 4):
             network.isolate([node.id], others, hears=False, speaks=False)
         elif drawn < 0.8:
             # With one other: what it says there may be lost, or may not, if it is said to no majority.
@@ -131,6 +133,5 @@ class Faults:
             network.isolate(island, [n for n in others if n not in island], hears=False, speaks=False)
         else:
             network.isolate([node.id], others, hears=drawn < 0.9, speaks=drawn >= 0.9)
-        elections = 12 * self.around.weather.election * len(self.nodes)  # events: time for one, or for two
+        elections = 20 * self.around.weather.election * len(self.nodes)  # events: time for one, or for two
         self._returns.append((self.around.now + 20 + dice.randrange(elections), node))
-        node.led = NO_TERM  # if it goes on leading it is struck again

@@ -46,6 +46,8 @@ class Surroundings:
     first: Membership
     make: Callable[..., Raft]
     now: int = 0
+    crashes: int = 0
+    torn: int = 0  # crashes in the middle of a write, as found at the next start
     up: dict[NodeId, Raft] = field(default_factory=dict)
 
     def leaders(self) -> list[Raft]:
@@ -81,6 +83,7 @@ class Node:
         self.files.fuse = None
         self.storage = Storage(Path(f"node-{self.id}"), self.id, files=self.files)
         found = self.storage.load(around.first)
+        around.torn += found.torn_bytes > 0 or found.is_unfinished
         self._written = found.hard_state
         self.raft = around.make(
             self.id, found.hard_state, found.log(), dice=around.dice.randrange, timing=timing(around.weather)
@@ -104,6 +107,7 @@ class Node:
         self._forget()
 
     def _forget(self) -> None:
+        self._around.crashes += 1
         self.raft = None
         self._around.up.pop(self.id, None)
         self.waiting.clear()

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from tests.raft_simulation.world import World
 from paceline.coordinator.raft.core import Raft
 
 EVENTS = 2000
+FIGURES = ("events", "terms", "committed", "answered", "crashes", "torn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,9 @@ class Seen:
     events: int
     terms: int
     committed: int
-    acknowledged: int  # operations that a client was answered
+    answered: int  # what clients were told
+    crashes: int
+    torn: int  # of them in the middle of a write
     violation: str | None
 
 
@@ -42,6 +46,8 @@ def examine(seed: int, make: type[Raft] = Raft, climate: str | None = None) -> S
         len(world.checks.leaders),
         len(world.checks.committed),
         world.clients.answered,
+        world.around.crashes,
+        world.around.torn,
         violation,
     )
 
@@ -52,7 +58,7 @@ def first_violation(make: type[Raft], *, seeds: int, climate: str | None = None)
         try:
             found = examine(seed, make, climate)
         except (IndexError, KeyError, TypeError) as error:
-            return Seen(seed, 0, 0, 0, 0, f"{type(error).__name__}: {error}")
+            return Seen(seed, 0, 0, 0, 0, 0, 0, f"{type(error).__name__}: {error}")
         if found.violation is not None:
             return found
     return None
@@ -68,19 +74,20 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10_000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first one; with --seeds 1 it is repeated")
     chosen = parser.parse_args()
-    seeds = events = terms = committed = acknowledged = 0
+    total: Counter[str] = Counter()
     broken: list[Seen] = []
-    for seen in _all(chosen.first, chosen.seeds):
-        seeds, events, terms = seeds + 1, events + seen.events, terms + seen.terms
-        committed, acknowledged = committed + seen.committed, acknowledged + seen.acknowledged
+    for number, seen in enumerate(_all(chosen.first, chosen.seeds), start=1):
+        total.update({name: getattr(seen, name) for name in FIGURES})
         if seen.violation is not None:
             broken.append(seen)
             again = f"python -m tests.raft_simulation --first {seen.seed} --seeds 1"
             print(f"seed {seen.seed}: {seen.violation}\n  again:  {again}", file=sys.stderr)
-        if seeds % 500 == 0:
-            print(f"{seeds} of {chosen.seeds} seeds", file=sys.stderr)
+        if number % 500 == 0:
+            print(f"{number} of {chosen.seeds} seeds", file=sys.stderr)
     print(
-        f"{seeds} seeds, {events} events, {terms} terms, {committed} entries committed,"
-        f" {acknowledged} operations answered, {len(broken)} violations"
+        f"{chosen.seeds} seeds: {total['events']} events, {total['terms']} terms,"
+        f" {total['committed']} entries committed, {total['answered']} operations answered,"
+        f" {total['crashes']} crashes ({total['torn']} in the middle of a write),"
+        f" {len(broken)} violations"
     )
     return 1 if broken else 0

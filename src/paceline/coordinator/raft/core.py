@@ -105,11 +105,17 @@ class Raft:
         return entry.index, entry.term
 
     def change(self, membership: Membership) -> tuple[Index, Term] | None:
-        """Propose another membership; None: not now. One at a time, after an own entry is committed."""
+        """Propose another membership; None: not now.
+
+        One at a time, after an own entry is committed; and a voter is a learner first, until it has caught up.
+        """
         if self._leading is None or self._leading.transferee is not None:
             return None
-        is_open = self._membership_index > self.log.commit
-        if is_open or not self._has_committed_in_term() or not is_one_step(self.membership, membership):
+        is_open = self._membership_index > self.log.commit or not self._has_committed_in_term()
+        if is_open or not is_one_step(self.membership, membership):
+            return None
+        newcomers = membership.voters - self.membership.voters - {self.me}
+        if not all(self._leading.is_caught_up(node, self.log.commit) for node in newcomers):
             return None
         entry = self.log.append(self.term, EntryKind.MEMBERSHIP, encode(membership))
         self._membership_index = entry.index
@@ -217,7 +223,9 @@ class Raft:
     def _answer_the_past(self, message: Message) -> None:
         """Tell a node that lives in an older term about ours, so that it stops."""
         if message.kind in (Kind.APPEND, Kind.SNAPSHOT):
-            self._reply(message, rejected=True, index=message.index)
+            # Only the term is news. The sender may lead again by now, in our term, and must not take an answer to
+            # what it said long ago (its round above all) for one to what it says now.
+            self._outbox.append(Message(Kind.APPEND_REPLY, self.me, message.sender, self.term, rejected=True))
         elif message.kind is Kind.PRE_VOTE:
             self._outbox.append(
                 Message(Kind.PRE_VOTE_REPLY, self.me, message.sender, self.term, rejected=True)

@@ -40,6 +40,9 @@ class Leading:
         for node in self.progress.keys() - others:
             del self.progress[node]
 
+    def is_caught_up(self, node: NodeId, commit: Index) -> bool:
+        return node in self.progress and self.progress[node].is_caught_up(commit)
+
     def agreed(self, membership: Membership, own: Index) -> Index:
         """The largest index that a majority of voters has on disk; `own` is what our disk has."""
         matches = [own if node == self.me else self.progress[node].match for node in membership.voters]
@@ -87,12 +90,14 @@ class Leading:
             if progress.sending is not Sending.SNAPSHOT and progress.next <= log.snapshot.index:
                 progress.sent_snapshot(log.snapshot.index)
                 outbox.append(Message(Kind.SNAPSHOT, self.me, node, term, snapshot=log.snapshot))
+            is_told = False  # entries are a sign of life, too
             while not progress.is_paused() and progress.next <= log.last_index:
                 entries = log.slice(progress.next, self.append_bytes)
                 outbox.append(self._append(node, log, term, entries))
                 progress.sent(len(entries))
+                is_told = True
             is_behind = progress.commit_told < min(log.commit, progress.match)
-            if self.is_beating or (is_behind and not progress.is_paused()):
+            if (self.is_beating and not is_told) or (is_behind and not progress.is_paused()):
                 outbox.append(self._sign_of_life(node, log, term))
         self.is_beating = False
 

@@ -11,6 +11,7 @@ from enum import Enum
 from paceline.coordinator.raft.types import NOWHERE, Index
 
 MOST_IN_FLIGHT = 64  # messages
+NEARLY_ALL = 100  # entries that a learner may lack when it becomes a voter
 
 
 class Sending(Enum):
@@ -30,6 +31,10 @@ class Progress:
     commit_told: Index = NOWHERE
     snapshot_index: Index = NOWHERE
     snapshot_age: int = 0  # ticks since it was sent
+
+    def is_caught_up(self, commit: Index) -> bool:
+        """May it decide with the others? It has answered lately, and has nearly all that is committed (4.2.1)."""
+        return self.is_active and self.match > NOWHERE and self.match + NEARLY_ALL >= commit
 
     def is_paused(self) -> bool:
         match self.sending:
@@ -56,6 +61,8 @@ class Progress:
         if self.sending is Sending.SNAPSHOT and self.match < self.snapshot_index:
             return is_news
         self.next = max(self.next, Index(self.match + 1))
+        if self.next == self.match + 1:
+            self.in_flight = 0  # also what was lost on the way, or whose answer was
         if self.sending is not Sending.REPLICATE:
             self.sending, self.in_flight, self.next = Sending.REPLICATE, 0, Index(self.match + 1)
         return is_news
