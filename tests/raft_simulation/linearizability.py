@@ -31,7 +31,8 @@ def is_linearizable(operations: Iterable[Operation]) -> bool:
 
 def _one_register(operations: list[Operation]) -> bool:
     """Depth-first: which operation took effect next, given which have and what the register holds?"""
-    operations = sorted(operations, key=lambda o: o.asked)
+    # Whoever was answered first mostly took effect first: the last in the list is tried first.
+    operations = sorted(operations, key=lambda o: -o.answered)
     answered = sum(1 << n for n, o in enumerate(operations) if o.answered < NEVER)
     stack = [(0, "")]
     seen = {(0, "")}
@@ -39,17 +40,23 @@ def _one_register(operations: list[Operation]) -> bool:
         done, value = stack.pop()
         if done & answered == answered:
             return True
-        # Whoever was asked after someone else had been answered cannot come before them.
-        first_answer = min(o.answered for n, o in enumerate(operations) if not done >> n & 1)
-        for number, operation in enumerate(operations):
-            if done >> number & 1:
-                continue
-            if operation.asked > first_answer:
-                break
-            if not operation.is_write and operation.value != value:
-                continue
-            state = (done | 1 << number, operation.value if operation.is_write else value)
+        for state in _next(operations, done, value):
             if state not in seen:
                 seen.add(state)
                 stack.append(state)
     return False
+
+
+def _next(operations: list[Operation], done: int, value: str) -> list[tuple[int, str]]:
+    left = [(1 << n, o) for n, o in enumerate(operations) if not done >> n & 1]
+    # Whoever was asked after someone else had been answered cannot come before them.
+    first_answer = left[-1][1].answered
+    found = []
+    for bit, operation in left:
+        if operation.asked > first_answer:
+            continue
+        if operation.is_write:
+            found.append((done | bit, operation.value))
+        elif operation.value == value:
+            return [(done | bit, value)]  # it changes nothing, so that now is as good as any later time
+    return found

@@ -228,6 +228,15 @@ class TrustsOldAcknowledgements(Raft):
         super().step(message)
 
 
+class RepeatsAnOldRound(Raft):
+    """Answers what was said in an older term with its round, though the sender may lead again (6.4)."""
+
+    def _answer_the_past(self, message: Message) -> None:
+        super()._answer_the_past(message)
+        if message.kind is Kind.APPEND:
+            self._outbox[-1].round = message.round
+
+
 class ASnapshotDropsWhatFollows(Raft):
     """Replaces the whole log by a snapshot, with what it has acknowledged after it (figure 13, step 6)."""
 
@@ -283,6 +292,7 @@ MUTANTS: dict[type[Raft], str] = {
     ADelayedMessageShortensTheLog: "changeable",
     CommitsBeyondWhatItHas: "changeable",
     TrustsOldAcknowledgements: "late post",
+    RepeatsAnOldRound: "late post",
     ASnapshotDropsWhatFollows: "spring cleaning",
     AppliesTheLastEntryAgain: "changeable",
     ReadsBeforeItsFirstCommit: "lonely leaders",

@@ -1,5 +1,6 @@
 """What happens to a message on its way? It is lost, doubled, overtaken, held back for long, or cut off."""
 
+import heapq
 import random
 from collections.abc import Iterable
 
@@ -14,7 +15,8 @@ class Network:
     def __init__(self, dice: random.Random, weather: Weather) -> None:
         self._dice, self.weather = dice, weather
         self.in_flight: list[Message] = []
-        self.late: list[tuple[int, Message]] = []  # (when it arrives, what)
+        self.late: list[tuple[int, int, Message]] = []  # a heap: when it arrives, a number, what
+        self._number = 0
         self.cut: set[tuple[NodeId, NodeId]] = set()  # (from, to) that loses everything
         self.now = 0
 
@@ -28,9 +30,8 @@ class Network:
     def wake(self, now: int) -> None:
         """What was held back until now goes on."""
         self.now = now
-        if self.late and any(due <= now for due, _ in self.late):
-            self.in_flight += [message for due, message in self.late if due <= now]
-            self.late = [(due, message) for due, message in self.late if due > now]
+        while self.late and self.late[0][0] <= now:
+            self.in_flight.append(heapq.heappop(self.late)[2])
 
     def take(self) -> Message | None:
         """The message that arrives now; None: it was lost. Mostly in order, but any may be overtaken."""
@@ -61,8 +62,10 @@ class Network:
 
     def clear(self) -> None:
         self.heal()
-        self.in_flight += [message for _, message in self.late]
+        self.in_flight += [message for _, _, message in sorted(self.late)]
         self.late.clear()
 
     def _hold_back(self, message: Message) -> None:
-        self.late.append((self.now + 1 + self._dice.randrange(self.weather.latest), message))
+        self._number += 1
+        due = self.now + 1 + self._dice.randrange(self.weather.latest)
+        heapq.heappush(self.late, (due, self._number, message))

@@ -114,6 +114,13 @@ class Scenario:
     def _drop(self, words: list[str]) -> None:
         self.stage.drop(_pairs(words))
 
+    def _hold(self, words: list[str]) -> None:
+        self.stage.hold(_pairs(words))
+
+    def _release(self, words: list[str]) -> None:
+        assert not words, "everything is released at once"
+        self.stage.release()
+
     def _propose(self, words: list[str]) -> None:
         self.stage.propose(NodeId(int(words[0])), words[1])
 

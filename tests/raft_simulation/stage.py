@@ -43,6 +43,7 @@ class Stage:
         self.timing = timing
         self.first = Membership(frozenset(NodeId(n) for n in range(1, voters + 1)))
         self.waiting: list[Message] = []
+        self.held: list[Message] = []
         self.cut: set[tuple[NodeId, NodeId]] = set()
         self.lines: list[str] = []
         self.is_quiet = False
@@ -104,6 +105,17 @@ class Stage:
         for message in [m for m in self.waiting if (m.sender, m.to) in wanted]:
             self.waiting.remove(message)
             self.say(f"{_between(message)} is lost: {sentence(message)}")
+
+    def hold(self, wanted: set[tuple[NodeId, NodeId]]) -> None:
+        for message in [m for m in self.waiting if (m.sender, m.to) in wanted]:
+            self.waiting.remove(message)
+            self.held.append(message)
+            self.say(f"{_between(message)} is held back: {sentence(message)}")
+
+    def release(self) -> None:
+        held, self.held = self.held, []
+        for message in held:
+            self._arrive(message)
 
     def propose(self, node: NodeId, data: str) -> None:
         with_ = self._before(node)
@@ -249,6 +261,8 @@ def sentence(message: Message) -> str:
         case Kind.APPEND_REPLY:
             if not message.rejected:
                 return f"I have all up to {message.index}, term {message.term}"
+            if message.index == 0:
+                return f"no, it is term {message.term} by now"
             if message.hint_term:
                 where = f"we may agree up to {message.hint}, where I have term {message.hint_term}"
             else:

@@ -99,23 +99,22 @@ CLIMATES: Mapping[str, Mapping[str, Sequence[object]]] = {
         "asks": (0.03, 0.08),
         "paces": ((0.7, 1.0, 1.4),),
     },
-    # What was said in one term arrives in another, at one that leads again. Five nodes, because among three
-    # whatever one other node has acknowledged is committed, and stays true for ever.
+    # What was said in one term arrives in another, at a node that leads again and is lost again.
     "late post": {
-        "nodes": (5,),
+        "nodes": (3, 3, 5),
         "drop": (0.0, 0.05),
         "duplicate": (0.1, 0.3),
         "late": (0.02, 0.1),
         "latest": (600,),
         "crash": (0.0,),
         "partition": (0.0,),
-        "strike": (0.3,),
-        "stall": (0.2, 1.0),
+        "strike": (0.1, 0.3),
+        "stall": (0.05,),
         "change": (0.0,),
         "election": (3,),
         "slow_disk": (0.0, 0.2),
         "asks": (0.15,),
-        "reads": (0.1, 0.3),
+        "reads": (0.6,),
         "paces": ((0.7, 1.0, 1.4),),
     },
     # Logs are thrown away as soon as they are applied, while messages overtake each other.

@@ -240,9 +240,9 @@ class Raft:
     def _answer_the_past(self, message: Message) -> None:
         """Tell a node that lives in an older term about ours, so that it stops."""
         if message.kind in (Kind.APPEND, Kind.SNAPSHOT):
-            self._reply(message, rejected=True, index=NOWHERE)
-            # Its rounds were another leadership's: they must not confirm reads if it leads our term by now.
-            self._outbox[-1].round = 0
+            # Only the term is news. The sender may lead again by now, in our term, and must not take an
+            # answer to what it said long ago (its round above all) for one to what it says now.
+            self._outbox.append(Message(Kind.APPEND_REPLY, self.me, message.sender, self.term, rejected=True))
         elif message.kind is Kind.PRE_VOTE:
             self._outbox.append(
                 Message(Kind.PRE_VOTE_REPLY, self.me, message.sender, self.term, rejected=True)
