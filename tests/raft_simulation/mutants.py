@@ -138,7 +138,7 @@ class CountsLearners(Raft):
         super()._become_leader()
         old = self._leading
         assert old is not None, "it has just become leader"
-        self._leading = _CountsLearners(old.me, old.last_index, old.append_bytes, old.progress)
+        self._leading = _CountsLearners(old.me, old.last_index, old.progress)
         self._leading.is_beating = True
 
 

@@ -45,6 +45,7 @@ class Weather:
             strike=0.0,
             change=0.0,
             election=10,
+            append_bytes=1 << 20,
             slow_disk=0.0,
             asks=0.0,
         )

@@ -190,7 +190,7 @@ class Raft:
         ready.messages, self._outbox = self._outbox, []
         if self._leading is not None:
             outbox = ready.early if self._leading.is_term_on_disk else ready.messages
-            self._leading.fill(outbox, self.log, self.term)
+            self._leading.fill(outbox, self.log, self.term, self.timing.append_bytes)
             self._reads_served += self._leading.confirmed_reads(self.membership)
         ready.reads, self._reads_served = self._reads_served, []
         ready.lost_reads, self._reads_lost = self._reads_lost, []
@@ -318,7 +318,7 @@ class Raft:
     def _become_leader(self) -> None:
         self.role, self.leader = Role.LEADER, self.me
         self._elapsed = 0
-        self._leading = Leading(self.me, self.log.last_index, self.timing.append_bytes)
+        self._leading = Leading(self.me, self.log.last_index)
         # Others are only asked once the disk knows the term. Who needs nobody else must wait for it still, or
         # could lead the same term twice, with other entries, after a crash.
         self._leading.is_term_on_disk = any(

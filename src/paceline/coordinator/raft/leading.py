@@ -21,7 +21,6 @@ class Read:
 class Leading:
     me: NodeId
     last_index: Index  # at the beginning
-    append_bytes: int  # of entries in one message
     progress: dict[NodeId, Progress] = field(default_factory=dict)
     is_term_on_disk: bool = True
     round: int = 0
@@ -81,7 +80,7 @@ class Leading:
                 if progress.snapshot_age >= patience:
                     progress.sending, progress.in_flight = Sending.PROBE, 0
 
-    def fill(self, outbox: list[Message], log: RaftLog, term: Term) -> None:
+    def fill(self, outbox: list[Message], log: RaftLog, term: Term, append_bytes: int) -> None:
         """One message to everybody who lacks entries; to all when it is time for a sign of life.
 
         What is committed is told with either, not by a message of its own: under load the next entries
@@ -96,7 +95,7 @@ class Leading:
                 outbox.append(Message(Kind.SNAPSHOT, self.me, node, term, snapshot=log.snapshot))
             is_told = False  # entries are a sign of life, too
             while not progress.is_paused() and progress.next <= log.last_index:
-                entries = log.slice(progress.next, self.append_bytes)
+                entries = log.slice(progress.next, append_bytes)
                 outbox.append(self._append(node, log, term, entries))
                 progress.sent(len(entries))
                 is_told = True
