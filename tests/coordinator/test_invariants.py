@@ -8,6 +8,7 @@ from tests.raft_simulation.invariants import Committed, Invariants, ViolationErr
 from paceline.coordinator.raft.core import Raft, Role
 from paceline.coordinator.raft.log import RaftLog, empty_snapshot
 from paceline.coordinator.raft.membership import encode
+from paceline.coordinator.raft.progress import Progress
 from paceline.coordinator.raft.types import (
     Entry,
     EntryKind,
@@ -50,6 +51,17 @@ def test_a_leader_never_drops_an_entry() -> None:
     checks.check(node(1, 3, [entry(1, 3)], leads=True), (), ())
     with pytest.raises(ViolationError, match="dropped its entry 1"):
         checks.check(node(1, 3, leads=True), (), ())
+
+
+def test_a_leader_does_not_believe_what_cannot_be() -> None:
+    for wrong in (Progress(next=Index(5), match=Index(4)), Progress(next=Index(1), round=1)):
+        raft = node(1, 1)
+        raft._campaign(Role.CANDIDATE)
+        raft._become_leader()
+        Invariants().check(raft, (), ())
+        raft.progress()[NodeId(2)] = wrong
+        with pytest.raises(ViolationError, match="leader 1 of term 2 believes that 2 has"):
+            Invariants().check(raft, (), ())
 
 
 def test_the_same_index_and_term_mean_the_same_entry() -> None:

@@ -49,6 +49,7 @@ class Invariants:
             self.check_membership(raft)
         if raft.is_leader:
             self.check_leader(raft)
+            self.check_beliefs(raft)
         self.check_promise(raft)
         if raft.log.commit > self._known.get(raft.me, NOWHERE):
             self.check_commit(raft, leaders)
@@ -73,6 +74,15 @@ class Invariants:
         elif raft.log.last_index < last:
             raise ViolationError(f"leader {raft.me} of term {raft.term} dropped its entry {last}")
         self._led[raft.me] = raft.term, raft.log.last_index
+
+    def check_beliefs(self, raft: Raft) -> None:
+        """A leader does not believe that others have what it never sent them since it was elected."""
+        for node, progress in raft.progress().items():
+            if progress.round > raft.round or progress.match > raft.log.last_index:
+                raise ViolationError(
+                    f"leader {raft.me} of term {raft.term} believes that {node} has {progress.match} and"
+                    f" heard sign of life {progress.round}, and has sent {raft.log.last_index} and {raft.round}"
+                )
 
     def check_new_leader(self, raft: Raft) -> None:
         """Leader completeness: it has all that an earlier leader has committed."""
