@@ -81,7 +81,7 @@ class Invariants:
             if progress.round > raft.round or progress.match > raft.log.last_index:
                 raise ViolationError(
                     f"leader {raft.me} of term {raft.term} believes that {node} has {progress.match} and"
-                    f" heard sign of life {progress.round}, and has sent {raft.log.last_index} and {raft.round}"
+                    f" heard sign of life {progress.round}; it sent {raft.log.last_index} and {raft.round}"
                 )
 
     def check_new_leader(self, raft: Raft) -> None:
