@@ -5,6 +5,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -310,7 +311,8 @@ def test_a_leader_closes_streams_that_say_what_no_node_can_say(tmp_path: Path) -
     """Each of these would break an invariant of the core, if it were let in."""
 
     async def story() -> None:
-        async with nodes_in_process(tmp_path, 3) as nodes, nodes.client() as client:
+        patient = replace(CALM, election_ticks=60)  # the leader must stay the same
+        async with nodes_in_process(tmp_path, 3, pace=patient) as nodes, nodes.client() as client:
             await create(client, "kept")
             leader = await nodes.leader()
             raft = nodes.running[leader].node.raft

@@ -75,4 +75,6 @@ class Direct:
         call = self._channel.stream_unary(
             path("Raft", "Talk"), pb.Frame.SerializeToString, pb.Heard.FromString
         )(stream(), metadata=self._metadata, timeout=WITHIN_S)
-        return await call.code(), await call.details() or ""
+        answer = await call.code(), await call.details() or ""
+        call.cancel()  # or the stream would wait for ever
+        return answer

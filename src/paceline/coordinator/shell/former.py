@@ -22,8 +22,10 @@ class Former:
         try:
             while True:
                 wait_s = await self._form_all() if self._node.raft.is_leader else IDLE_S
+                # Not wait_for: on Python 3.11 it forgets that we were stopped if something changes just then.
                 with suppress(TimeoutError):  # then it is time to look again
-                    await asyncio.wait_for(self._changed.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):
+                        await self._changed.wait()
                 self._changed.clear()
         finally:
             following.cancel()
