@@ -100,6 +100,22 @@ def test_after_kill_9_of_everything_it_is_resumed_from_the_checkpoint(tmp_path: 
     assert hashes == set(undisturbed.data()["result"]["state_sha256"].values())
 
 
+def test_when_all_workers_die_at_once_their_replacements_go_on_from_the_checkpoint(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with training(run_dir, *ELASTIC, "--steps", "300", "--checkpoint-every", "20", participants=3) as run:
+        first = until_all_are_in(run, 0)
+        until(lambda: bool(list((run_dir / "checkpoints").glob("at-*/worker-0.json"))), "a checkpoint")
+        for who in ("worker-0", "worker-1", "worker-2"):
+            kill(pid_of(run, who))
+        until_all_are_in(run, first)
+        done = run.end(within_s=120)
+        assert done.code == 0, done.err
+        again = [e for e in events(run, "generation_entered") if int(str(e.fields["number"])) > first]
+        assert all(int(str(e.fields["committed"])) >= 20 for e in again)
+    replayed = paceline("replay", str(run_dir), "--json")
+    assert replayed.data()["is_equal"] is True
+
+
 @pytest.mark.parametrize(
     ("args", "what"),
     [

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 
+from paceline.checkpoints.catalog import newest_shared
 from paceline.checkpoints.store import read_snapshot
 from paceline.clock import SystemClock
 from paceline.coordinator.client import Client
@@ -81,8 +82,11 @@ def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None])
         worker_for=worker_for,
         finished=control.finished,  # a replacement goes on counting where the lost one stood
     )
-    if seat.resume_from is not None:
-        saved = read_snapshot(seat.resume_from, "worker-0")
+    # Whoever is replaced while others live is healed by them; if all were lost, this is where they go on.
+    newest = newest_shared(seat.checkpoints, plan.num_workers)
+    folder = seat.resume_from if newest is None else newest.folder
+    if folder is not None:
+        saved = read_snapshot(folder, "worker-0")
         replica.restore(saved)
         elastic.committed = int(saved.facts["at"])
     return elastic
