@@ -114,8 +114,8 @@ def growth(commands: int, folder: Path) -> tuple[Ratio, memory.Growth]:
     found = _undisturbed(measure, folder)
     tenth, half, end = (found.at(share) for share in (0.1, 0.5, 1.0))
     ratio = Ratio(
-        name=f"leader's memory, {commands:,} commands ÷ a tenth",
-        goal=1.1,
+        name=f"leader's memory, {commands:,} commands ÷ half",
+        goal=1.05,
         at_least=False,
         rounds=(found.factor,),
         detail=f"{tenth.leader_mb:.1f}, {half.leader_mb:.1f}, {end.leader_mb:.1f} MB at 10, 50, 100 %; "
