@@ -378,12 +378,16 @@ def lose_the_snapshot(folder: Path) -> None:
 
 
 def forget_the_term(folder: Path) -> None:
-    """As if the log had been put together from two nodes."""
-    from paceline.coordinator.raft.types import HardState, NodeId, Term
-    from paceline.coordinator.shell.records import format_record, hard_state_record
+    """As if the log had been put together from two nodes: an entry of a term that this one never heard of."""
+    from paceline.coordinator.raft.types import Entry, EntryKind, Index, Membership, NodeId, Term
+    from paceline.coordinator.shell import records
+    from paceline.coordinator.shell.storage import read_folder
 
-    state = format_record(NodeId(1)) + hard_state_record(HardState(Term(0), None))
-    (folder / "wal-99999999.log").write_bytes(state)
+    found = read_folder(folder, NodeId(1), Membership(frozenset()))
+    later = Term(found.hard_state.term + 5)
+    entry = Entry(Index(found.snapshot.index + 1), later, EntryKind.NOTHING, b"")
+    parts = [records.hard_state_record(found.hard_state), records.entry_record(entry)]
+    (folder / "wal-99999999.log").write_bytes(b"".join([records.format_record(NodeId(1)), *parts]))
 
 
 def _change_byte(path: Path, place: int) -> None:
