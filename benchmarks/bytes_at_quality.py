@@ -7,7 +7,7 @@ validation loss of the character model within 1 %, on the mean over the seeds.
 `--text FILE` trains the character model on your own text.
 
 On `digits` all ways have the same learning rate. On the character model each
-has the best of a small grid (README.md says which), ssgd too; the rate rises
+has its own, the best of a small grid (README.md), ssgd too; the rate rises
 over a tenth of the steps, which compressed gradients need more than plain
 ones, and falls along a cosine: training must come to rest, because whoever is
 slower by a third then loses little.
@@ -65,7 +65,7 @@ WAYS = (
 )
 
 
-# The ways that are tried on the character model, and the rate of each (of 0.002, 0.004, 0.008 and 0.016).
+# The ways that are tried on the character model, and the rate of each (README.md says how it was found).
 CHARLM_RATES = {
     "ssgd": 0.004,
     "ssgd bf16": 0.004,
@@ -132,6 +132,8 @@ def measure(plan: Plan, way: Way, launcher: LocalLauncher) -> dict[str, float]:
     plan = replace(plan, mode=way.mode, compress=way.compress, strategy=way.strategy, lr=rate)
     with tempfile.TemporaryDirectory() as folder:
         result = train(plan, Path(folder) / "run", SilentWatcher(), warm=launcher)
+    if result["stopped_early"]:  # half a run says nothing about quality
+        raise KeyboardInterrupt
     metrics, moved, phases = result["metrics"], result["bytes"], result["phases_s"]
     assert isinstance(metrics, dict), "a finished run has metrics"
     assert isinstance(moved, dict), "a recorded run has counted its bytes"
