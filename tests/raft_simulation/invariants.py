@@ -47,7 +47,7 @@ class Invariants:
         if written:
             self.check_entries(raft, written, are_seen=False)
             self.check_membership(raft)
-        if raft.is_leader and not raft.leads_in_secret:
+        if raft.is_leader:
             self.check_leader(raft)
             self.check_beliefs(raft)
         self.check_promise(raft)

@@ -97,14 +97,6 @@ class Raft:
     def is_handing_over(self) -> bool:
         return self._leading is not None and self._leading.transferee is not None
 
-    @property
-    def leads_in_secret(self) -> bool:
-        """We lead, but our disk does not know the term yet: until it does, nothing of it leaves this node.
-
-        A lone voter elects itself in one step; if it crashes before its disk has the vote, it never led.
-        """
-        return self._leading is not None and not self._leading.is_term_on_disk
-
     def progress(self) -> dict[NodeId, Progress]:
         """How far each follower is; empty unless we lead."""
         return {} if self._leading is None else self._leading.progress
