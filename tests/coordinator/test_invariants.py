@@ -40,10 +40,18 @@ def node(me: int, term: int, entries: Sequence[Entry] = (), *, leads: bool = Fal
 
 def test_one_leader_in_a_term() -> None:
     checks = Invariants()
-    checks.check(node(1, 3, leads=True), (), ())
-    checks.check(node(2, 4, leads=True), (), ())
+    checks.check_sent(Message(Kind.APPEND, NodeId(1), NodeId(3), Term(3)))
+    checks.check_sent(Message(Kind.APPEND, NodeId(2), NodeId(3), Term(4)))
     with pytest.raises(ViolationError, match="two leaders in term 3: 1 and 2"):
-        checks.check(node(2, 3, leads=True), (), ())
+        checks.check_sent(Message(Kind.SNAPSHOT, NodeId(2), NodeId(3), Term(3)))
+    with pytest.raises(ViolationError, match="two leaders in term 3: 1 and 2"):
+        checks.check(node(2, 3, [entry(1, 3)], leads=True, commit=1), (), ())
+
+
+def test_a_leader_that_nobody_could_know_of_never_was_one() -> None:
+    checks = Invariants()
+    checks.check(node(1, 3, leads=True), (), ())
+    checks.check_sent(Message(Kind.APPEND, NodeId(2), NodeId(3), Term(3)))
 
 
 def test_a_leader_never_drops_an_entry() -> None:

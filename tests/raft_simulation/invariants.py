@@ -64,16 +64,25 @@ class Invariants:
         self.check_promise(raft)
 
     def check_leader(self, raft: Raft) -> None:
-        """Election safety: at most one leader in a term. Leader append-only: it never drops an entry."""
-        known = self.leaders.setdefault(raft.term, raft.me)
-        if known != raft.me:
-            raise ViolationError(f"two leaders in term {raft.term}: {known} and {raft.me}")
+        """Leader append-only: it never drops an entry. And what a new one must have."""
+        if raft.log.term(raft.log.commit) == raft.term:
+            self.check_election(raft.term, raft.me)
         term, last = self._led.get(raft.me, (NO_TERM, NOWHERE))
         if term != raft.term:
             self.check_new_leader(raft)
         elif raft.log.last_index < last:
             raise ViolationError(f"leader {raft.me} of term {raft.term} dropped its entry {last}")
         self._led[raft.me] = raft.term, raft.log.last_index
+
+    def check_election(self, term: Term, leader: NodeId) -> None:
+        """Election safety: at most one leader in a term.
+
+        A leader counts once anybody can know of it, by what it says or commits. A node that needs nobody's
+        vote may crash before its disk knows that it was elected: then it never was.
+        """
+        known = self.leaders.setdefault(term, leader)
+        if known != leader:
+            raise ViolationError(f"two leaders in term {term}: {known} and {leader}")
 
     def check_beliefs(self, raft: Raft) -> None:
         """A leader does not believe that others have what it never sent them since it was elected."""
@@ -102,6 +111,8 @@ class Invariants:
             self._check_entry(entry, before, are_seen=are_seen)
 
     def check_sent(self, message: Message) -> None:
+        if message.kind in (Kind.APPEND, Kind.SNAPSHOT):
+            self.check_election(message.term, message.sender)
         if message.kind is Kind.APPEND_REPLY and not message.rejected:
             term, index = self._promised.get(message.sender, (NO_TERM, NOWHERE))
             newest = max(index, message.index) if term == message.term else message.index

@@ -173,12 +173,13 @@ class Node:
         self._around.network.send(messages)
 
     def _save(self, ready: Ready) -> None:
-        self.checks.check_entries(self.raft_up, ready.entries, are_seen=True)
-        self._written = ready.hard_state or self._written
+        hard_state = ready.hard_state or self._written
         if ready.snapshot is not None:
-            self.storage.save_snapshot(ready.snapshot, self._written, ready.entries)
+            self.storage.save_snapshot(ready.snapshot, hard_state, ready.entries)
         else:
             self.storage.save(ready.hard_state, ready.entries)
+        self._written = hard_state
+        self.checks.check_entries(self.raft_up, ready.entries, are_seen=True)
 
     def _install(self, ready: Ready) -> None:
         assert ready.snapshot is not None, "asked only when there is one"
