@@ -90,7 +90,7 @@ def test_an_identity_is_read_as_a_certificate_says_it(role: Role, name: str) -> 
         "",
         "admin/x",
         "paceline://",
-        "paceline://root/x",
+        "paceline://owner/x",
         "paceline://admin/",
         "paceline://admin/a/b",
         "x://admin/x",

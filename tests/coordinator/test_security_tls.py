@@ -202,7 +202,7 @@ def test_a_worker_cannot_pose_as_a_node(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("names", [[], ["paceline://root/x"], ["paceline://admin/a", "paceline://viewer/a"]])
+@pytest.mark.parametrize("names", [[], ["paceline://owner/x"], ["paceline://admin/a", "paceline://viewer/a"]])
 def test_a_certificate_of_our_authority_that_names_no_single_role_is_nobodys(
     tmp_path: Path, names: list[str]
 ) -> None:

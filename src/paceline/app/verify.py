@@ -30,8 +30,8 @@ def verify_run(run_dir: Path) -> list[Finding]:
         )
     history = read_history(run_dir / "events.jsonl")
     result = _result(run_dir)
-    steps = int(str(result.get("steps", 0))) if plan.elastic is None else _steps(plan, history)
-    findings = [_elastic(history, steps) if plan.elastic is not None else _shares(history)]
+    is_elastic = plan.elastic is not None
+    findings = [_elastic(history, _steps(plan, history)) if is_elastic else _shares(history)]
     hashes = result.get("state_sha256")
     if (
         isinstance(hashes, dict)

@@ -115,10 +115,6 @@ class Arena:
             self._known_vectors[flat.data_ptr()] = (flat, views, room)
         _, self._gradient_views, self._room_for_buffers = self._known_vectors[flat.data_ptr()]
 
-    def forget_vectors(self) -> None:
-        """Let go of all vectors but the present one: those of a world that is gone need not stay mapped."""
-        self._known_vectors = {k: v for k, v in self._known_vectors.items() if k == self.gradients.data_ptr()}
-
     def expect_backward(self) -> None:
         """Let backward write fresh gradients; accumulating into old ones would cost two more passes."""
         for parameter in self._parameters:

@@ -8,7 +8,6 @@ checked by its hash.
 
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -59,7 +58,7 @@ def _open(place: Path, number: int, is_over: Callable[[], bool]) -> int:
             found = json.loads(place.read_text())
             return os.open(f"/proc/{found['pid']}/fd/{found['fd']}", os.O_RDWR)
         except FileNotFoundError:
-            time.sleep(LOOK_S)  # rank 0 is not there yet, or never will be: then the generation ends
+            SystemClock().sleep(LOOK_S)  # rank 0 is not there yet, or never will be: then the generation ends
     raise PeerLostError(f"generation {number} ended before it began", "the run goes on in the next one")
 
 

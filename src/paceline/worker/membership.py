@@ -16,7 +16,7 @@ from contextlib import suppress
 import grpc
 
 from paceline.clock import monotonic_s
-from paceline.coordinator.client import Client, Metadata, RefusedError, UnreachableError
+from paceline.coordinator.client import Client, RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.errors import PacelineError, PeerLostError
 
@@ -26,8 +26,6 @@ ENDED = (pb.RUN_FINISHED, pb.RUN_FAILED, pb.RUN_STOPPED)
 BEATS_PER_LEASE = 4
 AGAIN_S = 0.1
 
-__all__ = ["Membership", "Metadata"]
-
 
 class Membership:
     def __init__(self, connect: Connect, *, run: str, worker: str, note: Note) -> None:
@@ -35,6 +33,8 @@ class Membership:
         self._changed = threading.Condition()
         self._newest = pb.Generation()
         self._has_ended = False
+        self._goodbye = ""  # why we leave; said by close()
+        self._lease_s = 1.0  # until the coordinator says how long it is
         self._failure: PacelineError | None = None
         self._on_over: Callable[[], None] = lambda: None
         self._loop = asyncio.new_event_loop()
@@ -142,7 +142,6 @@ class Membership:
                 await asyncio.sleep(AGAIN_S)
 
     async def _beats(self, me: pb.Worker) -> AsyncIterator[pb.Beat]:
-        self._lease_s = 1.0
         while True:
             yield pb.Beat(run=self._run, worker=self._worker, incarnation=me.incarnation)
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)

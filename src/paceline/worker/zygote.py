@@ -120,8 +120,6 @@ class Zygote:
                 self._kill_all()
             case "fork" if self._seat is not None:  # a replacement, or one more
                 self._fork_elastic(int(str(order["index"])))
-            case "signal":
-                self._signal(str(order["who"]), int(str(order["number"])))
             case "end" if self._seat is not None:
                 self._end_run()
 
@@ -153,12 +151,6 @@ class Zygote:
         from paceline.worker.elastic_participant import work_elastic
 
         self._fork(f"worker-{index}", partial(work_elastic, index))
-
-    def _signal(self, who: str, number: int) -> None:
-        """Harm a worker on purpose, or let it go on."""
-        for pid, name in self._children.items():
-            if name == who:
-                os.kill(pid, number)
 
     def _fork(self, who: str, body: Callable[[Seat, Callable[[Report], None]], None]) -> None:
         assert self._seat is not None, "a run was started"

@@ -1,7 +1,6 @@
 """How does an experiment get coordinator nodes that it may kill? As processes, on this machine."""
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline import environ
+from paceline.app.cluster_up import free_ports, start_command
 from paceline.app.elastic import Coordinators
 from paceline.coordinator.blocking import BlockingClient
+from paceline.coordinator.cluster_file import ClusterFile
 from paceline.coordinator.shell import tokens
 from paceline.coordinator.shell.identity import Role
 
@@ -28,10 +29,9 @@ class Nodes:
         return Coordinators(tuple(self.addresses.values()), self.folder / tokens.FILE_NAME)
 
     def start(self, node: int) -> None:
-        peers = ",".join(f"{number}={address}" for number, address in self.addresses.items())
-        command = ["coordinator", "start", "--id", str(node), "--peers", peers]
-        command += ["--data-dir", str(self.folder / f"node-{node}")]
-        command += ["--token-file", str(self.folder / tokens.FILE_NAME), "--stop-with-stdin"]
+        cluster = ClusterFile(cluster="lab", nodes=self.addresses)
+        more = ["--token-file", str(self.folder / tokens.FILE_NAME), "--stop-with-stdin"]
+        command = start_command(node, cluster, str(self.folder / f"node-{node}"), more)
         with (self.folder / f"node-{node}.log").open("ab") as log:
             self._processes[node] = subprocess.Popen(
                 [sys.executable, "-m", "paceline", *command],
@@ -63,7 +63,7 @@ class Nodes:
 def nodes(folder: Path, count: int) -> Iterator[Nodes]:
     folder.mkdir(parents=True, exist_ok=True)
     proof = tokens.load_or_create_tokens(folder / tokens.FILE_NAME)
-    addresses = {number: f"127.0.0.1:{port}" for number, port in enumerate(_free_ports(count), start=1)}
+    addresses = {number: f"127.0.0.1:{port}" for number, port in enumerate(free_ports(count), start=1)}
     with BlockingClient(list(addresses.values()), proof.of(Role.ADMIN), patience_s=30) as client:
         found = Nodes(folder, addresses, client)
         try:
@@ -73,12 +73,3 @@ def nodes(folder: Path, count: int) -> Iterator[Nodes]:
             yield found
         finally:
             found.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Nobody listens on them now; all are held until the last is found, so that they differ."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(one.getsockname()[1]) for one in held]
-    for one in held:
-        one.close()
-    return ports
