@@ -71,7 +71,7 @@ CHARLM_RATES = {
     "ssgd bf16": 0.004,
     "ssgd int8": 0.004,
     "ssgd powersgd:2": 0.008,
-    "ssgd sign": 0.004,
+    "ssgd sign": 0.003,
     f"diloco H={H} int8": 0.008,
 }
 

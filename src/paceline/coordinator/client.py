@@ -9,8 +9,9 @@ import asyncio
 import itertools
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -20,13 +21,16 @@ from google.protobuf.message import Message
 
 from paceline.clock import monotonic_s
 from paceline.coordinator import methods
+from paceline.coordinator.asking import Asking
 from paceline.coordinator.methods import WRITES, Read, Write, path
 from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.state.machine import MOST_BYTES_OF_LONG
 from paceline.errors import ExitCode, PacelineError
 
 Dial = Callable[[str], grpc.aio.Channel]
 Metadata = tuple[tuple[str, str], ...]
 Reply = TypeVar("Reply", bound=Message)
+Found = TypeVar("Found")
 
 # How long to wait before asking again, at first and in the end: soon enough for an election, and not so often
 # that a thousand clients keep those who elect from it.
@@ -75,6 +79,7 @@ class Client:
         self._metadata, self._patience_s = metadata, patience_s
         self._stack = AsyncExitStack()
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._asking: dict[str, Asking] = {}  # streams of writes
         self._leader = self._addresses[0]
         self._session: pb.Session | None = None
         self._opening = asyncio.Lock()
@@ -90,6 +95,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
+        for asking in self._asking.values():
+            await asking.close()
         await self._stack.aclose()
 
     async def write(self, name: str, request: Message, reply: type[Reply]) -> Reply:
@@ -100,13 +107,13 @@ class Client:
             session = await self._session_open()
             number = next(self._numbers)
             self._open.add(number)
-            numbers = (
-                (methods.SESSION, str(session.session)),
-                (methods.SEQUENCE, str(number)),
-                (methods.FIRST_OPEN, str(min(self._open))),
-            )
+            command = pb.Command(session=session.session, sequence=number, first_open=min(self._open))
+            getattr(command, write.command).CopyFrom(request)
             try:
-                return await self._ask(path(write.service, write.name), request, reply, numbers)
+                _check_size(command)  # a larger one would take others on the stream with it
+                outcome = await self._of_leader(partial(self._write, command))
+                found: Reply = getattr(outcome, write.result)
+                return found
             except RefusedError as error:
                 if error.why != pb.Why.Name(pb.NO_SESSION):
                     raise
@@ -119,15 +126,15 @@ class Client:
     async def read(self, name: str, request: Message, reply: type[Reply]) -> Reply:
         read = _READS[name]
         assert read.reply is reply, f"{name} answers with {read.reply.__name__}"
-        return await self._ask(path(read.service, read.name), request, reply, ())
+        return await self._ask(path(read.service, read.name), request, reply)
 
     async def manage(self, name: str, request: Message) -> pb.NodeStatus:
         """Ask the leader for a change of the cluster itself: Add, Remove, StepDown."""
-        return await self._ask(path("Nodes", name), request, pb.NodeStatus, (), attempt_s=self._patience_s)
+        return await self._ask(path("Nodes", name), request, pb.NodeStatus, attempt_s=self._patience_s)
 
     async def of_node(self, address: str, name: str, request: Message) -> pb.NodeStatus:
         """Ask one node, whoever leads: Status, Snapshot."""
-        return await self._call(address, path("Nodes", name), request, pb.NodeStatus, (), self._patience_s)
+        return await self._call(address, path("Nodes", name), request, pb.NodeStatus, self._patience_s)
 
     def watch(self, address: str, request: pb.WatchRequest) -> AsyncIterator[pb.Change]:
         """Changes as one node applies them, until the stream breaks (grpc.aio.AioRpcError)."""
@@ -152,26 +159,36 @@ class Client:
         async with self._opening:
             if self._session is None:
                 opening = pb.OpenSession(client="paceline", nonce=secrets.token_hex(16))
-                self._session = await self._ask(path("Sessions", "Open"), opening, pb.Session, ())
+                self._session = await self._ask(path("Sessions", "Open"), opening, pb.Session)
             return self._session
 
     async def _ask(
-        self,
-        method: str,
-        request: Message,
-        reply: type[Reply],
-        numbers: Metadata,
-        *,
-        attempt_s: float = ATTEMPT_S,
+        self, method: str, request: Message, reply: type[Reply], *, attempt_s: float = ATTEMPT_S
     ) -> Reply:
-        """Of the leader, wherever it is by now."""
+        def ask(address: str, timeout_s: float) -> Awaitable[Reply]:
+            return self._call(address, method, request, reply, timeout_s)
+
+        return await self._of_leader(ask, attempt_s)
+
+    async def _write(self, command: pb.Command, address: str, timeout_s: float) -> pb.Outcome:
+        asking = self._asking.get(address)
+        if asking is None or asking.is_over:
+            if asking is not None:
+                await asking.close()
+            asking = self._asking[address] = Asking(self._channel(address), self._metadata)
+        return await asking.ask(command, timeout_s)
+
+    async def _of_leader(
+        self, ask: Callable[[str, float], Awaitable[Found]], attempt_s: float = ATTEMPT_S
+    ) -> Found:
+        """What the leader answers, wherever it is by now; `ask` takes an address and how long it may take."""
         until_s = monotonic_s() + self._patience_s
         others = itertools.cycle(self._addresses)
         last, pause_s = "nobody was asked", FIRST_PAUSE_S
         while (left_s := until_s - monotonic_s()) > 0:
             asked = self._leader
             try:
-                return await self._call(asked, method, request, reply, numbers, min(attempt_s, left_s))
+                return await ask(asked, min(attempt_s, left_s))
             except grpc.aio.AioRpcError as error:
                 if error.code() not in FAILED:
                     raise refused(error) from error
@@ -196,16 +213,10 @@ class Client:
             )
 
     async def _call(
-        self,
-        address: str,
-        method: str,
-        request: Message,
-        reply: type[Reply],
-        numbers: Metadata,
-        timeout_s: float,
+        self, address: str, method: str, request: Message, reply: type[Reply], timeout_s: float
     ) -> Reply:
         call = self._channel(address).unary_unary(method, type(request).SerializeToString, reply.FromString)
-        found: Reply = await call(request, metadata=self._metadata + numbers, timeout=timeout_s)
+        found: Reply = await call(request, metadata=self._metadata, timeout=timeout_s)
         return found
 
     def _channel(self, address: str) -> grpc.aio.Channel:
@@ -217,6 +228,12 @@ class Client:
 
 _WRITES: dict[str, Write] = {f"{write.service}.{write.name}": write for write in WRITES}
 _READS: dict[str, Read] = {f"{read.service}.{read.name}": read for read in methods.READS}
+
+
+def _check_size(command: pb.Command) -> None:
+    if (size := command.ByteSize()) > MOST_BYTES_OF_LONG:
+        hint = f"send {MOST_BYTES_OF_LONG} bytes at most"
+        raise RefusedError(f"this request has {size} bytes", hint, pb.Why.Name(pb.INVALID))
 
 
 def _fact(error: grpc.aio.AioRpcError, key: str) -> str:

@@ -7,6 +7,7 @@ agreement. What is not in here is a stream, or about one node alone.
 
 from dataclasses import dataclass
 
+import grpc
 from google.protobuf.message import Message
 
 from paceline.coordinator.proto import cluster_pb2 as pb
@@ -17,6 +18,16 @@ PACKAGE = "paceline.cluster.v1"
 SESSION, SEQUENCE, FIRST_OPEN = "paceline-session", "paceline-sequence", "paceline-open"
 WHY, LEADER = "paceline-why", "paceline-leader"
 NOT_LEADER = "NOT_LEADER"  # a `why` beside those of the proto
+
+# The status of what the cluster agreed to refuse.
+CODES = {
+    pb.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    pb.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    pb.EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    pb.FENCED: grpc.StatusCode.ABORTED,
+    pb.NOT_NOW: grpc.StatusCode.FAILED_PRECONDITION,
+    pb.NO_SESSION: grpc.StatusCode.FAILED_PRECONDITION,
+}
 
 
 @dataclass(frozen=True, slots=True)

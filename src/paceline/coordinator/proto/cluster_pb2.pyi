@@ -822,6 +822,38 @@ class AlertList(_message.Message):
     alerts: _containers.RepeatedCompositeFieldContainer[AlertMark]
     def __init__(self, alerts: _Optional[_Iterable[_Union[AlertMark, _Mapping]]] = ...) -> None: ...
 
+class Ask(_message.Message):
+    __slots__ = ("id", "command")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    command: Command
+    def __init__(self, id: _Optional[int] = ..., command: _Optional[_Union[Command, _Mapping]] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("id", "outcome", "declined")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    DECLINED_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    outcome: Outcome
+    declined: Declined
+    def __init__(self, id: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ...) -> None: ...
+
+class Declined(_message.Message):
+    __slots__ = ("code", "why", "what", "hint", "leader")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    why: str
+    what: str
+    hint: str
+    leader: str
+    def __init__(self, code: _Optional[int] = ..., why: _Optional[str] = ..., what: _Optional[str] = ..., hint: _Optional[str] = ..., leader: _Optional[str] = ...) -> None: ...
+
 class OpenSession(_message.Message):
     __slots__ = ("client", "nonce")
     CLIENT_FIELD_NUMBER: _ClassVar[int]

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Never, Protocol, TypeAlias
 
 import grpc
@@ -22,10 +23,14 @@ from paceline.coordinator.shell.limits import Buckets, Limits
 # Set while a method runs: who called it.
 caller: ContextVar[Identity] = ContextVar("caller")
 
+# Set too: what each further request of a stream pays, as a call of its own would.
+toll: ContextVar["Toll"] = ContextVar("toll")
+
 # Any: the messages differ from method to method. Quoted: only the type stubs know the parameters.
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Found: TypeAlias = "Handler | None"
+Toll: TypeAlias = "Callable[[], Refused | None]"
 _Code = grpc.StatusCode
 
 
@@ -88,10 +93,13 @@ class Guard(grpc.aio.ServerInterceptor):
         # Nodes are not limited: a cluster that is busy must still be able to agree.
         if found.role is Role.NODE:
             return found
+        return self.pay((_host(context), found.name)) or found
+
+    def pay(self, who: tuple[str, str]) -> Refused | None:
+        """For one request of this host and name."""
         now_s = self._now_s()
-        key = (_host(context), found.name)
-        wait_s = self._per_caller.wait_s(key, now_s) or self._overall.wait_s("", now_s)
-        return self._too_many(wait_s) if wait_s else found
+        wait_s = self._per_caller.wait_s(who, now_s) or self._overall.wait_s("", now_s)
+        return self._too_many(wait_s) if wait_s else None
 
     def _too_many(self, wait_s: float) -> Refused:
         return Refused(
@@ -175,9 +183,10 @@ class _Guarded:
         if isinstance(found, Refused):
             await found.answer(context)
         if found.role not in self._roles:
-            await _not_allowed(found, self._method).answer(context)
+            await not_allowed(found, self._method).answer(context)
         caller.set(found)
         if not self._takes_one:
+            toll.set(partial(self._guard.pay, (_host(context), found.name)))
             return requests
         request = await context.read()
         if request is grpc.aio.EOF:
@@ -208,7 +217,7 @@ def _host(context: Context) -> str:
     return context.peer().rpartition(":")[0]
 
 
-def _not_allowed(identity: Identity, method: str) -> Refused:
+def not_allowed(identity: Identity, method: str) -> Refused:
     needed = in_words(roles_for(method))
     return Refused(
         _Code.PERMISSION_DENIED,

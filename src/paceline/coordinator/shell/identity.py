@@ -91,7 +91,11 @@ _TABLE = {
         "Forget": _ADMINS,
         "Alerts": _EVERYBODY,
     },
-    "Sessions": {"Open": _WORKERS, "Close": _WORKERS},
+    "Sessions": {
+        "Open": _WORKERS,
+        "Close": _WORKERS,
+        "Write": _WORKERS,
+    },  # and what is written, by its own row
     "Watch": {"Changes": _EVERYBODY},
 }
 

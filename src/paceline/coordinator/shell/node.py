@@ -101,13 +101,17 @@ class Node:
 
     async def propose(self, command: pb.Command) -> pb.Outcome:
         """What came of it, once it is applied here. NotLeaderError: whether it will be is unknown."""
+        return await self.submit(command)
+
+    def submit(self, command: pb.Command) -> "asyncio.Future[pb.Outcome]":
+        """The same, for those who do not wait for one before they send the next."""
         if not self.raft.is_leader:
             raise NotLeaderError
         if len(self._answers) + len(self._inbox.commands) > MOST_WAITING:
             raise TooBusyError
         answer: asyncio.Future[pb.Outcome] = self._promise()
         self._inbox.commands.append((command, answer))
-        return await answer
+        return answer
 
     async def agree(self) -> None:
         """Wait until everything that was committed before this call is applied here (6.4)."""

@@ -9,18 +9,9 @@ from paceline.coordinator import methods
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell.guard import Context
 
-CODES = {
-    pb.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
-    pb.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
-    pb.EXISTS: grpc.StatusCode.ALREADY_EXISTS,
-    pb.FENCED: grpc.StatusCode.ABORTED,
-    pb.NOT_NOW: grpc.StatusCode.FAILED_PRECONDITION,
-    pb.NO_SESSION: grpc.StatusCode.FAILED_PRECONDITION,
-}
-
 
 async def refuse(context: Context, refusal: pb.Refusal) -> NoReturn:
-    code = CODES.get(refusal.why, grpc.StatusCode.UNKNOWN)
+    code = methods.CODES.get(refusal.why, grpc.StatusCode.UNKNOWN)
     why = pb.Why.Name(refusal.why)
     await _abort(context, code, f"{refusal.what}\n{refusal.hint}", ((methods.WHY, why),))
 

@@ -26,6 +26,7 @@ from paceline.coordinator.shell.storage import Storage
 from paceline.coordinator.shell.streams import Streams
 from paceline.coordinator.shell.tls import Certificate
 from paceline.coordinator.shell.tokens import Tokens
+from paceline.coordinator.shell.writing import Writing
 
 Say = Callable[[Note], None]
 
@@ -109,7 +110,9 @@ class Coordinator:
         self._server = security.new_server(s.proof)
         streams = Streams(node, self._book, leases)
         raft = RaftService(node, s.cluster).handler()
-        handlers = [*client_services(node, self._book.leader_address), raft, self.services.handler()]
+        leader = self._book.leader_address
+        handlers = [*client_services(node, leader), Writing(node, leader).handler(), raft]
+        handlers.append(self.services.handler())
         self._server.add_generic_rpc_handlers((*handlers, *streams.handlers()))
         port = security.listen(self._server, s.listen, s.proof)
         host, _, asked = s.listen.rpartition(":")
