@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -36,6 +36,7 @@ Found = TypeVar("Found")
 # that a thousand clients keep those who elect from it.
 FIRST_PAUSE_S, LONGEST_PAUSE_S, SLOWER = 0.025, 0.3, 1.4
 ATTEMPT_S = 2.0  # for one node to answer
+MOST_AT_ONCE = 256  # writes without an answer; a session keeps no more than 1,000 answers
 FAILED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
@@ -84,6 +85,7 @@ class Client:
         self._session: pb.Session | None = None
         self._opening = asyncio.Lock()
         self._numbers = itertools.count(1)
+        self._room = asyncio.Semaphore(MOST_AT_ONCE)
         self._open: set[int] = set()  # numbers whose answers we wait for
 
     async def __aenter__(self) -> Self:
@@ -103,6 +105,11 @@ class Client:
         """`await client.write("Runs.Create", pb.CreateRun(…), pb.Run)`: done once, even if sent twice."""
         write = _WRITES[name]
         assert write.reply is reply, f"{name} answers with {write.reply.__name__}"
+        async with self._room:
+            found: Reply = await self._write_once(write, request)
+            return found
+
+    async def _write_once(self, write: Write, request: Message) -> Any:  # Any: `write` says what it is
         while True:
             session = await self._session_open()
             number = next(self._numbers)
@@ -112,8 +119,7 @@ class Client:
             try:
                 _check_size(command)  # a larger one would take others on the stream with it
                 outcome = await self._of_leader(partial(self._write, command))
-                found: Reply = getattr(outcome, write.result)
-                return found
+                return getattr(outcome, write.result)
             except RefusedError as error:
                 if error.why != pb.Why.Name(pb.NO_SESSION):
                     raise

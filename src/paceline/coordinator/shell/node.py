@@ -215,10 +215,14 @@ class Node:
         if ready.hard_state is not None:
             self._hard_state = ready.hard_state
         if ready.snapshot is None:
-            await loop.run_in_executor(self._disk, self._storage.save, ready.hard_state, ready.entries)
+            what = (ready.hard_state, ready.entries)
+            if ready.early:  # they are on their way while our disk works
+                await loop.run_in_executor(self._disk, self._storage.save, *what)
+            else:  # nobody hears of it before it is written: a thread would only cost time
+                self._storage.save(*what)
         else:
-            what = (ready.snapshot, self._hard_state, ready.entries)
-            await loop.run_in_executor(self._disk, self._storage.save_snapshot, *what)
+            whole = (ready.snapshot, self._hard_state, ready.entries)
+            await loop.run_in_executor(self._disk, self._storage.save_snapshot, *whole)
             self.state = ClusterState.restore(ready.snapshot.data)
             self.applied = ready.snapshot.index
             self.feed.restart(self.applied)

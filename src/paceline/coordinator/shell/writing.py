@@ -91,6 +91,8 @@ class _Talk:
         applying.add_done_callback(partial(self._applied, ask.id))
 
     def _why_not(self, command: pb.Command) -> Refused | None:
+        if (too_many := self._toll()) is not None:
+            return too_many
         what = command.WhichOneof("what")
         method = _PATHS.get(what or "")
         if what is None or method is None:
@@ -104,7 +106,7 @@ class _Talk:
         if (size := command.ByteSize()) > MOST_BYTES_OF_LONG:
             hint = f"send {MOST_BYTES_OF_LONG} bytes at most"
             return Refused(_Code.INVALID_ARGUMENT, f"this request has {size} bytes", hint)
-        return self._toll()
+        return None
 
     def _applied(self, id: int, applying: "asyncio.Future[pb.Outcome]") -> None:
         self._open -= 1

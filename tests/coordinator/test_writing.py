@@ -1,0 +1,148 @@
+"""Do many writes share one stream, is each judged by itself, and is nothing harmed by a bad one?"""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from tests.coordinator.real.history import create, mark, notes
+from tests.coordinator.real.in_process import Nodes, nodes_in_process
+
+from paceline.coordinator.asking import Asking
+from paceline.coordinator.client import RefusedError
+from paceline.coordinator.methods import LEADER, path
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.shell import security
+from paceline.coordinator.shell.identity import Role
+from paceline.coordinator.shell.limits import Limits, Rate
+from paceline.coordinator.shell.writing import Writing
+
+PATIENCE_S = 20.0
+MARK = pb.Command(acknowledge_alert=pb.AcknowledgeAlert(run="run", alert="a", note="n"))
+
+
+def ask_as(nodes: Nodes, role: Role, node: int = 1) -> tuple[grpc.aio.Channel, Asking]:
+    access = security.client_access(token_file=nodes.folder / "tokens.json", role=role)
+    channel = security.open_channel(nodes.addresses[node], access)
+    return channel, Asking(channel, security.call_metadata(access))
+
+
+async def status_of(nodes: Nodes, role: Role, command: pb.Command, node: int = 1) -> grpc.aio.AioRpcError:
+    channel, asking = ask_as(nodes, role, node)
+    async with channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asking.ask(command, PATIENCE_S)
+        await asking.close()
+        return caught.value
+
+
+def test_many_writes_at_once_are_all_answered_and_all_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path, 3) as nodes, nodes.client() as client:
+            await create(client, "run")
+            await asyncio.gather(*(mark(client, "run", f"key-{n}", str(n)) for n in range(900)))
+            assert await notes(client, "run") == {f"key-{n}": str(n) for n in range(900)}
+
+    asyncio.run(story())
+
+
+def test_each_command_needs_the_role_of_its_own_method(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path) as nodes:
+            viewer = await status_of(nodes, Role.VIEWER, MARK)
+            assert viewer.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert "Sessions/Write is for" in str(viewer.details())
+            worker = await status_of(nodes, Role.WORKER, MARK)
+            assert worker.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert "Actions/Acknowledge is for admin" in str(worker.details())
+            assert not nodes.running[1].node.state.runs
+
+    asyncio.run(story())
+
+
+def test_what_only_nodes_decide_cannot_be_written(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path) as nodes:
+            for command in (
+                pb.Command(),
+                pb.Command(name_node=pb.NodeAddress(node=1, address="elsewhere:1")),
+                pb.Command(lose_worker=pb.LoseWorker(run="run", worker="w")),
+            ):
+                refused = await status_of(nodes, Role.ADMIN, command)
+                assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert "cannot be written by a client" in str(refused.details())
+
+    asyncio.run(story())
+
+
+def test_a_follower_says_who_leads(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path, 3) as nodes:
+            leader = await nodes.leader()
+            other = next(node for node in nodes.running if node != leader)
+            async with nodes.client() as client:
+                await create(client, "run")  # so that all have heard of the leader by now
+                refused = await status_of(nodes, Role.ADMIN, MARK, other)
+            assert refused.code() is grpc.StatusCode.UNAVAILABLE
+            facts = dict(refused.trailing_metadata() or ())
+            assert facts[LEADER] in (nodes.addresses[leader], "")
+
+    asyncio.run(story())
+
+
+def test_one_refusal_does_not_end_the_stream(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path) as nodes, nodes.client() as client:
+            await create(client, "run")
+            with pytest.raises(RefusedError, match="already a run"):
+                await create(client, "run")
+            with pytest.raises(RefusedError, match="bytes"):
+                await mark(client, "run", "a", "x" * (5 << 20))
+            await mark(client, "run", "a", "still here")
+            assert await notes(client, "run") == {"a": "still here"}
+
+    asyncio.run(story())
+
+
+def test_a_stream_pays_for_each_of_its_writes(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path) as nodes:
+            strict = security.new_server(nodes.tokens, Limits(per_caller=Rate(per_s=0.001, burst=5)))
+            strict.add_generic_rpc_handlers((Writing(nodes.running[1].node, str).handler(),))
+            nodes.addresses[2] = f"127.0.0.1:{security.listen(strict, '127.0.0.1:0', nodes.tokens)}"
+            await strict.start()
+            channel, asking = ask_as(nodes, Role.ADMIN, 2)
+            async with channel:
+                codes = [await code_of(asking, MARK) for _ in range(7)]
+                await asking.close()
+            await strict.stop(grace=None)
+        # Opening the stream was a call too. There is no such run, which was looked at four times.
+        assert codes == [grpc.StatusCode.NOT_FOUND] * 4 + [grpc.StatusCode.RESOURCE_EXHAUSTED] * 3
+
+    asyncio.run(story())
+
+
+async def code_of(asking: Asking, command: pb.Command) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asking.ask(command, PATIENCE_S)
+    code: grpc.StatusCode = caught.value.code()
+    return code
+
+
+def test_garbage_on_the_stream_is_refused_and_the_node_unharmed(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path) as nodes, nodes.client() as client:
+            access = security.client_access(token_file=nodes.folder / "tokens.json")
+            async with security.open_channel(nodes.addresses[1], access) as channel:
+                write: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+                    path("Sessions", "Write")
+                )
+                call = write(metadata=security.call_metadata(access))
+                await call.write(b"\xff\xff\xff no message")
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call.read()
+                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            await create(client, "run")
+
+    asyncio.run(story())
