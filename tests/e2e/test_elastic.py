@@ -119,7 +119,7 @@ def test_when_all_workers_die_at_once_their_replacements_go_on_from_the_checkpoi
 @pytest.mark.parametrize(
     ("args", "what"),
     [
-        (["--mode", "asgd", "--elastic"], "mode asgd cannot go on with other workers"),
+        (["--mode", "easgd", "--elastic"], "mode easgd cannot go on with other workers"),
         (["--shards", "2", "--num-workers", "3"], "3 workers would share 2 shards"),
         (["--min-workers", "4", "--num-workers", "3"], "min_workers is 4"),
         (["--elastic", "--compress", "int8"], "compress has a memory for each worker"),

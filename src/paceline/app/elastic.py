@@ -16,6 +16,7 @@ from paceline.coordinator.shell.tokens import FILE_NAME
 from paceline.events.log import EventLog
 from paceline.launchers.elastic import ElasticSupervisor
 from paceline.launchers.restarts import Restarts
+from paceline.plan.catalog import server_names
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Plan
 
@@ -90,7 +91,10 @@ def supervised(
         elastic = plan.elastic
         restarts = Restarts(elastic.restarts, elastic.min_workers, elastic.longest_wait_s)
         seat: dict[str, Json] = {"addresses": place.addresses, "token_file": place.token_file, "run": run}
-        yield ElasticSupervisor(seat, registry, restarts, say), registry
+        servers = None
+        if server_names(plan):
+            servers = Restarts(elastic.restarts, min_workers=1, longest_s=elastic.longest_wait_s)
+        yield ElasticSupervisor(seat, registry, restarts, say, servers), registry
 
 
 @dataclass(frozen=True, slots=True)

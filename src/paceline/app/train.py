@@ -22,6 +22,7 @@ from paceline.events.log import EventLog, write_header
 from paceline.events.read import read_history
 from paceline.events.summary import Summary, summarise
 from paceline.launchers.local import Ended, LocalLauncher, Message
+from paceline.plan.catalog import server_names
 from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
 from paceline.plan.compression import in_words
 from paceline.plan.plan import EventDetail, Launcher, Plan
@@ -96,7 +97,7 @@ def _run_elastic(
 def resumable(run_dir: Path) -> tuple[Plan, Checkpoint]:
     """What is needed to go on with a run: its plan, and its newest complete checkpoint."""
     plan = read(run_dir / "plan.json")
-    newest = newest_complete if plan.elastic is None else newest_shared
+    newest = newest_complete if plan.elastic is None or server_names(plan) else newest_shared
     checkpoint = newest(run_dir / "checkpoints", plan.num_workers)
     if checkpoint is None:
         raise PacelineError(
@@ -112,7 +113,8 @@ def _begin_log(plan: Plan, run_dir: Path, started_ns: int, resume_from: Checkpoi
     log = EventLog(path, who="launcher", clock=SystemClock())
     log.write("run_started", plan=plan_hash(plan), launcher=plan.launcher.value)
     if resume_from is not None:
-        clocks = ",".join(map(str, resume_from.clocks))
+        # With elastic servers the one that begins says what it goes back to.
+        clocks = "" if server_names(plan) else ",".join(map(str, resume_from.clocks))
         log.write("run_resumed", version=resume_from.version, clocks=clocks)
     return log
 

@@ -1,24 +1,18 @@
 """Does a run's folder prove that nothing was lost and nothing done twice? Looked at, not run again."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from paceline.app.findings import Finding
+from paceline.app.verify_servers import verify_servers
 from paceline.checkpoints.catalog import facts_of
 from paceline.errors import PacelineError
 from paceline.events.lineage import lineage_of
 from paceline.events.read import History, read_history
+from paceline.plan.catalog import server_names
 from paceline.plan.codec import Json, read
 from paceline.plan.plan import EventDetail, Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was to be proved."""
-
-    what: str
-    ok: bool
-    seen: str
 
 
 def verify_run(run_dir: Path) -> list[Finding]:
@@ -30,6 +24,8 @@ def verify_run(run_dir: Path) -> list[Finding]:
         )
     history = read_history(run_dir / "events.jsonl")
     result = _result(run_dir)
+    if server_names(plan):
+        return [*verify_servers(history, result.get("state_sha256")), _checkpoints(run_dir)]
     is_elastic = plan.elastic is not None
     findings = [_elastic(history, _steps(plan, history)) if is_elastic else _shares(history)]
     hashes = result.get("state_sha256")

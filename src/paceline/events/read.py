@@ -49,6 +49,10 @@ class History:
         self.sessions.append({rank: len(rows) for rank, rows in self.steps.items()})
 
 
+def _rank(who: str) -> int:
+    return int(who.rpartition("-")[2])
+
+
 def _int(value: object) -> int:
     return int(str(value))
 
@@ -70,7 +74,26 @@ def read_history(path: Path) -> History:
                 f"{path}:{number}: this line of the event log cannot be read: {error}",
                 "the log was damaged or written by another version; make the run again",
             ) from error
+    put_in_order(history)
     return history
+
+
+def put_in_order(history: History) -> None:
+    """Servers that took over from each other make one history: in the order of time, each row once.
+
+    A backup that takes over writes what the lost primary may have written already, and a
+    primary that was frozen may write late. What came after a version that a server went back
+    to never counted.
+    """
+    if not any(event.kind in ("server_started", "server_promoted") for event in history.plain):
+        return
+    history.server = list(dict.fromkeys(sorted(history.server, key=lambda row: row.at_ns)))
+    for event in history.plain:
+        if event.kind == "server_restored":
+            back, at_ns = _int(event.fields["version"]), event.at_ns
+            history.server = [r for r in history.server if r.at_ns > at_ns or r.version <= back]
+            for rank, rows in history.steps.items():
+                history.steps[rank] = [r for r in rows if r.start_ns > at_ns or r.version < back]
 
 
 def _take(history: History, event: dict[str, object], *, is_header: bool) -> None:
@@ -87,17 +110,16 @@ def _take(history: History, event: dict[str, object], *, is_header: bool) -> Non
         count = int(str(event["rows"]))
         full = {name: c if isinstance(c, list) else [c] * count for name, c in columns.items()}
         rows = zip(*full.values(), strict=True)
-        rank = int(who.rpartition("-")[2])
         if kind == "steps":
-            mine = history.steps.setdefault(rank, [])
+            mine = history.steps.setdefault(_rank(who), [])
             mine.extend(StepRow(**dict(zip(full, row, strict=True))) for row in rows)
         elif kind == "abandoned":
-            given_up = history.abandoned.setdefault(rank, [])
+            given_up = history.abandoned.setdefault(_rank(who), [])
             given_up.extend(AbandonedRow(**dict(zip(full, row, strict=True))) for row in rows)
         else:
             history.server.extend(ServerRow(**dict(zip(full, row, strict=True))) for row in rows)
         return
-    if kind == "run_resumed":
+    if kind == "run_resumed" and event["clocks"]:
         clocks = [int(clock) for clock in str(event["clocks"]).split(",")]
         history.resume(int(str(event["version"])), clocks)
     rest = {k: v for k, v in event.items() if k not in ("kind", "who", "at_ns")}

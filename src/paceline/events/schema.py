@@ -60,7 +60,8 @@ class ServerRow(NamedTuple):
     # "read": this worker was given `version` (easgd: its own parameters, after its exchange with the centre);
     # "push": its gradient arrived while `version` was current;
     # "apply": its gradient, perhaps held until then, made `version`; "discard": it was too stale;
-    # "abandon": `version` was made without the gradient that it computes, and its share is handed out again
+    # "abandon": `version` was made without the gradient that it computes, and its share is handed out again;
+    # "lost": its worker is gone before its gradient was applied, and its share is handed out again
     op: str
     at_ns: int
     rank: int
@@ -97,6 +98,15 @@ PLAIN_KINDS: dict[str, str] = {
     "healed_bytes, state (CRC-32 of all parameters and buffers), why",
     "generation_lost": "a generation ended before the run did; fields: number, committed (steps that this "
     "worker's replica has), why",
+    "server_started": "the first primary server, or one after both were lost; fields: pid, part, epoch, "
+    "version, role",
+    "server_promoted": "a backup took over; fields: pid, part, epoch, version (updates it has), instead_of",
+    "server_restored": "a primary begins with a checkpoint, or anew, as no server was left: what came after "
+    "that version does not count; fields: part, version, pid",
+    "backup_placed": "a backup has the primary's state, and is waited for from here on; fields: part, "
+    "backup, epoch",
+    "push_refused": "what a worker made of a share does not count, as it was given up meanwhile; fields: "
+    "position, version",
     "supervision": "what was decided about a lost worker; fields: decision (in words)",
     "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
 }

@@ -33,12 +33,14 @@ class ElasticSupervisor:
     registry: Registry
     restarts: Restarts
     say: Say  # one line for whoever watches, and for the event log
+    server_restarts: Restarts | None = None  # the patience with servers, if the run has any
     dice: random.Random = field(default_factory=random.Random)
     _pids: dict[str, int] = field(default_factory=dict)  # of those who live
     _waiting: dict[str, float] = field(default_factory=dict)  # who is replaced, and when
     _errors: dict[str, tuple[str, str]] = field(default_factory=dict)
     _orders: list[Message] = field(default_factory=list)
     _is_ending: bool = False  # somebody has finished: nobody is replaced any more
+    _has_result: bool = False  # a server has finished
 
     def started(self, who: str, pid: int) -> None:
         self._pids[who] = pid
@@ -49,11 +51,16 @@ class ElasticSupervisor:
     def exited(self, who: str, code: int, ledger: Ledger) -> None:
         pid = self._pids.pop(who)
         if code == 0:
+            self._has_result = self._has_result or _is_server(who)
             self.cancel()
         else:
             self._lost(who, pid, code, ledger)
         if not self._pids and not self._waiting:
             self._orders.append({"op": "end"})
+            if self.server_restarts is not None and self._is_ending and not self._has_result:
+                what = "every server was lost before the final parameters were saved"
+                hint = "run `paceline train --resume RUN`: it goes on from the newest checkpoint"
+                ledger.error(Failure(who, what, hint, is_consequence=False))
 
     def cancel(self) -> None:
         self._is_ending = True
@@ -68,7 +75,10 @@ class ElasticSupervisor:
         now_s = monotonic_s()
         for who in [who for who, at_s in self._waiting.items() if at_s <= now_s]:
             del self._waiting[who]
-            self._orders.append({"op": "fork", "index": int(who.removeprefix("worker-"))})
+            if _is_server(who):
+                self._orders.append({"op": "fork_server", "who": who})
+            else:
+                self._orders.append({"op": "fork", "index": int(who.removeprefix("worker-"))})
         orders, self._orders = self._orders, []
         return orders
 
@@ -79,9 +89,12 @@ class ElasticSupervisor:
         if self._is_ending:
             self.say(f"{who} was lost ({why}) while the run was ending")
             return
-        decision = self.restarts.lost(
-            who, why, monotonic_s(), living=len(self._pids), dice=self.dice.random()
-        )
+        restarts = self.restarts
+        if _is_server(who):
+            assert self.server_restarts is not None, "a run with servers says how they are replaced"
+            restarts = self.server_restarts
+        living = sum(_is_server(other) == _is_server(who) for other in self._pids)
+        decision = restarts.lost(who, why, monotonic_s(), living=living, dice=self.dice.random())
         match decision:
             case Replace(_, at_s, reason):
                 self._waiting[who] = at_s
@@ -96,3 +109,7 @@ class ElasticSupervisor:
                 ledger.error(failure)
                 self._waiting.clear()
                 self._orders.append({"op": "kill"})
+
+
+def _is_server(who: str) -> bool:
+    return who.startswith("server-")

@@ -7,7 +7,7 @@ help texts and checks read. A new mode is one row here and one file there.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from paceline.plan.plan import Codec, Transport
+from paceline.plan.plan import Codec, Plan, Transport
 
 
 class Channel(StrEnum):
@@ -173,6 +173,13 @@ TASKS: dict[str, str] = {
     "charlm": "the next character of a text file (option `file`) or of a toy text, by a small transformer",
 }
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
+
+
+def server_names(plan: Plan) -> tuple[str, ...]:
+    """The parameter servers of an elastic run, primary and backup; other runs have none that can be lost."""
+    if plan.elastic is None or MODES[plan.mode].channel is not Channel.STORE:
+        return ()
+    return ("server-0-a", "server-0-b")
 
 
 def fewest_workers(aggregate: str, tolerance: int) -> int:

@@ -7,7 +7,8 @@ from paceline.errors import Problem
 from paceline.plan import decide
 from paceline.plan.plan import Device, Transport
 
-MODES = ("ssgd",)
+SERVED = ("asgd", "ssp", "dssp", "ps")  # by parameter servers
+MODES = ("ssgd", *SERVED)
 
 
 def check_elastic(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Problem]:
@@ -43,11 +44,22 @@ def _combinations(config: TrainConfig) -> list[Problem]:
     """What an elastic run cannot do yet."""
     mode = decide.mode_name_of(config)
     reasons = [
-        ("mode", mode not in MODES, f"mode {mode} cannot go on with other workers", "use --mode ssgd"),
+        (
+            "mode",
+            mode not in MODES,
+            f"mode {mode} cannot go on with other workers",
+            f"use --mode {' or '.join(MODES)}",
+        ),
         (
             "transport",
-            config.transport not in (None, "auto", Transport.SHM),
+            mode not in SERVED and config.transport not in (None, "auto", Transport.SHM),
             f"transport is {config.transport}, but workers that come and go share memory",
+            "leave transport out",
+        ),
+        (
+            "transport",
+            mode in SERVED and config.transport not in (None, "auto", Transport.TCP),
+            f"transport is {config.transport}, but servers that come and go are reached by tcp",
             "leave transport out",
         ),
         ("device", config.device == Device.CUDA, "an elastic run trains on the CPU", "use --device cpu"),

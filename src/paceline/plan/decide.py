@@ -112,6 +112,8 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
     if is_virtual(config):
         return (Transport.NONE,)  # everybody lives in one process
     mode, device, num_workers = mode_of(config), device_of(config, facts), num_workers_of(config)
+    if elastic_of(config) is not None and mode is not None and mode.channel is Channel.STORE:
+        return (Transport.TCP,)  # a server that takes over was not there when the others began
     usable = [t for t in Transport if t is not Transport.NONE] if mode is None else TRANSPORTS[mode.channel]
     if device is Device.CPU:
         return tuple(t for t in usable if t not in _ON_THE_GPU)

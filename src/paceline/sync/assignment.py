@@ -11,7 +11,7 @@ Either way every share is done once, so modes can be compared.
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from paceline.sync.samples import slice_of
 
@@ -117,6 +117,25 @@ class FirstCome:
     def stop(self, furthest: int) -> None:
         """What was given back is still done: nothing before the last share stays open."""
         self.total = min(self.total, self._next)
+
+    def memory(self) -> "Memory":
+        """What somebody else needs to hand out the same shares from here on."""
+        return Memory(self.total, self._next, as_ranges(self.done), list(self._returned))
+
+    @classmethod
+    def remembering(cls, memory: "Memory") -> "FirstCome":
+        found = cls(memory.total, from_ranges(memory.done))
+        found._next, found._returned = memory.next, list(memory.returned)
+        return found
+
+
+class Memory(NamedTuple):
+    """Of a FirstCome that hands out single shares."""
+
+    total: int
+    next: int
+    done: list[tuple[int, int]]
+    returned: list[int]
 
 
 def shares_of_a_round(rank: int, runs: Sequence[int], *, first: int, steps: int) -> list[Share]:

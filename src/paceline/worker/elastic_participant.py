@@ -77,7 +77,9 @@ def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None])
         replica=replica,
         clock=clock,
         log=log,
-        membership=Membership(lambda: _client(place), run=place.run, worker=name, note=control.note),
+        membership=Membership(
+            lambda: coordinator_client(place), run=place.run, worker=name, note=control.note
+        ),
         folder=seat.run_dir / "generations",
         worker_for=worker_for,
         finished=control.finished,  # a replacement goes on counting where the lost one stood
@@ -92,7 +94,7 @@ def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None])
     return elastic
 
 
-def _client(place: CoordinatorSeat) -> Client:
+def coordinator_client(place: CoordinatorSeat) -> Client:
     access = security.client_access(token_file=place.token_file, role=Role.WORKER)
     return Client(
         place.addresses,

@@ -28,8 +28,18 @@ AGAIN_S = 0.1
 
 
 class Membership:
-    def __init__(self, connect: Connect, *, run: str, worker: str, note: Note) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        run: str,
+        worker: str,
+        note: Note,
+        role: str = "worker",
+        address: str = "",
+    ) -> None:
         self._connect, self._run, self._worker, self._note = connect, run, worker, note
+        self._role, self._address = role, address
         self._changed = threading.Condition()
         self._newest = pb.Generation()
         self._has_ended = False
@@ -79,7 +89,8 @@ class Membership:
                 self._main.cancel(reason)
 
         self._goodbye = reason
-        self._loop.call_soon_threadsafe(end)
+        with suppress(RuntimeError):  # the thread has ended by itself, and its loop with it
+            self._loop.call_soon_threadsafe(end)
         self._thread.join()
 
     # The thread.
@@ -111,7 +122,11 @@ class Membership:
 
     async def _join(self, client: Client) -> pb.Worker:
         joining = pb.JoinRun(
-            run=self._run, worker=self._worker, role="worker", facts={"pid": str(os.getpid())}
+            run=self._run,
+            worker=self._worker,
+            role=self._role,
+            address=self._address,
+            facts={"pid": str(os.getpid())},
         )
         while True:
             try:

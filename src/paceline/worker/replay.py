@@ -78,7 +78,7 @@ def replay(
             )
         if channel is Channel.TORCH:  # of two numbers there is one sum: ddp computes what ssgd computes
             plan = dataclasses.replace(plan, mode="ssgd")
-    if plan.elastic is not None:
+    if plan.elastic is not None and channel is not Channel.STORE:
         return replay_elastic(plan, history, recorded_sha256)
     if channel is Channel.PEERS:
         return replay_peers(plan, history, recorded_sha256, on_update)
@@ -99,6 +99,10 @@ class _Replay:
         self._counted = {(r.rank, r.step, r.read_version) for r in history.server if r.op in decisive}
         # Of a worker that was killed, the last rows may be missing; what it pushed is known all the same.
         self._losses = {(rank, r.step): r.loss for rank, rows in history.steps.items() for r in rows}
+        # Where workers come and go a clock says nothing about how many steps its worker has made.
+        self._by_share = {
+            (rank, r.position, r.version): r.loss for rank, rows in history.steps.items() for r in rows
+        }
         task, cpu, clock = build_task(plan), torch.device("cpu"), SystemClock()
         self._server = ParameterServer(
             plan, Replica(plan, task, cpu, clock), strategy_class(plan.mode), log=MemoryLog(), clock=clock
@@ -156,6 +160,8 @@ class _Replay:
         for step, loss in steps:
             tamper(self._plan, worker.replica.arena, worker=row.rank, step=step)
             recorded = self._losses.get((row.rank, step))
+            if self._plan.elastic is not None:
+                recorded = self._by_share.get((row.rank, row.position, row.version))
             self._gradients += 1
             if recorded is not None and not same_bits(loss, recorded):
                 return (

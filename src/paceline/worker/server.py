@@ -110,15 +110,17 @@ class ParameterServer:
         if release.groups:
             self.on_applied()
         for rank in release.readers:
-            clock = self._admission.clocks[rank]
-            position = self._assignment.next(rank, clock)
-            if position is None:
-                replies.append(Answer(rank, self.version, None))
-                replies += self._carry_out(self._admission.leave(rank))
-            else:
-                replies.append(self.answer(rank, Step(clock), position))
+            replies += self._hand_out(rank)
         self._admission.is_exhausted = self._assignment.is_exhausted()
         return replies
+
+    def _hand_out(self, rank: Rank) -> list[Reply]:
+        """This worker may read: give it its next share, or let it go."""
+        clock = self._admission.clocks[rank]
+        position = self._assignment.next(rank, clock)
+        if position is None:
+            return [Answer(rank, self.version, None), *self._carry_out(self._admission.leave(rank))]
+        return [self.answer(rank, Step(clock), position)]
 
     def apply(self, group: tuple[Held, ...]) -> None:
         """One update: from the mean of these pushed gradients, or by exchanging with one worker."""

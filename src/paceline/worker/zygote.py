@@ -25,7 +25,7 @@ import torch
 
 from paceline.errors import ExitCode, PacelineError, PeerLostError
 from paceline.ids import Rank
-from paceline.plan.catalog import Channel
+from paceline.plan.catalog import Channel, server_names
 from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.tasks.load import task_class
@@ -120,6 +120,8 @@ class Zygote:
                 self._kill_all()
             case "fork" if self._seat is not None:  # a replacement, or one more
                 self._fork_elastic(int(str(order["index"])))
+            case "fork_server" if self._seat is not None:
+                self._fork_server(str(order["who"]))
             case "end" if self._seat is not None:
                 self._end_run()
 
@@ -131,6 +133,8 @@ class Zygote:
         self._seat = _make_seat(plan, run_dir, channel, order)
         self._kill_at_s, self._killed = None, set()
         if plan.elastic is not None:
+            for who in server_names(plan):
+                self._fork_server(who)
             for index in range(plan.elastic.workers):
                 self._fork_elastic(index)
         elif plan.launcher is Launcher.VIRTUAL:
@@ -149,8 +153,16 @@ class Zygote:
     def _fork_elastic(self, index: int) -> None:
         # Here, once, and not in each child; and not for runs that need no coordinator.
         from paceline.worker.elastic_participant import work_elastic
+        from paceline.worker.served_participants import work_with_servers
 
-        self._fork(f"worker-{index}", partial(work_elastic, index))
+        assert self._seat is not None, "a run was started"
+        body = work_with_servers if server_names(self._seat.plan) else work_elastic
+        self._fork(f"worker-{index}", partial(body, index))
+
+    def _fork_server(self, who: str) -> None:
+        from paceline.worker.served_participants import serve_elastic
+
+        self._fork(who, partial(serve_elastic, who))
 
     def _fork(self, who: str, body: Callable[[Seat, Callable[[Report], None]], None]) -> None:
         assert self._seat is not None, "a run was started"
@@ -238,7 +250,7 @@ class Zygote:
 
 def _make_seat(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, Json]) -> Seat:
     listener, resume_from, coordinator = None, order.get("resume_from"), order.get("coordinator")
-    if plan.transport is Transport.TCP:
+    if plan.transport is Transport.TCP and plan.elastic is None:  # else each server listens for itself
         listener = socket.create_server(("127.0.0.1", 0), backlog=plan.num_workers)
     return Seat(
         plan=plan,

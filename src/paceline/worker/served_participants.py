@@ -1,0 +1,265 @@
+"""What do workers and servers of an elastic run with parameter servers do from birth to end?
+
+Two servers hold the same part of the parameters. Each process starts knowing
+nothing; what it becomes is what the coordinator says: the first is primary, the
+other follows it, takes over when it is lost, or starts again from the newest
+checkpoint if both are.
+"""
+
+import os
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+
+import torch
+
+from paceline.checkpoints.catalog import newest_complete
+from paceline.checkpoints.store import read_snapshot
+from paceline.clock import SystemClock, monotonic_s
+from paceline.coordinator.client import RefusedError
+from paceline.events.log import EventLog
+from paceline.ids import Clock as StepClock
+from paceline.ids import Rank
+from paceline.strategies.port import Links, Strategy
+from paceline.tasks.port import Task
+from paceline.transport.elastic_host import ElasticHost
+from paceline.transport.elastic_store import ElasticStore, Primary
+from paceline.worker.backup_server import BackupServer, Ended
+from paceline.worker.control import WorkerControl
+from paceline.worker.elastic_participant import coordinator_client
+from paceline.worker.elastic_server import ElasticServer
+from paceline.worker.gradient import GradientSource
+from paceline.worker.loop import Worker
+from paceline.worker.participant import Report, evaluate, state_hash
+from paceline.worker.place_membership import (
+    FINISHED,
+    FencedError,
+    PlaceMembership,
+    PlaceRoute,
+    Standing,
+    primary_of,
+)
+from paceline.worker.primary import PrimaryServer
+from paceline.worker.replica import Replica
+from paceline.worker.saving import RowSaver, ServerSaver
+from paceline.worker.wiring import Seat, build_task, open_log, set_up_torch, strategy_class
+
+PART = 0  # the whole vector; its place at the coordinator
+FIRST = "a"  # of a part's two servers, the one that begins as primary
+AGAIN_S = 0.01
+
+
+def work_with_servers(index: int, seat: Seat, report: Callable[[Report], None]) -> None:
+    assert seat.coordinator is not None, "an elastic run has a coordinator"
+    plan, clock, place, name = seat.plan, SystemClock(), seat.coordinator, f"worker-{index}"
+    set_up_torch(plan)
+    task, cpu, rank = build_task(plan), torch.device("cpu"), Rank(index)
+    log = open_log(plan, seat.run_dir, name, clock)
+    control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
+    membership = PlaceMembership(
+        partial(coordinator_client, place), run=place.run, worker=name, note=control.note
+    )
+    route = PlaceRoute(membership, PART, plan.timeout_s)
+    store = ElasticStore(route, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s)
+    store.on_refused = lambda position, version: log.write("push_refused", position=position, version=version)
+    links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
+    strategy: Strategy = strategy_class(plan.mode)(plan, links)
+    replica = Replica(plan, task, cpu, clock)
+    first = _first_step(seat, control, rank)
+    log.write("worker_started", pid=os.getpid(), clock=first)
+    started_ns = clock.now_ns()
+    try:
+        strategy.prepare(replica, first)
+        worker = Worker(
+            plan=plan,
+            rank=rank,
+            replica=replica,
+            strategy=strategy,
+            source=GradientSource(plan, task, cpu, clock),
+            clock=clock,
+            log=log,
+            control=control,
+            saver=RowSaver(plan, log),
+        )
+        ran = worker.run(first)
+        strategy.close()
+    finally:
+        membership.close("it has finished")
+    log.write("worker_finished", steps=ran.finished, reason="done")
+    log.close()
+    report({"steps": ran.finished, "stopped": False, "steps_s": (clock.now_ns() - started_ns) / 1e9})
+
+
+def _first_step(seat: Seat, control: WorkerControl, rank: Rank) -> StepClock:
+    """A replacement goes on counting where the lost one stood; a resumed run where it was saved."""
+    saved = 0
+    if seat.resume_from is not None:
+        saved = int(read_snapshot(seat.resume_from, "server-0").facts["clocks"][str(rank)])
+    return StepClock(max(saved, control.finished))
+
+
+def serve_elastic(who: str, seat: Seat, report: Callable[[Report], None]) -> None:
+    set_up_torch(seat.plan)
+    server = _Server(who, seat, lambda text: report({"ev": "note", "text": text}))
+    try:
+        facts = server.live()
+    finally:
+        server.close()
+    report(facts)
+
+
+class _Task(Enum):
+    """What a server that knows nothing yet is to do."""
+
+    CLAIM = "claim"  # nobody is primary
+    DONE = "done"
+
+
+class _Server:
+    def __init__(self, who: str, seat: Seat, note: Callable[[str], None]) -> None:
+        assert seat.coordinator is not None, "an elastic run has a coordinator"
+        plan, clock, place = seat.plan, SystemClock(), seat.coordinator
+        self._who, self._seat, self._clock, self._note = who, seat, clock, note
+        self._task: Task = build_task(plan)
+        self._replica = Replica(plan, self._task, torch.device("cpu"), clock)
+        self._server = ElasticServer(plan, self._replica, strategy_class(plan.mode))
+        self._log: EventLog = open_log(plan, seat.run_dir, who, clock)
+        layout = self._replica.arena.layout
+        self._host = ElasticHost(numel=layout.numel, dtype=layout.dtype, token=seat.token)
+        self._goodbye = "it failed"
+        self._membership = PlaceMembership(
+            partial(coordinator_client, place),
+            run=place.run,
+            worker=who,
+            note=note,
+            role="server",
+            address=f"127.0.0.1:{self._host.port}",
+        )
+        self._log.write("worker_started", pid=os.getpid(), clock=0)
+
+    def close(self) -> None:
+        self._host.close()
+        self._membership.close(self._goodbye)
+        self._log.close()
+
+    def live(self) -> Report:
+        while True:
+            task = self._membership.wait_for(self._find_task, "nobody is primary", self._seat.plan.timeout_s)
+            if task is _Task.DONE:
+                return {"steps": self._server.version, "stopped": False}
+            if isinstance(task, Primary):
+                facts = self._stand_by(task)
+                if facts is not None:
+                    return facts
+                self._clock.sleep(AGAIN_S)  # its death is not known yet
+            elif self._claim():
+                return self._lead(0)
+
+    def _find_task(self, standing: Standing) -> Primary | _Task | None:
+        if not standing.taken_s:
+            return None
+        if standing.is_done:
+            return _Task.DONE
+        place = standing.places.get(PART)
+        if place is None:
+            return _Task.CLAIM if self._who.endswith(FIRST) else None
+        return primary_of(standing, PART) if place.primary else _Task.CLAIM
+
+    def _claim(self) -> bool:
+        """Be primary, with the newest checkpoint, or from the start; False: another was first."""
+        epoch, plan = self._membership.standing.place(PART).epoch, self._seat.plan
+        newest = newest_complete(self._seat.checkpoints, plan.num_workers)
+        folder = self._seat.resume_from if newest is None else newest.folder
+        if folder is not None:
+            self._server.restore(read_snapshot(folder, "server-0"))
+        self._server.tickets = (epoch + 1) << 32  # no ticket of a former primary is ever used again
+        try:
+            self._membership.put(PART, primary=self._who, backup="", epoch=epoch)
+        except RefusedError as error:
+            self._note(f"{self._who} is not primary: {error.what}")
+            return False
+        if folder is not None or epoch > 0:
+            self._log.write("server_restored", part=PART, version=self._server.version, pid=os.getpid())
+        self._say("server_started")
+        return True
+
+    def _stand_by(self, primary: Primary) -> Report | None:
+        """None: it never became our primary."""
+        backup = BackupServer(
+            name=self._who,
+            part=PART,
+            server=self._server,
+            membership=self._membership,
+            token=self._seat.token,
+        )
+        ended = backup.follow(primary)
+        if ended is Ended.NEVER_BEGUN:
+            return None
+        if ended is Ended.DONE:
+            self._goodbye = FINISHED
+            self._log.write("worker_finished", steps=self._server.version, reason="done")
+            return self._facts()
+        self._await_promotion()
+        self._log.write(
+            "server_promoted",
+            pid=os.getpid(),
+            part=PART,
+            epoch=self._membership.standing.place(PART).epoch,
+            version=self._server.version,
+            instead_of=primary.name,
+        )
+        for row in backup.rows():
+            self._log.add_server(row)
+        self._log.flush()
+        self._note(f"{self._who} is primary now, with version {self._server.version}")
+        return self._lead(backup.orders)
+
+    def _await_promotion(self) -> None:
+        """The primary is gone, or has let us go: the coordinator knows which."""
+        broke_s = monotonic_s()
+
+        def find(standing: Standing) -> bool | None:
+            place = standing.places[PART]
+            if place.primary == self._who:
+                return True
+            is_left = place.backup != self._who and standing.taken_s > broke_s
+            return False if is_left else None
+
+        if not self._membership.wait_for(find, "who is primary is not decided", self._seat.plan.timeout_s):
+            raise FencedError(
+                f"{self._who} is not the backup any more", "a new process takes the primary's state"
+            )
+
+    def _lead(self, orders: int) -> Report:
+        saver = ServerSaver(self._seat.plan, self._server, root=self._seat.checkpoints, log=self._log)
+        primary = PrimaryServer(
+            name=self._who,
+            part=PART,
+            server=self._server,
+            host=self._host,
+            membership=self._membership,
+            log=self._log,
+            saver=saver,
+            clock=self._clock,
+            orders=orders,
+        )
+        primary.run()
+        saver.save()
+        primary.end()
+        self._goodbye = FINISHED
+        self._log.write("worker_finished", steps=self._server.version, reason="done")
+        return self._facts()
+
+    def _say(self, kind: str) -> None:
+        place = self._membership.standing.place(PART)
+        self._log.write(
+            kind, pid=os.getpid(), part=PART, epoch=place.epoch, version=self._server.version, role="primary"
+        )
+
+    def _facts(self) -> Report:
+        return {
+            "steps": self._server.version,
+            "stopped": len(self._server.applied) < self._seat.plan.total_gradients,
+            "state_sha256": state_hash(self._replica.arena.named_state()),
+            "metrics": evaluate(self._task, self._replica.arena.module),
+        }

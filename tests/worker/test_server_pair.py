@@ -1,0 +1,308 @@
+"""Two servers that both think they are primary: who is answered by whom, and does anything count twice?
+
+Real servers, stores and sockets, in threads; only the coordinator is a table here, so that a test
+decides who hears what and when.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+from tests.fixtures.waiting import until
+from tests.worker.test_elastic_server import bits, elastic_plan, new_server
+
+from paceline.clock import SystemClock, monotonic_s
+from paceline.coordinator.client import RefusedError
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.errors import PacelineError
+from paceline.events.log import MemoryLog
+from paceline.ids import Clock, Rank
+from paceline.plan.plan import Plan
+from paceline.transport.elastic_host import ElasticHost
+from paceline.transport.elastic_store import ElasticStore
+from paceline.worker.backup_server import BackupServer, Ended
+from paceline.worker.place_membership import FencedError, PlaceRoute, Standing, primary_of
+from paceline.worker.primary import PrimaryServer
+from paceline.worker.saving import ServerSaver
+
+TOKEN = b"t" * 32
+Found = TypeVar("Found")
+
+
+class Town:
+    """Who is where, agreed on; each seat hears of it unless it is deaf."""
+
+    def __init__(self) -> None:
+        self.place = pb.ServerPlace()
+        self.living: dict[str, pb.Worker] = {}
+        self.seats: list[Seat] = []
+        self.changed = threading.Condition()
+
+    def join(self, name: str, role: str, address: str = "") -> "Seat":
+        with self.changed:
+            number = len(self.seats) + 1
+            self.living[name] = pb.Worker(worker=name, role=role, address=address, incarnation=number)
+            seat = Seat(self, number)
+            self.seats.append(seat)
+        self.tell()
+        return seat
+
+    def tell(self) -> None:
+        for seat in self.seats:
+            if not seat.is_deaf:
+                seat.look()
+
+    def lose(self, name: str) -> None:
+        """As the coordinator does: where it was primary, its backup takes over."""
+        with self.changed:
+            self.living.pop(name)
+            if self.place.primary == name:
+                self._put(self.place.backup, "")
+            elif self.place.backup == name:
+                self._put(self.place.primary, "")
+        self.tell()
+
+    def put(self, primary: str, backup: str, epoch: int) -> None:
+        with self.changed:
+            if epoch != self.place.epoch:
+                raise RefusedError("another epoch", "look again", pb.Why.Name(pb.FENCED))
+            self._put(primary, backup)
+        self.tell()
+
+    def _put(self, primary: str, backup: str) -> None:
+        self.place = pb.ServerPlace(primary=primary, backup=backup, epoch=self.place.epoch + 1)
+
+
+class Seat:
+    def __init__(self, town: Town, number: int) -> None:
+        self._town, self.number = town, number
+        self.standing = Standing()
+        self.lease_s, self.is_fenced, self.is_deaf = 1000.0, False, False
+        self._call: Callable[[], None] = lambda: None
+
+    def when_changed(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def look(self) -> None:
+        with self._town.changed:
+            places = {0: self._town.place} if self._town.place.epoch else {}
+            self.standing = Standing(monotonic_s(), places, dict(self._town.living))
+            self._town.changed.notify_all()
+        self._call()
+
+    def put(self, part: int, *, primary: str, backup: str, epoch: int) -> None:
+        self._town.put(primary, backup, epoch)
+        self.look()
+
+    def wait_for(self, find: Callable[[Standing], Found | None], what: str, timeout_s: float) -> Found:
+        with self._town.changed:
+            assert self._town.changed.wait_for(lambda: find(self.standing) is not None, timeout_s), what
+            found = find(self.standing)
+            assert found is not None
+            return found
+
+
+class Member:
+    """A server of the pair, in a thread: primary at once, or backup and then perhaps primary."""
+
+    def __init__(self, name: str, town: Town, plan: Plan, folder: Path) -> None:
+        self.name, self.server, self.log = name, new_server(plan), MemoryLog()
+        layout = self.server.replica.arena.layout
+        self.host = ElasticHost(numel=layout.numel, dtype=layout.dtype, token=TOKEN)
+        self.seat = town.join(name, "server", f"127.0.0.1:{self.host.port}")
+        self.ended: str = ""
+        self._saver = ServerSaver(plan, self.server, root=folder, log=self.log)
+        self._thread = threading.Thread(target=self._live)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _live(self) -> None:
+        try:
+            orders = self._follow() if self.seat.standing.place(0).primary else self._claim()
+            if orders is not None:
+                self._lead(orders)
+                self.ended = "done"
+        except FencedError as error:
+            self.ended = f"fenced: {error.what}"
+
+    def _claim(self) -> int:
+        self.seat.put(0, primary=self.name, backup="", epoch=0)
+        return 0
+
+    def _follow(self) -> int | None:
+        backup = BackupServer(name=self.name, part=0, server=self.server, membership=self.seat, token=TOKEN)
+        primary = primary_of(self.seat.standing, 0)
+        assert primary is not None
+        if backup.follow(primary) is Ended.DONE:
+            self.ended = "done"
+            return None
+        self.seat.wait_for(lambda s: s.place(0).primary == self.name or None, "promotion", 10)
+        for row in backup.rows():
+            self.log.add_server(row)
+        return backup.orders
+
+    def _lead(self, orders: int) -> None:
+        primary = PrimaryServer(
+            name=self.name,
+            part=0,
+            server=self.server,
+            host=self.host,
+            membership=self.seat,
+            log=self.log,
+            saver=self._saver,
+            clock=SystemClock(),
+            orders=orders,
+        )
+        primary.run()
+        primary.end()
+
+    def end(self) -> None:
+        self.host.close()
+        self._thread.join(20)
+        assert not self._thread.is_alive(), f"{self.name} is still at work"
+        self.host.join()
+
+
+class Hand:
+    """A worker in a thread: its gradient is a function of the share."""
+
+    def __init__(self, index: int, town: Town, plan: Plan) -> None:
+        self.name, self.town = f"worker-{index}", town
+        self.seat = town.join(self.name, "worker")
+        route = PlaceRoute(self.seat, 0, 20.0)
+        self.store = ElasticStore(route, Rank(index), token=TOKEN, clock=SystemClock(), timeout_s=20.0)
+        self.answered: list[int] = []  # shares whose push was answered
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.error: Exception | None = None
+        self._numel = new_server(plan).replica.arena.layout
+        self._thread = threading.Thread(target=self._work)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            slots = self.store.open(self._numel.numel, self._numel.dtype)
+            self.store.join(Clock(0))
+            while (pulled := self.store.pull()).position is not None:
+                dice = torch.Generator().manual_seed(pulled.position)
+                slots.gradients.copy_(torch.randn(slots.gradients.shape, generator=dice))
+                self.may_go_on.wait()
+                self.store.push(wants_stop=False)
+                self.answered.append(pulled.position)
+        except PacelineError as error:
+            self.error = error
+        self.store.close()
+        self.town.lose(self.name)
+
+    def end(self) -> None:
+        self._thread.join(30)
+        assert not self._thread.is_alive(), f"{self.name} is still at work"
+        assert self.error is None, self.error
+
+
+@contextmanager
+def a_pair(plan: Plan, folder: Path) -> Iterator[tuple[Town, Member, Member]]:
+    town = Town()
+    first, second = (Member(name, town, plan, folder) for name in ("server-0-a", "server-0-b"))
+    first.start()
+    until(lambda: town.place.primary == first.name, "the first is primary")
+    second.start()
+    try:
+        until(lambda: town.place.backup == second.name, "the second is its backup")
+        yield town, first, second
+    finally:
+        for member in (first, second):
+            member.seat.is_deaf = False
+            member.seat.look()
+            member.end()
+
+
+def applied(*members: Member) -> list[int]:
+    """In the order of time, each row once, as a reader of the event log sees it."""
+    rows = dict.fromkeys(sorted((r for m in members for r in m.log.server), key=lambda row: row.at_ns))
+    return [row.position for row in rows if row.op == "apply"]
+
+
+@pytest.mark.parametrize("mode", ["asgd", "ssp", "ps"])
+def test_undisturbed_both_servers_end_with_the_same_bits(mode: str, tmp_path: Path) -> None:
+    plan = elastic_plan(mode, steps=10)
+    with a_pair(plan, tmp_path) as (town, first, second):
+        hands = [Hand(index, town, plan) for index in range(3)]
+        for hand in hands:
+            hand.start()
+        for hand in hands:
+            hand.end()
+        until(lambda: bool(first.ended and second.ended), "both are done")
+    assert (first.ended, second.ended) == ("done", "done")
+    assert sorted(applied(first, second)) == list(range(30))
+    assert bits(first.server) == bits(second.server)
+
+
+@pytest.mark.parametrize("mode", ["asgd", "ssp", "ps"])
+def test_a_primary_that_hears_of_nothing_answers_nobody_once_its_backup_was_promoted(
+    mode: str, tmp_path: Path
+) -> None:
+    plan = elastic_plan(mode, steps=40)
+    with a_pair(plan, tmp_path) as (town, first, second):
+        hands = [Hand(index, town, plan) for index in range(3)]
+        for hand in hands:
+            hand.start()
+        until(lambda: first.server.version > 10, "work is done")
+        first.seat.is_deaf = True  # it goes on as if nothing had happened
+        town.lose(first.name)
+        for hand in hands:
+            hand.end()
+        until(lambda: second.ended == "done", "the second has done the rest")
+    assert first.ended.startswith("fenced")
+    made = applied(first, second)
+    assert sorted(made) == list(range(120)), "every share once, whoever was primary"
+    assert {share for hand in hands for share in hand.answered} == set(range(120))
+
+
+def test_without_its_backup_a_primary_goes_on_only_when_that_is_agreed_on(tmp_path: Path) -> None:
+    plan = elastic_plan("asgd", steps=20)
+    with a_pair(plan, tmp_path) as (town, first, second):
+        second.host.close()
+        town.lose(second.name)  # it is told, lets its backup go, and answers alone
+        hands = [Hand(index, town, plan) for index in range(3)]
+        for hand in hands:
+            hand.start()
+        for hand in hands:
+            hand.end()
+        until(lambda: first.ended == "done", "the first has done all")
+        town.place = pb.ServerPlace(primary=second.name, epoch=99)  # lets the second end
+        second.seat.look()
+    assert sorted(applied(first)) == list(range(60))
+
+
+def test_a_worker_that_was_given_up_and_wakes_is_refused_and_joins_anew(tmp_path: Path) -> None:
+    plan = elastic_plan("ssp", steps=20)
+    with a_pair(plan, tmp_path) as (town, first, second):
+        hands = [Hand(index, town, plan) for index in range(3)]
+        refused: list[int] = []
+        hands[1].store.on_refused = lambda position, _: refused.append(position)
+        hands[1].may_go_on.clear()
+        for hand in hands:
+            hand.start()
+        until(lambda: first.server.version >= 2, "the others work")
+        worker = town.living[hands[1].name]
+        town.lose(hands[1].name)  # its share is done by others
+        until(lambda: first.server.version >= 20, "the others go on without it")
+        with town.changed:
+            town.living[hands[1].name] = pb.Worker(worker=worker.worker, role="worker", incarnation=50)
+            hands[1].seat.number = 50
+        town.tell()
+        hands[1].may_go_on.set()
+        for hand in hands:
+            hand.end()
+        until(lambda: bool(first.ended and second.ended), "both are done")
+    assert len(refused) == 1
+    assert sorted(applied(first, second)) == list(range(60))
+    assert bits(first.server) == bits(second.server)
