@@ -35,6 +35,10 @@ class History:
     plain: list[PlainEvent] = field(default_factory=list)
     sessions: list[dict[int, int]] = field(default_factory=list)  # rows per rank when each resume began
 
+    @property
+    def has_elastic_servers(self) -> bool:
+        return any(event.kind in ("server_started", "server_promoted") for event in self.plain)
+
     def resume(self, version: int, clocks: Sequence[int]) -> None:
         """The run went on from a checkpoint: what came after that checkpoint never happened."""
         for rank, clock in enumerate(clocks):
@@ -85,7 +89,7 @@ def put_in_order(history: History) -> None:
     primary that was frozen may write late. What came after a version that a server went back
     to never counted.
     """
-    if not any(event.kind in ("server_started", "server_promoted") for event in history.plain):
+    if not history.has_elastic_servers:
         return
     history.server = list(dict.fromkeys(sorted(history.server, key=lambda row: row.at_ns)))
     for event in history.plain:

@@ -63,6 +63,9 @@ def summarise(history: History) -> Summary:
     thrown_away = {(r.rank, r.step) for r in history.server if r.op == "discard"}
     # A gradient that was discarded is none of the run's work, but it took time and travelled.
     rows = [r for rank, mine in history.steps.items() for r in mine if (rank, r.step) not in thrown_away]
+    if history.has_elastic_servers:  # what a lost worker made counts only if it was applied
+        counted = {(r.rank, r.position, r.read_version) for r in history.server if r.op == "apply"}
+        rows = [r for k, mine in history.steps.items() for r in mine if (k, r.position, r.version) in counted]
     given_up = [row for mine in history.abandoned.values() for row in mine]
     first = min((end_ns(r) for r in rows), default=None)
     training_s = sum(_span_s(session) for session in _sessions(history))

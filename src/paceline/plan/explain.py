@@ -93,7 +93,8 @@ def _travels(plan: Plan) -> str:
     if plan.mode == "adaptive":
         return _as_decided(plan, by)
     if MODES[plan.mode].channel is Channel.STORE:
-        return f"gradients to a parameter server and parameters back at every step, by {by}"
+        server = "a parameter server with a backup" if plan.elastic else "a parameter server"
+        return f"gradients to {server} and parameters back at every step, by {by}"
     if plan.strategy.aggregate != "mean":
         return f"every worker's gradients to every worker at every step, gathered over {by}"
     return f"gradients at every step, averaged over all workers by all-reduce over {by}"

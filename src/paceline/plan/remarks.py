@@ -6,6 +6,7 @@
 from collections.abc import Iterator
 
 from paceline.plan.byzantine_in_words import about_bad_workers
+from paceline.plan.catalog import server_names
 from paceline.plan.compression_in_words import about_compression
 from paceline.plan.plan import AsgdVariant, Device, GossipVariant, Launcher, Plan
 from paceline.plan.stragglers_in_words import persistent_stragglers
@@ -25,7 +26,7 @@ def is_unbounded(plan: Plan) -> bool:
 
 def shares_work(plan: Plan) -> bool:
     """Does whoever is free take the next share, rather than everybody their own?"""
-    return plan.mode == "backup" or is_unbounded(plan)
+    return plan.mode == "backup" or is_unbounded(plan) or bool(server_names(plan))
 
 
 def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:

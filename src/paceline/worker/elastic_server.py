@@ -117,7 +117,7 @@ class ElasticServer(ParameterServer):
             return Verdict.ORDER
         return Verdict.REPEAT
 
-    def again(self, rank: Rank) -> list[Reply]:
+    def repeat(self, rank: Rank) -> list[Reply]:
         """The answer that this member was given, if it has not been used."""
         if not self.members[rank].is_computing:
             return []

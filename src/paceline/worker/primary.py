@@ -170,7 +170,7 @@ class PrimaryServer:
             former.close()
         self._talks[rank], self._since_s[rank] = talk, monotonic_s()
         if verdict is Verdict.REPEAT:
-            self._due.append(Due(self._ordered, self._frames(self._server.again(rank))))
+            self._due.append(Due(self._ordered, self._frames(self._server.repeat(rank))))
             return
         number = frame.incarnation if kind is Kind.JOINED else frame.number
         gradient = talk.gradient if kind in (Kind.PUSHED, Kind.PUSHED_AND_STOP) else None
