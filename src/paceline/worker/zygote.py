@@ -152,12 +152,13 @@ class Zygote:
 
     def _fork_elastic(self, index: int) -> None:
         # Here, once, and not in each child; and not for runs that need no coordinator.
-        from paceline.worker.elastic_participant import work_elastic
-        from paceline.worker.served_participants import work_with_servers
-
         assert self._seat is not None, "a run was started"
-        body = work_with_servers if server_names(self._seat.plan) else work_elastic
-        self._fork(f"worker-{index}", partial(body, index))
+        if server_names(self._seat.plan):
+            from paceline.worker.served_participants import work_with_servers as work_elastic
+        else:
+            from paceline.worker.elastic_participant import work_elastic
+
+        self._fork(f"worker-{index}", partial(work_elastic, index))
 
     def _fork_server(self, who: str) -> None:
         from paceline.worker.served_participants import serve_elastic
