@@ -8,6 +8,7 @@ again: what it knows may be behind, so its process ends, and a new one starts.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -22,6 +23,7 @@ from paceline.worker.membership import ENDED, Connect, Membership, Note
 FINISHED = "all work is done"  # why a server leaves in the end
 POLL_S = 0.5
 PATIENCE_S = 15.0
+LOOK_S = 0.05
 
 Found = TypeVar("Found")
 
@@ -143,13 +145,17 @@ class PlaceMembership(Membership):
 
     def _call(self, call: Callable[[Client], Coroutine[None, None, None]]) -> None:
         assert self._client is not None, "we have joined"
+        until_s = monotonic_s() + PATIENCE_S
         if self._failure is not None:
             raise self._failure
-        try:
-            asyncio.run_coroutine_threadsafe(call(self._client), self._loop).result(PATIENCE_S)
-        except TimeoutError as error:
-            what = f"the coordinator did not answer within {PATIENCE_S:g} s"
-            raise UnreachableError(what, "look at `paceline coordinator status`") from error
+        answer = asyncio.run_coroutine_threadsafe(call(self._client), self._loop)
+        while not wait([answer], timeout=LOOK_S).done:
+            if self._failure is not None:  # the thread has ended, and answers nothing any more
+                raise self._failure
+            if monotonic_s() > until_s:
+                what = f"the coordinator did not answer within {PATIENCE_S:g} s"
+                raise UnreachableError(what, "look at `paceline coordinator status`")
+        answer.result()
 
     # The thread.
 

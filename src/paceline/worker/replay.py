@@ -184,7 +184,7 @@ class _Replay:
 
 def _restarts(history: History) -> set[tuple[int, int]]:
     """(rank, step) at which workers began anew because the run was resumed."""
-    resumed = [event.fields for event in history.plain if event.kind == "run_resumed"]
+    resumed = [e.fields for e in history.plain if e.kind == "run_resumed" and e.fields["clocks"]]
     return {
         (rank, int(clock))
         for fields in resumed
