@@ -1,11 +1,8 @@
 """What does the primary server of an elastic run do? It orders, tells its backup, and answers what that has.
 
 Every order goes to the backup before it is carried out here, and nobody is
-answered before the backup has it: whatever a worker was told survives us.
-Without a backup we answer alone, and only while the coordinator has confirmed a
-moment ago that we are primary. Who our backup is, it is agreed on with the
-coordinator before it counts. So of two servers that both think they are
-primary, one has nobody to confirm what it does, and answers nobody.
+answered before it is safe (backup_line.py says when): whatever a worker was told
+survives us. One thread does it all, order after order.
 """
 
 import queue
@@ -17,8 +14,6 @@ import torch
 
 from paceline.checkpoints.store import to_bytes
 from paceline.clock import Clock, monotonic_s
-from paceline.coordinator.client import RefusedError, UnreachableError
-from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.events.log import Log
 from paceline.events.schema import ServerRow
 from paceline.ids import Rank
@@ -38,8 +33,9 @@ from paceline.transport.elastic_host import (
 )
 from paceline.transport.elastic_wire import Frame, Say
 from paceline.transport.ports import Answer, Reply
+from paceline.worker.backup_line import BackupLine
 from paceline.worker.elastic_server import ElasticServer, Kind, Order, Verdict
-from paceline.worker.place_membership import FencedError, Places
+from paceline.worker.place_membership import Places
 from paceline.worker.saving import ServerSaver
 
 TICK_S = 0.1
@@ -80,13 +76,12 @@ class PrimaryServer:
         self._name, self._part, self._server = name, part, server
         self._host, self._membership = host, membership
         self._log, self._saver, self._clock = log, saver, clock
-        self._ordered = self._confirmed = orders
+        self._ordered = orders
         self._due: deque[Due] = deque()
         self._asked: deque[Asked] = deque()  # they wait while a checkpoint is due
         self._talks: dict[Rank, Talk] = {}
         self._since_s: dict[Rank, float] = {}  # when a member was last heard from as such
-        self._link: Link | None = None
-        self._is_guarded = False  # answers wait for the backup
+        self._line = BackupLine(name=name, part=part, membership=membership)
         self._applicant: Link | None = None
         self._save_every = server.plan.checkpoint_every * server.plan.num_workers
         self._save_at = len(server.applied) + self._save_every
@@ -112,8 +107,7 @@ class PrimaryServer:
 
     def end(self) -> None:
         """The final state is on disk: the backup is not needed any more."""
-        if self._link is not None:
-            self._tell(Frame(Say.END, number=self._ordered))
+        self._line.tell(Frame(Say.END, number=self._ordered))
 
     def _next(self) -> Heard | None:
         if self._asked and not self._is_saving:
@@ -138,13 +132,12 @@ class PrimaryServer:
                 if self._applicant is not None:
                     self._applicant.close()
                 self._applicant = link
-            case Has(link, number) if link is self._link:
-                self._confirmed = number
-                if not self._is_guarded:
-                    self._is_guarded = True  # from here on nobody is answered without it, so it may be named
-                    self._name_backup(link)
-            case Unlinked(link) if link is self._link:
-                self._lose_backup()
+            case Has(link, number) if link is self._line.link:
+                if self._line.confirm(number):
+                    epoch = self._membership.standing.place(self._part).epoch
+                    self._log.write("backup_placed", part=self._part, backup=link.name, epoch=epoch)
+            case Unlinked(link) if link is self._line.link:
+                self._line.lose()
             case Unlinked(link) if link is self._applicant:
                 self._applicant = None
             case Changed():
@@ -179,10 +172,9 @@ class PrimaryServer:
     def _order(self, kind: Kind, rank: Rank, number: int, gradient: torch.Tensor | None = None) -> None:
         order = Order(kind, rank, number, self._clock.now_ns())
         self._ordered += 1
-        if self._link is not None:
-            # Before it is carried out: that may change the gradient.
-            payload = None if gradient is None else tcp_wire.bytes_of(gradient)
-            self._tell(Frame(Say.ORDER, rank, number, self._ordered, kind, order.at_ns), payload)
+        # Before it is carried out: that may change the gradient.
+        payload = None if gradient is None else tcp_wire.bytes_of(gradient)
+        self._line.tell(Frame(Say.ORDER, rank, number, self._ordered, kind, order.at_ns), payload)
         replies, rows = self._server.order(order, gradient)
         self._due.append(Due(self._ordered, self._frames(replies), rows))
 
@@ -206,7 +198,7 @@ class PrimaryServer:
 
     def _release(self) -> None:
         """Say and record what is safe."""
-        safe = self._confirmed if self._is_guarded else self._ordered if self._may_answer_alone() else 0
+        safe = self._line.safe(self._ordered)
         while self._due and self._due[0].number <= safe:
             due = self._due.popleft()
             self._rows += due.rows
@@ -224,25 +216,12 @@ class PrimaryServer:
             talk.answered = frame.number
             talk.answer(frame, self._server.parameters_of(rank))
 
-    def _may_answer_alone(self) -> bool:
-        # Half a lease: if we stood still for longer, another may be primary by now.
-        standing, membership = self._membership.standing, self._membership
-        place, me = standing.places.get(self._part), standing.living.get(self._name)
-        is_ours = place is not None and place.primary == self._name and not place.backup
-        is_me = me is not None and me.incarnation == membership.number
-        return is_ours and is_me and monotonic_s() - standing.taken_s < membership.lease_s / 2
-
     # The coordinator.
 
     def _look_around(self) -> None:
-        """Are we still primary, who is our backup, and who of our workers lives?"""
-        if self._membership.is_fenced:
-            raise FencedError(f"{self._name} was given up by the coordinator", "its backup has taken over")
-        standing, place = self._membership.standing, self._membership.standing.place(self._part)
-        if place.primary != self._name:
-            raise self._fenced(place)
-        if self._is_guarded and self._link is not None and place.backup != self._link.name:
-            self._let_backup_go()
+        """Are we still primary, and who of our workers lives?"""
+        self._line.look()
+        standing = self._membership.standing
         for rank, member in list(self._server.members.items()):
             worker = standing.living.get(f"worker-{rank}")
             is_there = worker is not None and worker.incarnation == member.incarnation
@@ -254,81 +233,22 @@ class PrimaryServer:
             for rank in sorted(self._server.expected):
                 self._order(Kind.ABSENT, rank, 0)
 
-    def _agree_on(self, backup: str) -> None:
-        """The coordinator knows who our backup is, or that we have none, when this returns."""
-        while True:
-            place = self._membership.standing.place(self._part)
-            if place.primary != self._name:
-                raise self._fenced(place)
-            if place.backup == backup:
-                return
-            try:
-                self._membership.put(self._part, primary=self._name, backup=backup, epoch=place.epoch)
-            except RefusedError as error:
-                if backup and error.why == pb.Why.Name(pb.NOT_FOUND):  # it is lost already
-                    self._let_backup_go()
-                    return
-                self._look()  # the place has changed meanwhile: decide anew
-            except UnreachableError:
-                self._look()
-
-    def _look(self) -> None:
-        """What the coordinator says now; without it nothing can be decided."""
-        while True:
-            try:
-                self._membership.look()
-                return
-            except UnreachableError:
-                if self._membership.is_fenced:
-                    raise FencedError(f"{self._name} was given up", "its backup has taken over") from None
-
-    def _fenced(self, place: pb.ServerPlace) -> FencedError:
-        who = place.primary or "nobody"
-        return FencedError(
-            f"{self._name} is not primary of part {self._part} any more: {who} is, in epoch {place.epoch}",
-            "its successor goes on; a new process starts under this name",
-        )
-
     # The backup.
 
     def _take_in(self) -> None:
         """Somebody wants to be our backup: it gets the whole state, and every order from here on."""
         if self._applicant is None:
             return
-        if self._link is not None:
-            self._lose_backup()
+        if self._line.link is not None:
+            self._line.lose()
         self._release()
         if self._due:
             return  # what is not safe yet would be recorded by nobody if we died: a moment later
         self._record()
         link, self._applicant = self._applicant, None
-        self._link, self._is_guarded = link, False
+        self._line.begin(link)
         state = to_bytes(self._server.whole())
-        self._tell(Frame(Say.STATE, number=self._ordered), memoryview(state))
-
-    def _tell(self, frame: Frame, payload: memoryview | None = None) -> None:
-        assert self._link is not None, "there is somebody to tell"
-        try:
-            self._link.send(frame, payload)
-        except OSError:
-            self._link.close()  # it is reported as Unlinked, and only then do we go on without it
-
-    def _lose_backup(self) -> None:
-        """Its connection is gone; it may live, so the coordinator must know before we go on alone."""
-        if self._is_guarded:
-            self._agree_on("")
-        self._let_backup_go()
-
-    def _let_backup_go(self) -> None:
-        if self._link is not None:
-            self._link.close()
-        self._link, self._is_guarded = None, False
-
-    def _name_backup(self, link: Link) -> None:
-        self._agree_on(link.name)
-        if self._link is link:
-            epoch = self._membership.standing.place(self._part).epoch
-            self._log.write("backup_placed", part=self._part, backup=link.name, epoch=epoch)
+        self._line.tell(Frame(Say.STATE, number=self._ordered), memoryview(state))
 
     # The disk.
 
@@ -345,9 +265,8 @@ class PrimaryServer:
             self._log.add_server(row)
         self._log.flush()
         self._rows = []
-        if self._link is not None:
-            number = self._due[0].number - 1 if self._due else self._ordered
-            self._tell(Frame(Say.RECORDED, number=number))
+        number = self._due[0].number - 1 if self._due else self._ordered
+        self._line.tell(Frame(Say.RECORDED, number=number))
 
     def _save_if_due(self) -> None:
         """Only what is safe is saved, so nothing new is begun until all is."""

@@ -51,43 +51,47 @@ AGAIN_S = 0.01
 
 def work_with_servers(index: int, seat: Seat, report: Callable[[Report], None]) -> None:
     assert seat.coordinator is not None, "an elastic run has a coordinator"
-    plan, clock, place, name = seat.plan, SystemClock(), seat.coordinator, f"worker-{index}"
+    plan, place, name = seat.plan, seat.coordinator, f"worker-{index}"
     set_up_torch(plan)
-    task, cpu, rank = build_task(plan), torch.device("cpu"), Rank(index)
-    log = open_log(plan, seat.run_dir, name, clock)
+    log = open_log(plan, seat.run_dir, name, SystemClock())
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
     membership = PlaceMembership(
         partial(coordinator_client, place), run=place.run, worker=name, note=control.note
     )
-    route = PlaceRoute(membership, PART, plan.timeout_s)
-    store = ElasticStore(route, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s)
-    store.on_refused = lambda position, version: log.write("push_refused", position=position, version=version)
-    links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
-    strategy: Strategy = strategy_class(plan.mode)(plan, links)
-    replica = Replica(plan, task, cpu, clock)
-    first = _first_step(seat, control, rank)
+    first = _first_step(seat, control, Rank(index))
     log.write("worker_started", pid=os.getpid(), clock=first)
-    started_ns = clock.now_ns()
+    started_ns = SystemClock().now_ns()
     try:
-        strategy.prepare(replica, first)
-        worker = Worker(
-            plan=plan,
-            rank=rank,
-            replica=replica,
-            strategy=strategy,
-            source=GradientSource(plan, task, cpu, clock),
-            clock=clock,
-            log=log,
-            control=control,
-            saver=RowSaver(plan, log),
-        )
+        worker = _worker(Rank(index), seat, PlaceRoute(membership, PART, plan.timeout_s), log, control)
+        worker.strategy.prepare(worker.replica, first)
         ran = worker.run(first)
-        strategy.close()
+        worker.strategy.close()
     finally:
         membership.close("it has finished")
     log.write("worker_finished", steps=ran.finished, reason="done")
     log.close()
-    report({"steps": ran.finished, "stopped": False, "steps_s": (clock.now_ns() - started_ns) / 1e9})
+    steps_s = (SystemClock().now_ns() - started_ns) / 1e9
+    report({"steps": ran.finished, "stopped": False, "steps_s": steps_s})
+
+
+def _worker(rank: Rank, seat: Seat, route: PlaceRoute, log: EventLog, control: WorkerControl) -> Worker:
+    plan, clock, cpu = seat.plan, SystemClock(), torch.device("cpu")
+    task = build_task(plan)
+    store = ElasticStore(route, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s)
+    store.on_refused = lambda position, version: log.write("push_refused", position=position, version=version)
+    links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
+    strategy: Strategy = strategy_class(plan.mode)(plan, links)
+    return Worker(
+        plan=plan,
+        rank=rank,
+        replica=Replica(plan, task, cpu, clock),
+        strategy=strategy,
+        source=GradientSource(plan, task, cpu, clock),
+        clock=clock,
+        log=log,
+        control=control,
+        saver=RowSaver(plan, log),
+    )
 
 
 def _first_step(seat: Seat, control: WorkerControl, rank: Rank) -> StepClock:
