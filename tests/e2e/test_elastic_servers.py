@@ -1,11 +1,12 @@
 """Does a run behind parameter servers go on when any of its workers or servers dies, with nothing lost?"""
 
+import random
 import signal
 from pathlib import Path
 
 import pytest
 from tests.fixtures.command import Running, paceline, training
-from tests.fixtures.waiting import kill, until, until_gone
+from tests.fixtures.waiting import is_running, kill, until, until_gone
 
 from paceline.events.read import History, PlainEvent, read_history
 
@@ -176,6 +177,23 @@ def test_after_kill_9_of_everything_it_is_resumed_from_the_checkpoint(tmp_path: 
     assert done.code == 0, done.err
     assert done.data()["result"]["stopped_early"] is False
     assert_nothing_was_lost(run_dir)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("mode", "seed"), [("asgd", 1), ("ssp", 2), ("dssp", 3), ("ps", 4)])
+def test_whoever_is_killed_again_and_again_nothing_is_lost(mode: str, seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    with training(tmp_path / "run", *SERVED, "--mode", mode, participants=EVERYBODY) as run:
+        until_guarded(run, 1)
+        for _ in range(12):
+            until_it_goes_on(run, by=dice.randrange(5, 40))
+            newest = {event.who: int(str(event.fields["pid"])) for event in events(run, "worker_started")}
+            victim = newest[dice.choice(sorted(newest))]
+            if is_running(victim):  # else it waits to be replaced
+                kill(victim)
+        until_it_goes_on(run)
+        stop(run)
+    assert_nothing_was_lost(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

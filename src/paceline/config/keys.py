@@ -108,7 +108,7 @@ _ROWS = (
     ),
     Key(
         name="elastic",
-        help="Go on when workers die, and take in new ones; the result does not depend on who was there.",
+        help="Go on when workers or servers die, and take in new ones.",
         kind=Kind.YES_NO,
         default="no",
         example="yes",
