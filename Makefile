@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEEDS ?= 10000
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover bench-coordinator sim proto docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover bench-coordinator bench-lighthouse sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -46,14 +46,18 @@ bench-coordinator: setup  ## commits, latency, heartbeats and memory of three co
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m benchmarks.coordinator
 
+bench-lighthouse: setup  ## torchft's own workers on three coordinators: kills of the leader, failed steps, longest gap
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peers]'
+	$(BIN)/python -m benchmarks.lighthouse
+
 bench-gpu: setup  ## what the GPU's own paths are worth; needs one
 	$(BIN)/python -m benchmarks.gpu
 
 sim: setup  ## whole Raft clusters in one process, from seeds; SEEDS=300 for a quick look
 	$(BIN)/python -m tests.raft_simulation --seeds $(SEEDS)
 
-proto: setup  ## write the Python of cluster.proto anew
-	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/paceline/coordinator/proto/cluster.proto
+proto: setup  ## write the Python of cluster.proto and torchft.proto anew
+	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/paceline/coordinator/proto/cluster.proto src/paceline/coordinator/proto/torchft.proto
 
 docs: setup  ## write the generated reference pages anew
 	$(BIN)/python -m docs.generate

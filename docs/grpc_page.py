@@ -1,4 +1,4 @@
-"""What does the coordinator's contract say? Read from cluster.proto by protoc, comments and all."""
+"""What do the coordinator's contracts say? Read from cluster.proto and torchft.proto, comments and all."""
 
 import subprocess
 import sys
@@ -16,10 +16,10 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from docs.tables import code, table
-from paceline.coordinator.methods import path
 from paceline.coordinator.shell.identity import in_words, roles_for
 
 PROTO = "paceline/coordinator/proto/cluster.proto"
+TORCHFT = "paceline/coordinator/proto/torchft.proto"
 SOURCE = Path(__file__).parent.parent / "src"
 Comments = dict[tuple[int, ...], str]
 
@@ -38,38 +38,71 @@ _KINDS = {
 
 
 def grpc_page() -> list[str]:
-    file = _described()
-    comments = {tuple(place.path): _comment(place) for place in file.source_code_info.location}
-    lines = ["# gRPC", "", *_head(file), "", "## Services"]
-    for number, service in enumerate(file.service):
-        lines += ["", f"### Service {service.name}", "", *_service(service, (_SERVICES, number), comments)]
-    lines += ["", "## Messages"]
-    for number, message in enumerate(file.message_type):
-        lines += ["", f"### {message.name}", "", *_message(message, (_MESSAGES, number), comments)]
+    file = _described(PROTO)
+    lines = [
+        "# gRPC",
+        "",
+        *_head(file),
+        "",
+        "## Services",
+        *_services(file),
+        "",
+        "## Messages",
+        *_messages(file),
+    ]
     lines += ["", "## Enumerations"]
+    comments = _comments(file)
     for number, found in enumerate(file.enum_type):
         lines += ["", f"### {found.name}", "", *_enum(found, (_ENUMS, number), comments)]
+    return lines + _torchft_part()
+
+
+def _torchft_part() -> list[str]:
+    file = _described(TORCHFT)
+    head = [f"Package `{file.package}`, as in [torchft.proto](../../src/{TORCHFT}).", "", *_about(TORCHFT)]
+    return ["", "## torchft's lighthouse", "", *head, *_services(file), *_messages(file)]
+
+
+def _services(file: FileDescriptorProto) -> list[str]:
+    lines, comments = [], _comments(file)
+    for number, service in enumerate(file.service):
+        way = (_SERVICES, number)
+        lines += ["", f"### Service {service.name}", "", *_service(file.package, service, way, comments)]
     return lines
 
 
-def _described() -> FileDescriptorProto:
+def _messages(file: FileDescriptorProto) -> list[str]:
+    lines, comments = [], _comments(file)
+    for number, message in enumerate(file.message_type):
+        lines += ["", f"### {message.name}", "", *_message(message, (_MESSAGES, number), comments)]
+    return lines
+
+
+def _comments(file: FileDescriptorProto) -> Comments:
+    return {tuple(place.path): _comment(place) for place in file.source_code_info.location}
+
+
+def _described(proto: str) -> FileDescriptorProto:
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "cluster.bin"
+        made = Path(folder) / "described.bin"
         command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(SOURCE), "--include_source_info"]
-        subprocess.run([*command, f"--descriptor_set_out={made}", str(SOURCE / PROTO)], check=True)
+        subprocess.run([*command, f"--descriptor_set_out={made}", str(SOURCE / proto)], check=True)
         return FileDescriptorSet.FromString(made.read_bytes()).file[0]
 
 
 def _head(file: FileDescriptorProto) -> list[str]:
     """Where it is, and what the comment at the head of the file says."""
-    text = (SOURCE / PROTO).read_text(encoding="utf-8")
-    about = [line.removeprefix("//").strip() for line in text.partition("\nsyntax")[0].splitlines()]
     return [
         f"The contract of the [coordinator](../guides/coordinator.md), package `{file.package}`, as in",
         f"[cluster.proto](../../src/{PROTO}). What it is about: [raft](../concepts/raft.md).",
         "",
-        *about,
+        *_about(PROTO),
     ]
+
+
+def _about(proto: str) -> list[str]:
+    text = (SOURCE / proto).read_text(encoding="utf-8")
+    return [line.removeprefix("//").strip() for line in text.partition("\nsyntax")[0].splitlines()]
 
 
 def _comment(place: SourceCodeInfo.Location) -> str:
@@ -79,13 +112,15 @@ def _comment(place: SourceCodeInfo.Location) -> str:
     return " ".join(text.split())
 
 
-def _service(service: ServiceDescriptorProto, way: tuple[int, ...], comments: Comments) -> list[str]:
+def _service(
+    package: str, service: ServiceDescriptorProto, way: tuple[int, ...], comments: Comments
+) -> list[str]:
     rows = (
         (
             code(method.name),
             _streamed(method.input_type, method.client_streaming),
             _streamed(method.output_type, method.server_streaming),
-            in_words(roles_for(path(service.name, method.name))),
+            in_words(roles_for(f"/{package}.{service.name}/{method.name}")) or "anybody on this machine",
             comments.get((*way, _MEMBERS, number), ""),
         )
         for number, method in enumerate(service.method)
@@ -142,4 +177,6 @@ def _said(way: tuple[int, ...], comments: Comments) -> list[str]:
 
 def _link(kind: str) -> str:
     name = kind.rpartition(".")[2]
+    if kind.startswith(".google."):
+        return code(name)
     return f"[{name}](#{name.lower()})"

@@ -22,7 +22,15 @@ print(code, [m for m in {heavy} if m in sys.modules], file=sys.stderr)
 
 @pytest.mark.parametrize(
     "args",
-    [["--help"], [], ["train", "--help"], ["coordinator", "--help"], ["plan"], ["plan", "--steps", "0"]],
+    [
+        ["--help"],
+        [],
+        ["train", "--help"],
+        ["coordinator", "--help"],
+        ["lighthouse", "--help"],
+        ["plan"],
+        ["plan", "--steps", "0"],
+    ],
 )
 def test_neither_torch_nor_anything_heavy_is_imported(args: list[str]) -> None:
     command = [sys.executable, "-c", PROBE.format(heavy=HEAVY), *args]

@@ -262,5 +262,19 @@ def test_a_long_log_becomes_a_snapshot_and_a_node_that_was_away_gets_it(tmp_path
     asyncio.run(story())
 
 
+def test_few_entries_that_are_long_become_a_snapshot_too(tmp_path: Path) -> None:
+    async def story() -> None:
+        pace = replace(CALM, snapshot_bytes=20_000)
+        async with nodes_in_process(tmp_path, pace=pace) as nodes, nodes.client() as client:
+            await create(client, "run")
+            for number in range(30):
+                await mark(client, "run", f"alert-{number}", "x" * 1_000)
+            node = nodes.running[1].node
+            assert node.raft.log.snapshot.index >= 20
+            assert len(await notes(client, "run")) == 30
+
+    asyncio.run(story())
+
+
 def _snapshots(nodes: Nodes, node: int) -> int:
     return len(list((nodes.folder / f"node-{node}").glob("snapshot-*")))

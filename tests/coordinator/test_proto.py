@@ -1,4 +1,4 @@
-"""Is the Python of cluster.proto what protoc makes of it today?"""
+"""Is the Python of our protos what protoc makes of them today?"""
 
 import subprocess
 import sys
@@ -14,12 +14,13 @@ FOLDER = Path("paceline") / "coordinator" / "proto"
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("proto")
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(SOURCE)]
-    command += [f"--python_out={folder}", f"--pyi_out={folder}", str(SOURCE / FOLDER / "cluster.proto")]
+    command += [f"--python_out={folder}", f"--pyi_out={folder}"]
+    command += [str(path) for path in sorted((SOURCE / FOLDER).glob("*.proto"))]
     subprocess.run(command, check=True)
     return folder
 
 
-@pytest.mark.parametrize("name", ["cluster_pb2.py", "cluster_pb2.pyi"])
+@pytest.mark.parametrize("name", ["cluster_pb2.py", "cluster_pb2.pyi", "torchft_pb2.py", "torchft_pb2.pyi"])
 def test_the_generated_code_is_up_to_date(name: str, made: Path) -> None:
     fresh, kept = ((folder / FOLDER / name).read_text() for folder in (made, SOURCE))
-    assert fresh == kept, "cluster.proto has changed: run `make proto`"
+    assert fresh == kept, "a proto has changed: run `make proto`"

@@ -16,4 +16,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "coordinator",
         "Run and look after the replicated coordinator.",
     ),
+    "lighthouse": (
+        "paceline.cli.lighthouse",
+        "lighthouse",
+        "Give torchft jobs a lighthouse that survives the loss of a node.",
+    ),
 }

@@ -73,6 +73,8 @@ WRITES = (
     Write("Actions", "Report", pb.ReportAction, pb.Action, "report_action", "action"),
     Write("Actions", "Acknowledge", pb.AcknowledgeAlert, pb.AlertMark, "acknowledge_alert", "alert"),
     Write("Actions", "Forget", pb.ForgetAlert, pb.AlertMark, "forget_alert", "alert"),
+    Write("Lighthouses", "Open", pb.OpenLighthouse, pb.Lighthouse, "open_lighthouse", "lighthouse"),
+    Write("Lighthouses", "Forget", pb.ForgetLighthouse, pb.Lighthouse, "forget_lighthouse", "lighthouse"),
 )
 
 READS = (
@@ -82,4 +84,5 @@ READS = (
     Read("Checkpoints", "List", pb.ListCheckpoints, pb.CheckpointList),
     Read("Actions", "List", pb.ListActions, pb.ActionList),
     Read("Actions", "Alerts", pb.ListAlerts, pb.AlertList),
+    Read("Lighthouses", "List", pb.ListLighthouses, pb.LighthouseList),
 )

@@ -4,6 +4,7 @@ from google.protobuf.message import Message as AnyMessage
 
 from paceline.coordinator.methods import READS, WRITES
 from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.proto import torchft_pb2 as torchft
 from paceline.coordinator.raft.membership import encode
 from paceline.coordinator.raft.types import (
     Entry,
@@ -20,6 +21,7 @@ from paceline.coordinator.shell import wire
 from paceline.coordinator.state.machine import ClusterState
 
 CLUSTER = "paceline"
+_REPLICA = torchft.QuorumMember(replica_id="r0:1", address="http://x:1", store_address="x:2", step=7)
 THREE = Membership(frozenset({NodeId(1), NodeId(2), NodeId(3)}))
 
 
@@ -49,6 +51,9 @@ def commands() -> list[pb.Command]:
         ("lose_worker", pb.LoseWorker(run="run", worker="b", incarnation=5, reason="silent")),
         ("leave", pb.LeaveRun(run="run", worker="a", incarnation=4, reason="done")),
         ("end_run", pb.EndRun(run="run", phase=pb.RUN_FINISHED, reason="done")),
+        ("open_lighthouse", pb.OpenLighthouse(job="job", min_replicas=1, join_timeout_ms=1000)),
+        ("issue_quorum", pb.IssueQuorum(job="job", seats=[pb.QuorumSeat(member=_REPLICA, nonce="n")])),
+        ("forget_lighthouse", pb.ForgetLighthouse(job="job")),
         ("close_session", pb.CloseSession()),
     ]
     return [_command(number, name, what) for number, (name, what) in enumerate(told, start=1)]
@@ -124,5 +129,9 @@ def requests() -> dict[tuple[str, str], bytes]:
     found["Nodes", "Remove"] = pb.RemoveNode(node=1).SerializeToString()
     found["Nodes", "StepDown"] = pb.StepDownRequest(to=2).SerializeToString()
     found["Nodes", "Snapshot"] = b""
+    asked = pb.AskQuorum(job="job", requester=_REPLICA, nonce="m")
+    found["Lighthouses", "Quorum"] = asked.SerializeToString()
+    beats = pb.ReplicaBeats(job="job", beats=[pb.ReplicaBeat(replica_id="r0:1", age_ms=5)])
+    found["Lighthouses", "Beat"] = beats.SerializeToString()
     found["Members", "Live"] = pb.Beat(run="run", worker="a", incarnation=4, step=2).SerializeToString()
     return found

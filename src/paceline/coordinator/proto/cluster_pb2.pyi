@@ -1,3 +1,4 @@
+from paceline.coordinator.proto import torchft_pb2 as _torchft_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -822,6 +823,120 @@ class AlertList(_message.Message):
     alerts: _containers.RepeatedCompositeFieldContainer[AlertMark]
     def __init__(self, alerts: _Optional[_Iterable[_Union[AlertMark, _Mapping]]] = ...) -> None: ...
 
+class OpenLighthouse(_message.Message):
+    __slots__ = ("job", "min_replicas", "join_timeout_ms", "heartbeat_timeout_ms")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    JOIN_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    min_replicas: int
+    join_timeout_ms: int
+    heartbeat_timeout_ms: int
+    def __init__(self, job: _Optional[str] = ..., min_replicas: _Optional[int] = ..., join_timeout_ms: _Optional[int] = ..., heartbeat_timeout_ms: _Optional[int] = ...) -> None: ...
+
+class Lighthouse(_message.Message):
+    __slots__ = ("job", "min_replicas", "join_timeout_ms", "heartbeat_timeout_ms", "quorum_id", "replicas", "since_ms", "opened", "is_forgotten")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    JOIN_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    IS_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    min_replicas: int
+    join_timeout_ms: int
+    heartbeat_timeout_ms: int
+    quorum_id: int
+    replicas: _containers.RepeatedScalarFieldContainer[str]
+    since_ms: int
+    opened: int
+    is_forgotten: bool
+    def __init__(self, job: _Optional[str] = ..., min_replicas: _Optional[int] = ..., join_timeout_ms: _Optional[int] = ..., heartbeat_timeout_ms: _Optional[int] = ..., quorum_id: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., since_ms: _Optional[int] = ..., opened: _Optional[int] = ..., is_forgotten: _Optional[bool] = ...) -> None: ...
+
+class ForgetLighthouse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class ListLighthouses(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LighthouseList(_message.Message):
+    __slots__ = ("lighthouses",)
+    LIGHTHOUSES_FIELD_NUMBER: _ClassVar[int]
+    lighthouses: _containers.RepeatedCompositeFieldContainer[LighthouseState]
+    def __init__(self, lighthouses: _Optional[_Iterable[_Union[LighthouseState, _Mapping]]] = ...) -> None: ...
+
+class LighthouseState(_message.Message):
+    __slots__ = ("lighthouse", "issued")
+    LIGHTHOUSE_FIELD_NUMBER: _ClassVar[int]
+    ISSUED_FIELD_NUMBER: _ClassVar[int]
+    lighthouse: Lighthouse
+    issued: IssuedQuorum
+    def __init__(self, lighthouse: _Optional[_Union[Lighthouse, _Mapping]] = ..., issued: _Optional[_Union[IssuedQuorum, _Mapping]] = ...) -> None: ...
+
+class AskQuorum(_message.Message):
+    __slots__ = ("job", "requester", "nonce")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    REQUESTER_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    requester: _torchft_pb2.QuorumMember
+    nonce: str
+    def __init__(self, job: _Optional[str] = ..., requester: _Optional[_Union[_torchft_pb2.QuorumMember, _Mapping]] = ..., nonce: _Optional[str] = ...) -> None: ...
+
+class QuorumSeat(_message.Message):
+    __slots__ = ("member", "nonce")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    member: _torchft_pb2.QuorumMember
+    nonce: str
+    def __init__(self, member: _Optional[_Union[_torchft_pb2.QuorumMember, _Mapping]] = ..., nonce: _Optional[str] = ...) -> None: ...
+
+class IssueQuorum(_message.Message):
+    __slots__ = ("job", "previous", "seats")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    previous: int
+    seats: _containers.RepeatedCompositeFieldContainer[QuorumSeat]
+    def __init__(self, job: _Optional[str] = ..., previous: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[QuorumSeat, _Mapping]]] = ...) -> None: ...
+
+class IssuedQuorum(_message.Message):
+    __slots__ = ("round", "quorum_id", "seats", "created_ms")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    quorum_id: int
+    seats: _containers.RepeatedCompositeFieldContainer[QuorumSeat]
+    created_ms: int
+    def __init__(self, round: _Optional[int] = ..., quorum_id: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[QuorumSeat, _Mapping]]] = ..., created_ms: _Optional[int] = ...) -> None: ...
+
+class ReplicaBeats(_message.Message):
+    __slots__ = ("job", "beats")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    BEATS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    beats: _containers.RepeatedCompositeFieldContainer[ReplicaBeat]
+    def __init__(self, job: _Optional[str] = ..., beats: _Optional[_Iterable[_Union[ReplicaBeat, _Mapping]]] = ...) -> None: ...
+
+class ReplicaBeat(_message.Message):
+    __slots__ = ("replica_id", "age_ms")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    age_ms: int
+    def __init__(self, replica_id: _Optional[str] = ..., age_ms: _Optional[int] = ...) -> None: ...
+
 class Ask(_message.Message):
     __slots__ = ("id", "command")
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -900,7 +1015,7 @@ class WatchRequest(_message.Message):
     def __init__(self, run: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
 
 class Change(_message.Message):
-    __slots__ = ("index", "at_ms", "run", "generation", "worker", "server", "checkpoint", "action", "alert", "node", "samples")
+    __slots__ = ("index", "at_ms", "run", "generation", "worker", "server", "checkpoint", "action", "alert", "node", "samples", "lighthouse")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -912,6 +1027,7 @@ class Change(_message.Message):
     ALERT_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LIGHTHOUSE_FIELD_NUMBER: _ClassVar[int]
     index: int
     at_ms: int
     run: Run
@@ -923,7 +1039,8 @@ class Change(_message.Message):
     alert: AlertMark
     node: NodeAddress
     samples: SampleLease
-    def __init__(self, index: _Optional[int] = ..., at_ms: _Optional[int] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., server: _Optional[_Union[ServerPlace, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., action: _Optional[_Union[Action, _Mapping]] = ..., alert: _Optional[_Union[AlertMark, _Mapping]] = ..., node: _Optional[_Union[NodeAddress, _Mapping]] = ..., samples: _Optional[_Union[SampleLease, _Mapping]] = ...) -> None: ...
+    lighthouse: Lighthouse
+    def __init__(self, index: _Optional[int] = ..., at_ms: _Optional[int] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., server: _Optional[_Union[ServerPlace, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., action: _Optional[_Union[Action, _Mapping]] = ..., alert: _Optional[_Union[AlertMark, _Mapping]] = ..., node: _Optional[_Union[NodeAddress, _Mapping]] = ..., samples: _Optional[_Union[SampleLease, _Mapping]] = ..., lighthouse: _Optional[_Union[Lighthouse, _Mapping]] = ...) -> None: ...
 
 class NodeAddress(_message.Message):
     __slots__ = ("node", "address")
@@ -934,7 +1051,7 @@ class NodeAddress(_message.Message):
     def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("session", "sequence", "first_open", "at_ms", "by", "open_session", "close_session", "name_node", "create_run", "end_run", "form_generation", "revoke_generation", "commit_step", "place_server", "promote_backup", "lease_samples", "commit_samples", "join", "leave", "lose_worker", "begin_checkpoint", "shard_durable", "drop_checkpoint", "request_action", "report_action", "acknowledge_alert", "forget_alert")
+    __slots__ = ("session", "sequence", "first_open", "at_ms", "by", "open_session", "close_session", "name_node", "create_run", "end_run", "form_generation", "revoke_generation", "commit_step", "place_server", "promote_backup", "lease_samples", "commit_samples", "join", "leave", "lose_worker", "begin_checkpoint", "shard_durable", "drop_checkpoint", "request_action", "report_action", "acknowledge_alert", "forget_alert", "open_lighthouse", "issue_quorum", "forget_lighthouse")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FIRST_OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -962,6 +1079,9 @@ class Command(_message.Message):
     REPORT_ACTION_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_ALERT_FIELD_NUMBER: _ClassVar[int]
     FORGET_ALERT_FIELD_NUMBER: _ClassVar[int]
+    OPEN_LIGHTHOUSE_FIELD_NUMBER: _ClassVar[int]
+    ISSUE_QUORUM_FIELD_NUMBER: _ClassVar[int]
+    FORGET_LIGHTHOUSE_FIELD_NUMBER: _ClassVar[int]
     session: int
     sequence: int
     first_open: int
@@ -989,7 +1109,10 @@ class Command(_message.Message):
     report_action: ReportAction
     acknowledge_alert: AcknowledgeAlert
     forget_alert: ForgetAlert
-    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., first_open: _Optional[int] = ..., at_ms: _Optional[int] = ..., by: _Optional[str] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., name_node: _Optional[_Union[NodeAddress, _Mapping]] = ..., create_run: _Optional[_Union[CreateRun, _Mapping]] = ..., end_run: _Optional[_Union[EndRun, _Mapping]] = ..., form_generation: _Optional[_Union[FormGeneration, _Mapping]] = ..., revoke_generation: _Optional[_Union[RevokeGeneration, _Mapping]] = ..., commit_step: _Optional[_Union[CommitStep, _Mapping]] = ..., place_server: _Optional[_Union[PlaceServer, _Mapping]] = ..., promote_backup: _Optional[_Union[PromoteBackup, _Mapping]] = ..., lease_samples: _Optional[_Union[LeaseSamples, _Mapping]] = ..., commit_samples: _Optional[_Union[CommitSamples, _Mapping]] = ..., join: _Optional[_Union[JoinRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveRun, _Mapping]] = ..., lose_worker: _Optional[_Union[LoseWorker, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., shard_durable: _Optional[_Union[ShardDurable, _Mapping]] = ..., drop_checkpoint: _Optional[_Union[DropCheckpoint, _Mapping]] = ..., request_action: _Optional[_Union[RequestAction, _Mapping]] = ..., report_action: _Optional[_Union[ReportAction, _Mapping]] = ..., acknowledge_alert: _Optional[_Union[AcknowledgeAlert, _Mapping]] = ..., forget_alert: _Optional[_Union[ForgetAlert, _Mapping]] = ...) -> None: ...
+    open_lighthouse: OpenLighthouse
+    issue_quorum: IssueQuorum
+    forget_lighthouse: ForgetLighthouse
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., first_open: _Optional[int] = ..., at_ms: _Optional[int] = ..., by: _Optional[str] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., name_node: _Optional[_Union[NodeAddress, _Mapping]] = ..., create_run: _Optional[_Union[CreateRun, _Mapping]] = ..., end_run: _Optional[_Union[EndRun, _Mapping]] = ..., form_generation: _Optional[_Union[FormGeneration, _Mapping]] = ..., revoke_generation: _Optional[_Union[RevokeGeneration, _Mapping]] = ..., commit_step: _Optional[_Union[CommitStep, _Mapping]] = ..., place_server: _Optional[_Union[PlaceServer, _Mapping]] = ..., promote_backup: _Optional[_Union[PromoteBackup, _Mapping]] = ..., lease_samples: _Optional[_Union[LeaseSamples, _Mapping]] = ..., commit_samples: _Optional[_Union[CommitSamples, _Mapping]] = ..., join: _Optional[_Union[JoinRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveRun, _Mapping]] = ..., lose_worker: _Optional[_Union[LoseWorker, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., shard_durable: _Optional[_Union[ShardDurable, _Mapping]] = ..., drop_checkpoint: _Optional[_Union[DropCheckpoint, _Mapping]] = ..., request_action: _Optional[_Union[RequestAction, _Mapping]] = ..., report_action: _Optional[_Union[ReportAction, _Mapping]] = ..., acknowledge_alert: _Optional[_Union[AcknowledgeAlert, _Mapping]] = ..., forget_alert: _Optional[_Union[ForgetAlert, _Mapping]] = ..., open_lighthouse: _Optional[_Union[OpenLighthouse, _Mapping]] = ..., issue_quorum: _Optional[_Union[IssueQuorum, _Mapping]] = ..., forget_lighthouse: _Optional[_Union[ForgetLighthouse, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("why", "what", "hint")
@@ -1002,7 +1125,7 @@ class Refusal(_message.Message):
     def __init__(self, why: _Optional[_Union[Why, str]] = ..., what: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("index", "refusal", "run", "generation", "worker", "server", "checkpoint", "action", "alert", "node", "samples", "session")
+    __slots__ = ("index", "refusal", "run", "generation", "worker", "server", "checkpoint", "action", "alert", "node", "samples", "session", "lighthouse", "quorum")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -1015,6 +1138,8 @@ class Outcome(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    LIGHTHOUSE_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
     index: int
     refusal: Refusal
     run: Run
@@ -1027,10 +1152,12 @@ class Outcome(_message.Message):
     node: NodeAddress
     samples: SampleLease
     session: Session
-    def __init__(self, index: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., server: _Optional[_Union[ServerPlace, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., action: _Optional[_Union[Action, _Mapping]] = ..., alert: _Optional[_Union[AlertMark, _Mapping]] = ..., node: _Optional[_Union[NodeAddress, _Mapping]] = ..., samples: _Optional[_Union[SampleLease, _Mapping]] = ..., session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
+    lighthouse: Lighthouse
+    quorum: IssuedQuorum
+    def __init__(self, index: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., server: _Optional[_Union[ServerPlace, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., action: _Optional[_Union[Action, _Mapping]] = ..., alert: _Optional[_Union[AlertMark, _Mapping]] = ..., node: _Optional[_Union[NodeAddress, _Mapping]] = ..., samples: _Optional[_Union[SampleLease, _Mapping]] = ..., session: _Optional[_Union[Session, _Mapping]] = ..., lighthouse: _Optional[_Union[Lighthouse, _Mapping]] = ..., quorum: _Optional[_Union[IssuedQuorum, _Mapping]] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("applied", "now_ms", "sessions", "nodes", "runs", "actions", "forgotten_generation")
+    __slots__ = ("applied", "now_ms", "sessions", "nodes", "runs", "actions", "forgotten_generation", "lighthouses")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -1038,6 +1165,7 @@ class State(_message.Message):
     RUNS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LIGHTHOUSES_FIELD_NUMBER: _ClassVar[int]
     applied: int
     now_ms: int
     sessions: _containers.RepeatedCompositeFieldContainer[Session]
@@ -1045,7 +1173,8 @@ class State(_message.Message):
     runs: _containers.RepeatedCompositeFieldContainer[RunState]
     actions: _containers.RepeatedCompositeFieldContainer[Action]
     forgotten_generation: int
-    def __init__(self, applied: _Optional[int] = ..., now_ms: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunState, _Mapping]]] = ..., actions: _Optional[_Iterable[_Union[Action, _Mapping]]] = ..., forgotten_generation: _Optional[int] = ...) -> None: ...
+    lighthouses: _containers.RepeatedCompositeFieldContainer[LighthouseState]
+    def __init__(self, applied: _Optional[int] = ..., now_ms: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunState, _Mapping]]] = ..., actions: _Optional[_Iterable[_Union[Action, _Mapping]]] = ..., forgotten_generation: _Optional[int] = ..., lighthouses: _Optional[_Iterable[_Union[LighthouseState, _Mapping]]] = ...) -> None: ...
 
 class RunState(_message.Message):
     __slots__ = ("run", "generations", "workers", "servers", "checkpoints", "samples", "leases", "alerts")

@@ -73,7 +73,7 @@ def _concerns(change: pb.Change, run: str, only_orders: bool) -> bool:
     kind = change.WhichOneof("what")
     if kind is None or (only_orders and kind not in ORDERS):
         return False
-    return not run or (kind != "node" and getattr(change, kind).run == run)
+    return not run or (kind not in ("node", "lighthouse") and getattr(change, kind).run == run)
 
 
 def _rung(bell: asyncio.Event) -> asyncio.Event:

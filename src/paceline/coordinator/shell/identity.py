@@ -91,6 +91,13 @@ _TABLE = {
         "Forget": _ADMINS,
         "Alerts": _EVERYBODY,
     },
+    "Lighthouses": {
+        "Open": _WORKERS,
+        "Forget": _ADMINS,
+        "List": _EVERYBODY,
+        "Quorum": _WORKERS,
+        "Beat": _WORKERS,
+    },
     "Sessions": {
         "Open": _WORKERS,
         "Close": _WORKERS,

@@ -47,6 +47,7 @@ class Pace:
     election_ticks: int = 10
     heartbeat_ticks: int = 2
     snapshot_every: int = 20_000  # entries
+    snapshot_bytes: int = 64 << 20  # or of entries so long together: they are in memory, too
 
     @property
     def timing(self) -> Timing:
@@ -74,6 +75,7 @@ class Node:
         self.state = ClusterState.restore(found.snapshot.data)
         self.raft = Raft(me, found.hard_state, found.log(), dice=dice, timing=pace.timing)
         self.applied = found.snapshot.index
+        self._applied_bytes = 0  # since the snapshot
         self.on_change: Callable[[], None] = lambda: None  # role, leader, term, membership or addresses
         self._storage, self._send = storage, send
         self._hard_state = found.hard_state
@@ -225,12 +227,14 @@ class Node:
             await loop.run_in_executor(self._disk, self._storage.save_snapshot, *whole)
             self.state = ClusterState.restore(ready.snapshot.data)
             self.applied = ready.snapshot.index
+            self._applied_bytes = 0
             self.feed.restart(self.applied)
         if ready.entries:
             self.raft.persisted(ready.entries[-1].index, ready.entries[-1].term)
 
     def _apply(self, entry: Entry) -> None:
         self.applied = entry.index
+        self._applied_bytes += len(entry.data)
         place = (entry.index, entry.term)
         if entry.kind is EntryKind.COMMAND:
             applied = self.state.apply(entry.index, entry.data)
@@ -249,7 +253,9 @@ class Node:
     async def _compact(self, asked: list["asyncio.Future[None]"]) -> None:
         """Put the state in the place of a long log, or because somebody asked."""
         length = self.applied - self.raft.log.snapshot.index
-        if length >= self.pace.snapshot_every or (asked and length > 0):
+        is_long = length >= self.pace.snapshot_every or self._applied_bytes >= self.pace.snapshot_bytes
+        if is_long or (asked and length > 0):
+            self._applied_bytes = 0
             snapshot = self.raft.compact(self.applied, self.state.snapshot())
             rest = self.raft.log.between(Index(self.applied + 1), self.raft.log.last_index)
             what = (snapshot, self._hard_state, rest)

@@ -16,6 +16,7 @@ from paceline.coordinator.shell.book import Book
 from paceline.coordinator.shell.former import Former
 from paceline.coordinator.shell.keeper import Keeper
 from paceline.coordinator.shell.leases import Leases
+from paceline.coordinator.shell.lighthouse import LighthouseDesk
 from paceline.coordinator.shell.node import Node, Pace
 from paceline.coordinator.shell.node_services import NodeServices
 from paceline.coordinator.shell.notes import Fact, Note
@@ -85,10 +86,12 @@ class Coordinator:
         self.services = NodeServices(
             self.node, self._peers, self._book, leases, s.cluster, self._check_address
         )
-        await self._listen(leases)
+        desk = LighthouseDesk(self.node, self._book.leader_address)
+        await self._listen(leases, desk)
         self.node.on_change = self._follow_change
         self._follow_change()
-        for body in (self.node.run(), Keeper(self.node, leases).run(), Former(self.node).run()):
+        others = (Keeper(self.node, leases), Former(self.node), desk)
+        for body in (self.node.run(), *(other.run() for other in others)):
             self._tasks.append(asyncio.create_task(body))
 
     async def ended(self) -> None:
@@ -105,7 +108,7 @@ class Coordinator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stack.aclose()
 
-    async def _listen(self, leases: Leases) -> None:
+    async def _listen(self, leases: Leases, desk: LighthouseDesk) -> None:
         s, node = self._settings, self.node
         self._server = security.new_server(s.proof)
         streams = Streams(node, self._book, leases)
@@ -113,7 +116,7 @@ class Coordinator:
         leader = self._book.leader_address
         handlers = [*client_services(node, leader), Writing(node, leader).handler(), raft]
         handlers.append(self.services.handler())
-        self._server.add_generic_rpc_handlers((*handlers, *streams.handlers()))
+        self._server.add_generic_rpc_handlers((*handlers, *streams.handlers(), desk.handler()))
         port = security.listen(self._server, s.listen, s.proof)
         host, _, asked = s.listen.rpartition(":")
         self.address = f"{host}:{port}"

@@ -103,4 +103,5 @@ _ANSWERS: dict[type[Message], Callable[[ClusterState, Any], Message]] = {
     pb.ListCheckpoints: lambda state, asked: view.checkpoints(state, asked.run, asked.with_open),
     pb.ListActions: lambda state, asked: view.actions(state, asked.run),
     pb.ListAlerts: lambda state, asked: view.alerts(state, asked.run),
+    pb.ListLighthouses: lambda state, _: view.lighthouses(state),
 }

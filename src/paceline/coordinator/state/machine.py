@@ -16,6 +16,7 @@ from paceline.coordinator.state import (
     alerts,
     checkpoints,
     generations,
+    lighthouses,
     members,
     nodes,
     refuse,
@@ -53,11 +54,14 @@ HANDLERS: dict[str, Handler] = {
     "report_action": actions.report,
     "acknowledge_alert": alerts.acknowledge,
     "forget_alert": alerts.forget,
+    "open_lighthouse": lighthouses.open_lighthouse,
+    "issue_quorum": lighthouses.issue,
+    "forget_lighthouse": lighthouses.forget,
 }
 # What is kept is bounded in number; this bounds it in bytes. Plans and lists of members may be long.
 MOST_BYTES = 64 << 10
 MOST_BYTES_OF_LONG = 1 << 20
-_LONG = ("create_run", "form_generation")
+_LONG = ("create_run", "form_generation", "issue_quorum")
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,12 @@ class RunRecord:
 
 
 @dataclass(slots=True)
+class LighthouseRecord:
+    lighthouse: pb.Lighthouse
+    issued: pb.IssuedQuorum | None = None  # the newest; a new message every time
+
+
+@dataclass(slots=True)
 class ClusterRecords:
     applied: int = 0
     now_ms: int = 0  # of the newest command; the only clock there is
@@ -76,6 +82,7 @@ class ClusterRecords:
     ended_runs: dict[str, RunRecord] = field(default_factory=dict)  # oldest end first
     actions: dict[int, pb.Action] = field(default_factory=dict)  # oldest first
     forgotten_generation: int = 0  # the highest of any run that is no longer kept
+    lighthouses: dict[str, LighthouseRecord] = field(default_factory=dict)  # by job, oldest first
 
 
 def keep_newest(records: dict[Key, Value], most: int) -> list[Value]:

@@ -6,7 +6,13 @@ from google.protobuf.message import Message
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import samples
-from paceline.coordinator.state.model import ClusterRecords, Cursor, RunRecord, SessionRecord
+from paceline.coordinator.state.model import (
+    ClusterRecords,
+    Cursor,
+    LighthouseRecord,
+    RunRecord,
+    SessionRecord,
+)
 
 Record = TypeVar("Record", bound=Message)
 
@@ -23,6 +29,8 @@ def pack(state: ClusterRecords) -> bytes:
         _pack_session(session, written.sessions.add())
     for record in (*state.runs.values(), *state.ended_runs.values()):
         _pack_run(record, written.runs.add())
+    for found in state.lighthouses.values():
+        written.lighthouses.add(lighthouse=found.lighthouse, issued=found.issued)
     return written.SerializeToString(deterministic=True)
 
 
@@ -41,6 +49,9 @@ def unpack(data: bytes, state: ClusterRecords) -> None:
     for part in written.runs:
         record = _unpack_run(part)
         (state.ended_runs if record.has_ended else state.runs)[record.run.run] = record
+    for kept in written.lighthouses:
+        issued = _own(kept.issued) if kept.HasField("issued") else None
+        state.lighthouses[kept.lighthouse.job] = LighthouseRecord(_own(kept.lighthouse), issued)
 
 
 def _pack_session(session: SessionRecord, into: pb.Session) -> None:

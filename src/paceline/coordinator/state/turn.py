@@ -15,8 +15,9 @@ Record = (
     | pb.AlertMark
     | pb.NodeAddress
     | pb.SampleLease
+    | pb.Lighthouse
 )
-Result = Record | pb.Session | pb.Refusal
+Result = Record | pb.Session | pb.IssuedQuorum | pb.Refusal
 
 # The field that holds such a record, in a Change and in an Outcome alike.
 FIELDS: dict[type[Result], str] = {
@@ -29,7 +30,9 @@ FIELDS: dict[type[Result], str] = {
     pb.AlertMark: "alert",
     pb.NodeAddress: "node",
     pb.SampleLease: "samples",
+    pb.Lighthouse: "lighthouse",
     pb.Session: "session",
+    pb.IssuedQuorum: "quorum",
     pb.Refusal: "refusal",
 }
 

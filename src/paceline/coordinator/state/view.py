@@ -65,6 +65,13 @@ def alerts(state: ClusterRecords, run: str) -> pb.AlertList | pb.Refusal:
     return pb.AlertList(alerts=(record.alerts[key] for key in sorted(record.alerts)))
 
 
+def lighthouses(state: ClusterRecords) -> pb.LighthouseList:
+    found = pb.LighthouseList()
+    for _, record in sorted(state.lighthouses.items()):
+        found.lighthouses.add(lighthouse=record.lighthouse, issued=record.issued)
+    return found
+
+
 def addresses(state: ClusterRecords) -> dict[int, str]:
     return {number: node.address for number, node in sorted(state.nodes.items())}
 

@@ -1,0 +1,149 @@
+"""How do torchft jobs use the coordinators? Through a proxy on their machine; people see and end jobs."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.app import cluster_status
+from paceline.app.cluster_access import Cluster
+from paceline.coordinator.lighthouse.link import Link
+from paceline.coordinator.lighthouse.proxy import Proxy
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.shell import security
+from paceline.errors import ConfigError, Problem
+
+USUAL_JOB = "torchft"
+USUAL_LISTEN = "127.0.0.1:29510"  # torchft's own lighthouse has this port
+PATIENCE_S = 10.0
+# A node that comes back is found at once: whoever leads next may be one that was dead a moment ago.
+_OPTIONS = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # how long a connection may take to come about
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxySettings:
+    listen: str = USUAL_LISTEN
+    job: str = USUAL_JOB
+    min_replicas: int | None = None  # this and the next two, None: as the job has it, or what is usual
+    join_timeout_s: float | None = None
+    heartbeat_timeout_s: float | None = None
+    is_open_to_network: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """A proxy that listens."""
+
+    url: str
+    lighthouse: pb.Lighthouse
+    nodes: tuple[str, ...]
+
+
+Say = Callable[[str], None]
+OnReady = Callable[[Serving], None]
+
+
+def serve(
+    cluster: Cluster, settings: ProxySettings, say: Say, on_ready: OnReady, *, stops_with_stdin: bool = False
+) -> None:
+    """Until SIGTERM or Ctrl-C, or until the coordinators refuse."""
+    _check_listen(settings)
+    asyncio.run(_serve(cluster, settings, say, on_ready, stops_with_stdin))
+
+
+async def _serve(
+    cluster: Cluster, settings: ProxySettings, say: Say, on_ready: OnReady, stops_with_stdin: bool
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if stops_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), _read_stdin, stop)
+    lighthouse = await _opened(cluster, settings)
+    addresses = await _all_addresses(cluster)
+    async with Proxy(settings.job, _link(cluster, addresses, say), settings.listen) as proxy:
+        on_ready(Serving(url=f"http://{proxy.address}", lighthouse=lighthouse, nodes=addresses))
+        stopping, ended = asyncio.create_task(stop.wait()), asyncio.create_task(proxy.ended())
+        try:
+            await asyncio.wait((stopping, ended), return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                ended.result()  # raises why
+        finally:
+            stopping.cancel()
+            ended.cancel()
+            await asyncio.gather(stopping, ended, return_exceptions=True)
+
+
+async def jobs(cluster: Cluster, *, patience_s: float) -> list[pb.LighthouseState]:
+    async with cluster.client(patience_s) as client:
+        found = await client.read("Lighthouses.List", pb.ListLighthouses(), pb.LighthouseList)
+        return list(found.lighthouses)
+
+
+async def forget(cluster: Cluster, job: str, *, patience_s: float) -> pb.Lighthouse:
+    async with cluster.client(patience_s) as client:
+        return await client.write("Lighthouses.Forget", pb.ForgetLighthouse(job=job), pb.Lighthouse)
+
+
+def _check_listen(settings: ProxySettings) -> None:
+    host = security.host_of(settings.listen)
+    if int(settings.listen.rpartition(":")[2]) > security.LAST_PORT:
+        what = f"{settings.listen!r} is no address"
+        raise ConfigError(
+            [Problem(what, f"write HOST:PORT, the port up to {security.LAST_PORT}", "--listen")]
+        )
+    if not security.is_loopback(host) and not settings.is_open_to_network:
+        what = (
+            f"{settings.listen} can be reached from other machines, and torchft speaks without a token and "
+            "without TLS: anybody there could take part in the job, or stop it"
+        )
+        hint = (
+            "run a proxy on every machine that has workers, and listen on 127.0.0.1; "
+            "on a network where everybody may do that, add --open-to-network"
+        )
+        raise ConfigError([Problem(what, hint, "--listen")])
+
+
+async def _opened(cluster: Cluster, settings: ProxySettings) -> pb.Lighthouse:
+    said = pb.OpenLighthouse(
+        job=settings.job,
+        min_replicas=settings.min_replicas or 0,
+        join_timeout_ms=_ms(settings.join_timeout_s),
+        heartbeat_timeout_ms=_ms(settings.heartbeat_timeout_s),
+    )
+    async with cluster.client(PATIENCE_S) as client:
+        return await client.write("Lighthouses.Open", said, pb.Lighthouse)
+
+
+def _ms(seconds: float | None) -> int:
+    return 0 if seconds is None else max(1, round(seconds * 1000))
+
+
+async def _all_addresses(cluster: Cluster) -> tuple[str, ...]:
+    """One node is enough to find the others, now; later it may be the one that is dead."""
+    report = await cluster_status.look(cluster, patience_s=PATIENCE_S)
+    known = [line.address for line in report.nodes]
+    return tuple(dict.fromkeys((*known, *cluster.addresses)))
+
+
+def _link(cluster: Cluster, addresses: tuple[str, ...], say: Say) -> Link:
+    return Link(
+        addresses,
+        lambda address: security.open_channel(address, cluster.access, _OPTIONS),
+        security.call_metadata(cluster.access),
+        lambda address: say(f"event=leader address={address}"),
+    )
+
+
+def _read_stdin(stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 1 << 12):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        stop.set()

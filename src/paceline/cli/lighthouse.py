@@ -1,0 +1,152 @@
+"""`paceline lighthouse`: what torchft jobs need instead of torchft's own lighthouse."""
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.coordinator_options import cluster_options, timeout_option, waited_for
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+
+if TYPE_CHECKING:
+    from paceline.app.cluster_access import Cluster
+    from paceline.app.lighthouse import Serving
+    from paceline.coordinator.proto import cluster_pb2 as pb
+    from paceline.plan.codec import Json
+
+_SECONDS = click.FloatRange(min=0.001, max=86_400)
+
+
+@click.group("lighthouse")
+@common_options
+def lighthouse(session: Session) -> None:
+    """Give torchft jobs a lighthouse that survives the loss of a node."""
+
+
+@lighthouse.command("proxy")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:29510",
+    show_default=True,
+    help="Where managers of this machine ask; port 0 takes any.",
+)
+@click.option("--job", default="torchft", show_default=True, help="Replicas of one job find each other.")
+@click.option(
+    "--min-replicas",
+    type=click.IntRange(1, 10_000),
+    help="So many make a quorum. [default: the job's, else 1]",
+)
+@click.option(
+    "--join-timeout-s",
+    type=_SECONDS,
+    help="How long a quorum waits for replicas that live but do not ask. [default: the job's, else 60]",
+)
+@click.option(
+    "--heartbeat-timeout-s",
+    type=_SECONDS,
+    help="Silence after which a replica counts as dead. [default: the job's, else 5]",
+)
+@click.option("--open-to-network", is_flag=True, help="Allow --listen beyond loopback, for anybody there.")
+@click.option("--stop-with-stdin", is_flag=True, hidden=True)
+@common_options
+@cluster_options
+def proxy(
+    session: Session,
+    cluster: "Cluster",
+    listen: str,
+    job: str,
+    min_replicas: int | None,
+    join_timeout_s: float | None,
+    heartbeat_timeout_s: float | None,
+    open_to_network: bool,
+    stop_with_stdin: bool,
+) -> None:
+    """Answer torchft's managers on this machine until Ctrl-C, whoever leads the coordinators.
+
+    Prints what workers need in their environment. Run one on every machine that
+    has workers; the settings of a job are those of its first proxy.
+    """
+    from paceline.app.lighthouse import ProxySettings, serve
+
+    settings = ProxySettings(
+        listen=listen,
+        job=job,
+        min_replicas=min_replicas,
+        join_timeout_s=join_timeout_s,
+        heartbeat_timeout_s=heartbeat_timeout_s,
+        is_open_to_network=open_to_network,
+    )
+    serve(
+        cluster,
+        settings,
+        lambda line: say(session, line),
+        lambda serving: _say_ready(session, serving),
+        stops_with_stdin=stop_with_stdin,
+    )
+
+
+def _say_ready(session: Session, serving: "Serving") -> None:
+    nodes: list[Json] = list(serving.nodes)
+    data: dict[str, Json] = {"url": serving.url, **_settings(serving.lighthouse), "nodes": nodes}
+    lines = [f"export TORCHFT_LIGHTHOUSE={serving.url}"]
+    emit(session, "lighthouse.proxy", data, lines)
+    sys.stdout.flush()
+
+
+@lighthouse.command("status")
+@timeout_option(5.0)
+@common_options
+@cluster_options
+def status(session: Session, cluster: "Cluster", timeout_s: float) -> None:
+    """List the jobs, and who is in the quorum of each."""
+    from paceline.app.lighthouse import jobs
+
+    found = waited_for(jobs(cluster, patience_s=timeout_s))
+    rows: list[Json] = [_row(state) for state in found]
+    lines = [line for state in found for line in _lines(state)] or ["no torchft job has used this cluster"]
+    emit(session, "lighthouse.status", {"jobs": rows}, lines)
+
+
+@lighthouse.command("forget")
+@click.argument("job")
+@timeout_option(10.0)
+@common_options
+@cluster_options
+def forget(session: Session, cluster: "Cluster", job: str, timeout_s: float) -> None:
+    """End JOB: its settings and its members are forgotten, and its proxies stop."""
+    from paceline.app.lighthouse import forget as forget_job
+
+    found = waited_for(forget_job(cluster, job, patience_s=timeout_s))
+    emit(session, "lighthouse.forget", _settings(found), [f"forgot job {found.job}"])
+
+
+def _settings(found: "pb.Lighthouse") -> "dict[str, Json]":
+    return {
+        "job": found.job,
+        "min_replicas": found.min_replicas,
+        "join_timeout_s": found.join_timeout_ms / 1000,
+        "heartbeat_timeout_s": found.heartbeat_timeout_ms / 1000,
+    }
+
+
+def _row(state: "pb.LighthouseState") -> "dict[str, Json]":
+    members: list[Json] = [
+        {"replica_id": seat.member.replica_id, "step": seat.member.step, "address": seat.member.address}
+        for seat in state.issued.seats
+    ]
+    found = state.lighthouse
+    data = {**_settings(found), "quorum_id": found.quorum_id, "since_ms": found.since_ms, "members": members}
+    return {**data, "issued_ms": state.issued.created_ms}
+
+
+def _lines(state: "pb.LighthouseState") -> list[str]:
+    found = state.lighthouse
+    if not found.quorum_id:
+        return [f"{found.job}: no quorum yet (needs {found.min_replicas} replicas)"]
+    since = datetime.fromtimestamp(found.since_ms / 1000, UTC).isoformat(timespec="seconds")
+    head = f"{found.job}: quorum {found.quorum_id} of {len(found.replicas)} replicas since {since}"
+    return [head, *(f"  {seat.member.replica_id} step {seat.member.step}" for seat in state.issued.seats)]

@@ -1,0 +1,1 @@
+"""What stands between torchft's managers and the coordinators: a proxy on loopback."""
