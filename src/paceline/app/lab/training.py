@@ -20,23 +20,26 @@ from paceline.events.read import History, PlainEvent, read_history
 from paceline.events.schema import StepRow
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json
-from paceline.plan.plan import Elastic, Plan
+from paceline.plan.plan import Elastic, Plan, StrategyOptions
 
 LOOK_S = 0.01
 START_S = 60.0
 
 
-def usual_plan(*, workers: int, steps: int, pace_s: float = 0.05) -> Plan:
+def usual_plan(
+    *, workers: int, steps: int, pace_s: float = 0.05, mode: str = "ssgd", sync_every: int = 1
+) -> Plan:
     """Small enough for any machine: what takes time in a step is its pace."""
     elastic = Elastic(workers=workers, min_workers=1, max_workers=workers, restarts=3000, longest_wait_s=0.1)
     return Plan(
         run="lab",
         task="digits",
-        mode="ssgd",
+        mode=mode,
         num_workers=workers,
         steps=steps,
         batch_sizes=(8,) * workers,
         pace_s=pace_s,
+        strategy=StrategyOptions(sync_every=sync_every),
         elastic=elastic,
     )
 
