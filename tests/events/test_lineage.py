@@ -50,3 +50,18 @@ def test_workers_of_one_generation_begin_at_one_step() -> None:
 def test_a_run_that_begins_in_the_middle_without_a_checkpoint_has_lost_something() -> None:
     assert lineage_of([entered("a", 1, 5)], steps=10).problems
     assert not lineage_of([entered("a", 1, 5)], steps=10, first=5).problems
+
+
+def test_in_modes_with_rounds_generations_begin_where_rounds_do() -> None:
+    def is_whole(done: int) -> bool:
+        return done % 4 == 0
+
+    whole = [entered("a", 1, 0), entered("a", 2, 8)]
+    assert lineage_of(whole, steps=12, is_whole=is_whole).problems == ()
+    torn = [entered("a", 1, 0), entered("a", 2, 7)]
+    assert "generation 2 began at step 7, in the middle of a round" in (
+        lineage_of(torn, steps=12, is_whole=is_whole).problems
+    )
+    assert any(
+        "ended at step 11" in problem for problem in lineage_of(whole, steps=11, is_whole=is_whole).problems
+    )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sync.averaging import averages_after, mean_weight
+from paceline.sync.averaging import averages_after, mean_weight, round_end
 
 
 def syncs(total: int, every: int, post_local_after: int = 0) -> list[int]:
@@ -51,3 +51,14 @@ def test_weights_make_an_unweighted_mean_the_mean_over_all_samples(sizes: list[i
 @given(size=st.integers(1, 10_000), workers=st.integers(1, 64))
 def test_equal_batches_are_weighted_by_exactly_one(size: int, workers: int) -> None:
     assert {mean_weight(rank, [size] * workers) for rank in range(workers)} == {1.0}
+
+
+@given(total=st.integers(1, 40), every=st.integers(1, 9), post_local_after=st.integers(0, 12))
+def test_rounds_follow_each_other_from_one_averaging_to_the_next(
+    total: int, every: int, post_local_after: int
+) -> None:
+    ends, done = [], 0
+    while done < total:
+        done = round_end(done, total=total, every=every, post_local_after=post_local_after)
+        ends.append(done)
+    assert ends == syncs(total, every, post_local_after)

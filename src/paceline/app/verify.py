@@ -13,6 +13,7 @@ from paceline.events.read import History, read_history
 from paceline.plan.catalog import server_names
 from paceline.plan.codec import Json, read
 from paceline.plan.plan import EventDetail, Plan
+from paceline.plan.rounds import is_whole
 
 
 def verify_run(run_dir: Path) -> list[Finding]:
@@ -27,7 +28,7 @@ def verify_run(run_dir: Path) -> list[Finding]:
     if server_names(plan):
         return [*verify_servers(history, result.get("state_sha256")), _checkpoints(run_dir)]
     is_elastic = plan.elastic is not None
-    findings = [_elastic(history, _steps(plan, history)) if is_elastic else _shares(history)]
+    findings = [_elastic(plan, history) if is_elastic else _shares(history)]
     hashes = result.get("state_sha256")
     if (
         isinstance(hashes, dict)
@@ -51,11 +52,14 @@ def _steps(plan: Plan, history: History) -> int:
     return 1 + max(done, default=-1)
 
 
-def _elastic(history: History, steps: int) -> Finding:
+def _elastic(plan: Plan, history: History) -> Finding:
+    steps = _steps(plan, history)
     resumed = [e for e in history.plain if e.kind == "run_resumed"]
     since = history.plain.index(resumed[-1]) if resumed else 0
     first = int(str(resumed[-1].fields["version"])) if resumed else 0
-    lineage = lineage_of(history.plain[since:], steps=steps, first=first)
+    lineage = lineage_of(
+        history.plain[since:], steps=steps, first=first, is_whole=lambda done: is_whole(plan, done)
+    )
     made = sum(stretch.end - stretch.first for stretch in lineage.stretches)
     what = f"each of {steps} steps, and so each sample, was committed exactly once"
     seen = f"{made} steps in {len(lineage.stretches)} generations"

@@ -3,10 +3,11 @@
 Workers say how many steps their replica had when they entered a generation and
 when it was lost. The steps between belong to that generation. Where a worker
 had committed one more than those who went on, that step died with it, and the
-next generation made it again, from the same state. Pure.
+next generation made it again, from the same state. In modes with rounds whole
+rounds are committed, so a generation can only begin where a round does. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paceline.events.read import PlainEvent
@@ -28,8 +29,14 @@ class Lineage:
     problems: tuple[str, ...]
 
 
-def lineage_of(events: Sequence[PlainEvent], *, steps: int, first: int = 0) -> Lineage:
-    """`steps` the run has in the end; `first` it began with."""
+def lineage_of(
+    events: Sequence[PlainEvent],
+    *,
+    steps: int,
+    first: int = 0,
+    is_whole: Callable[[int], bool] = lambda _: True,
+) -> Lineage:
+    """`steps` the run has in the end; `first` it began with. `is_whole`: may so many be committed?"""
     entered: dict[int, list[PlainEvent]] = {}
     for event in events:
         if event.kind == "generation_entered":
@@ -46,6 +53,13 @@ def lineage_of(events: Sequence[PlainEvent], *, steps: int, first: int = 0) -> L
             problems.append(what)
     if begun and begun[0][1] != first:
         problems.append(f"the first generation began at step {begun[0][1]}, and not at {first}")
+    problems += [
+        f"generation {number} began at step {start}, in the middle of a round"
+        for number, start in begun
+        if not is_whole(start)
+    ]
+    if not is_whole(steps):
+        problems.append(f"the run ended at step {steps}, in the middle of a round")
     problems += _lost_steps(events)
     return Lineage(tuple(stretches), tuple(problems))
 

@@ -6,9 +6,29 @@ from paceline.config.train_config import TrainConfig
 from paceline.errors import Problem
 from paceline.plan import decide
 from paceline.plan.plan import Device, Transport
+from paceline.plan.rounds import ROUND_MODES
 
 SERVED = ("asgd", "ssp", "dssp", "ps")  # by parameter servers
-MODES = ("ssgd", *SERVED)
+MODES = ("ssgd", *ROUND_MODES, *SERVED)
+# Why other modes cannot, and what to use instead; those left out: the usual words.
+_WHY_NOT = {
+    "ddp": (
+        "mode ddp averages by torch's process group, which does not outlive its members",
+        "use --mode ssgd, which computes the same mean",
+    ),
+    "fedavg": (
+        "mode fedavg draws its clients anew in every round, and they are at different steps",
+        "use --mode localsgd, which is fedavg with everybody drawn",
+    ),
+    "adaptive": (
+        "mode adaptive cuts a step's samples by speed, so its bits would depend on who lives",
+        "use --mode ssgd with more shards than workers",
+    ),
+    "backup": (
+        "mode backup abandons gradients that come late, which the servers of an elastic run do not do",
+        "use --mode ps, or ssgd with more shards than workers",
+    ),
+}
 
 
 def check_elastic(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Problem]:
@@ -43,12 +63,15 @@ def _numbers(config: TrainConfig) -> list[Problem]:
 def _combinations(config: TrainConfig) -> list[Problem]:
     """What an elastic run cannot do yet."""
     mode = decide.mode_name_of(config)
+    usual = f"use --mode {' or '.join(MODES)}"
+    why, instead = _WHY_NOT.get(mode, (f"mode {mode} cannot go on with other workers", usual))
     reasons = [
+        ("mode", mode not in MODES, why, instead),
         (
-            "mode",
-            mode not in MODES,
-            f"mode {mode} cannot go on with other workers",
-            f"use --mode {' or '.join(MODES)}",
+            "fragments",
+            any(((config.fragments or 1) > 1, config.sync_delay, config.mixing)),
+            "streaming diloco always has fragments on their way, so no moment is whole",
+            "leave fragments, sync_delay and mixing out",
         ),
         (
             "transport",

@@ -9,6 +9,7 @@ from paceline.plan.byzantine_in_words import about_bad_workers
 from paceline.plan.catalog import server_names
 from paceline.plan.compression_in_words import about_compression
 from paceline.plan.plan import AsgdVariant, Device, GossipVariant, Launcher, Plan
+from paceline.plan.rounds import has_rounds
 from paceline.plan.stragglers_in_words import persistent_stragglers
 from paceline.sync.clients import clients_per_round
 from paceline.sync.setting import Allowed
@@ -37,7 +38,15 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
         found += [*about_compression(plan), *_about_neighbours(plan), *_about_adapting(plan)]
     elif plan.mode not in ("single", "easgd", "fedavg"):
         found.append("with one worker every mode is plain sequential training")
-    return [*found, *_about_elasticity(plan), *_about_clients(plan)]
+    return [*found, *_about_losses(plan), *_about_elasticity(plan), *_about_clients(plan)]
+
+
+def _about_losses(plan: Plan) -> Iterator[str]:
+    if plan.elastic is not None and has_rounds(plan):
+        yield (
+            f"whole rounds are committed: after a loss up to {plan.strategy.sync_every} steps are made"
+            " again, and Ctrl-C ends the run at the end of a round"
+        )
 
 
 def _about_virtual_time(plan: Plan) -> Iterator[str]:

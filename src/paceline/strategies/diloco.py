@@ -21,6 +21,7 @@ from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.means import Mean, mean_of, named
+from paceline.strategies.outer_step import outer_step
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import mean_weight
 from paceline.sync.fragments import cut, starts_after
@@ -143,16 +144,9 @@ class Diloco:
         return traffic
 
     def _apply(self, fragment: _Fragment, *, mixing: float) -> None:
-        """One outer step, θ ← θ - lr·(Δ + μ·v) with v ← μ·v + Δ; then the local copy follows θ.
-
-        Written from the mean, so that lr = 1 without momentum gives the mean to the bit.
-        """
+        """One outer step; then the local copy follows θ."""
         lr, momentum = self._options.outer_lr, self._options.outer_momentum
-        delta = fragment.theta - fragment.mean
-        fragment.velocity.mul_(momentum).add_(delta)
-        fragment.theta.copy_(fragment.mean).add_(delta, alpha=1.0 - lr)
-        if momentum:
-            fragment.theta.add_(fragment.velocity, alpha=-lr * momentum)
+        outer_step(fragment.theta, fragment.velocity, fragment.mean, lr=lr, momentum=momentum)
         fragment.due = None
         self._follow(fragment, mixing)
 

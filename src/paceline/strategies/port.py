@@ -8,7 +8,7 @@ class with these methods can be named as `--mode module:Class` and proved with
 `paceline laws --mode module:Class`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -26,7 +26,7 @@ from paceline.sync.admission import Rule
 from paceline.sync.assignment import Assignment, Share
 from paceline.sync.setting import Adapted
 from paceline.transport.arena import Arena
-from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Peers, Shards, Traffic
+from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Peers, Rounds, Shards, Traffic
 
 
 class Replica(Protocol):
@@ -54,6 +54,16 @@ class Replica(Protocol):
         """Tensors of a single number that a torch optimizer keeps, likewise."""
         ...
 
+    def own_state(self) -> bytes:
+        """What averaging leaves to each worker: the optimizer's state, and buffers that are counters."""
+        ...
+
+    def restore_own_state(self, saved: bytes) -> None: ...
+
+    def average_own_states(self, saved: Sequence[bytes], weights: Sequence[float]) -> list[bytes]:
+        """The same own states, but for the optimizers' tensors: these become their weighted mean."""
+        ...
+
     def count_steps(self, steps: int) -> None:
         """Let the optimizer count so many steps behind it."""
         ...
@@ -70,6 +80,7 @@ class Links:
     store: ParameterStore | None = None
     peers: Peers | None = None
     shards: Shards | None = None
+    rounds: Rounds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

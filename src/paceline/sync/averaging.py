@@ -15,6 +15,16 @@ def averages_after(finished: int, *, total: int, every: int, post_local_after: i
     return (finished - post_local_after) % every == 0
 
 
+def round_end(done: int, *, total: int, every: int, post_local_after: int = 0) -> int:
+    """How many steps are finished when workers that have `done` of them average next."""
+    ends = (
+        finished
+        for finished in range(done + 1, total)
+        if averages_after(finished, total=total, every=every, post_local_after=post_local_after)
+    )
+    return next(ends, total)
+
+
 def mean_weight(rank: int, batch_sizes: Sequence[int]) -> float:
     """What to multiply by before an unweighted mean, so that it becomes b_i / sum(b).
 

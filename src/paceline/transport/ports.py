@@ -6,7 +6,7 @@ reduction every rank holds the same bits, summed in rank order where the
 adapter controls the order (shared memory, in-process).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -99,6 +99,18 @@ class Shards(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Rounds(Shards, Protocol):
+    """The same for shards that also keep something of their own; whoever lives can go on with it."""
+
+    def commit(self, own: Mapping[int, bytes]) -> tuple[Traffic, list[Tensor]]:
+        """As `mean`, and our shards' own bytes are shown; those of all shards, in their order.
+
+        They stay as they are until the call after the next one, and for ever when there is none:
+        so whoever does not get through a call still has what the call before gave.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

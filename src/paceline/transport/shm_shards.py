@@ -44,14 +44,17 @@ class ShmShards:
     def mean(self) -> Traffic:
         """All slots are filled, by whomever: afterwards the mean is in its own slot, until the next call."""
         wait_ns = self._meeting.meet()
+        self._average_our_piece()
+        wait_ns += self._meeting.meet()
+        return Traffic(self._traffic_bytes, self._traffic_bytes, wait_ns)
+
+    def _average_our_piece(self) -> None:
         for block in self._blocks:
             total = self._mean[block]
             total.copy_(self._slots[0][block])
             for slot in self._slots[1:]:
                 total.add_(slot[block])
             total.div_(self.shards)
-        wait_ns += self._meeting.meet()
-        return Traffic(self._traffic_bytes, self._traffic_bytes, wait_ns)
 
     def close(self) -> None:
         self._slots, self._blocks = [], []

@@ -9,9 +9,13 @@ generation is entered. The process stays; nothing is read from disk.
 import gc
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from torch import Tensor
+
+from paceline.checkpoints.store import Snapshot
 from paceline.clock import Clock
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.errors import PeerLostError
@@ -19,14 +23,26 @@ from paceline.events.log import Log
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Links
-from paceline.strategies.sharded import Sharded
 from paceline.transport.generation_world import GenerationWorld
-from paceline.transport.shm_shards import ShmShards
+from paceline.worker.elastic_strategies import ElasticStrategy, strategy_in
 from paceline.worker.generation import Healed, enter, make_equal
 from paceline.worker.loop import Ran, Worker
-from paceline.worker.membership import Membership
 from paceline.worker.replica import Replica
+from paceline.worker.saving import of_strategy, with_strategy
+
+
+class Generations(Protocol):
+    """Where a worker hears who trains together."""
+
+    def wait_for_generation(self, after: int, timeout_s: float) -> pb.Generation | None:
+        """The newest one behind `after` that has us in it; None: the run has ended."""
+        ...
+
+    def is_over(self, number: int) -> bool: ...
+
+    def when_over(self, call: Callable[[], None]) -> None: ...
+
+    def close(self, reason: str) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,10 +52,11 @@ class ElasticWorker:
     replica: Replica
     clock: Clock
     log: Log
-    membership: Membership
+    membership: Generations
     folder: Path  # where the workers of a generation find each other
-    worker_for: Callable[[Sharded, int], Worker]  # in a generation, by our rank in it
+    worker_for: Callable[[ElasticStrategy, int], Worker]  # in a generation, by our rank in it
     committed: int = 0  # steps of the run that our replica has
+    carried: dict[str, Tensor] = field(default_factory=dict)  # what a strategy hands to the next generation's
     finished: int = 0  # gradients that this process has computed
     rank: int = 0  # in the newest generation
     _after: int = 0  # the last generation that we were in
@@ -65,14 +82,13 @@ class ElasticWorker:
         self.membership.when_over(world.wake_all)
         try:
             self._heal(world, generation)
-            return self._train(world, parties)
+            return self._train(world)
         finally:
             self.membership.when_over(lambda: None)
             world.close()
 
     def _heal(self, world: GenerationWorld, generation: pb.Generation) -> None:
-        snapshot, restore = self.replica.snapshot, self.replica.restore
-        healed = make_equal(world, self.committed, snapshot, restore, self.plan.timeout_s)
+        healed = make_equal(world, self.committed, self._snapshot, self.take_up, self.plan.timeout_s)
         self.committed = healed.committed
         self._write(
             "generation_entered",
@@ -86,10 +102,17 @@ class ElasticWorker:
             why=generation.reason,
         )
 
-    def _train(self, world: GenerationWorld, parties: int) -> Ran:
-        plan, rank = self.plan, Rank(self.rank)
-        shards = ShmShards(world, rank, shards=plan.num_workers, clock=self.clock, timeout_s=plan.timeout_s)
-        strategy = Sharded(plan, Links(rank=rank, world_size=parties, clock=self.clock, shards=shards))
+    def _snapshot(self) -> Snapshot:
+        return with_strategy(self.replica.snapshot(), self.carried)
+
+    def take_up(self, saved: Snapshot) -> None:
+        """Go on from what another worker, or a checkpoint, had."""
+        self.replica.restore(saved)
+        self.carried = of_strategy(saved)
+
+    def _train(self, world: GenerationWorld) -> Ran:
+        strategy = strategy_in(self.plan, world, Rank(self.rank), self.clock)
+        strategy.restore(self.carried)
         strategy.prepare(self.replica, StepClock(self.committed))
         try:
             return self.worker_for(strategy, self.rank).run(StepClock(self.finished))
@@ -98,6 +121,7 @@ class ElasticWorker:
             raise
         finally:
             self.committed, self.finished = strategy.committed, self.finished + strategy.gradients
+            self.carried = strategy.snapshot()
             strategy.close()
 
     def _fingerprint(self) -> int:

@@ -12,10 +12,10 @@ from paceline.coordinator.client import Client
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.identity import Role
 from paceline.ids import Clock, Rank
-from paceline.strategies.sharded import Sharded
 from paceline.tasks.port import Task
 from paceline.worker.control import WorkerControl
 from paceline.worker.elastic import ElasticWorker
+from paceline.worker.elastic_strategies import ElasticStrategy
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Saver, Worker
 from paceline.worker.membership import Membership
@@ -54,7 +54,7 @@ def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None])
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock)
 
-    def worker_for(strategy: Sharded, rank: int) -> Worker:
+    def worker_for(strategy: ElasticStrategy, rank: int) -> Worker:
         saver: Saver = NoSaver()
         if rank == 0:
             saver = SharedSaver(plan, replica, strategy, root=seat.checkpoints, log=log)
@@ -89,7 +89,7 @@ def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None])
     folder = seat.resume_from if newest is None else newest.folder
     if folder is not None:
         saved = read_snapshot(folder, "worker-0")
-        replica.restore(saved)
+        elastic.take_up(saved)
         elastic.committed = int(saved.facts["at"])
     return elastic
 

@@ -22,8 +22,8 @@ from paceline.errors import PeerLostError, TrainingError
 from paceline.transport.generation_world import GenerationWorld
 from paceline.transport.meeting import PLACES, Meeting
 
-WORDS = 3
-_COMMITTED, _BYTES, _HASH = range(WORDS)
+WORDS = 4
+_COMMITTED, _BYTES, _HASH, ROOM_WORD = range(WORDS)  # the last is for the training
 _PLACES = 2 * PLACES  # some for the training, some for making the state equal
 LOOK_S = 0.002
 
@@ -40,7 +40,7 @@ class Healed:
 def enter(folder: Path, number: int, rank: int, parties: int, is_over: Callable[[], bool]) -> GenerationWorld:
     place = folder / f"{number}.json"
     if rank == 0:
-        fd = os.memfd_create(f"paceline-{number}")
+        fd = os.memfd_create(_memory_name(number))
         folder.mkdir(parents=True, exist_ok=True)
         draft = place.with_suffix(".draft")
         draft.write_text(json.dumps({"pid": os.getpid(), "fd": fd}))
@@ -56,10 +56,19 @@ def _open(place: Path, number: int, is_over: Callable[[], bool]) -> int:
     while not is_over():
         try:
             found = json.loads(place.read_text())
-            return os.open(f"/proc/{found['pid']}/fd/{found['fd']}", os.O_RDWR)
-        except FileNotFoundError:
-            SystemClock().sleep(LOOK_S)  # rank 0 is not there yet, or never will be: then the generation ends
+            fd = os.open(f"/proc/{found['pid']}/fd/{found['fd']}", os.O_RDWR)
+            # Rank 0 may be in a later generation by now, and that one's memory have the same number.
+            if str(Path(f"/proc/self/fd/{fd}").readlink()).startswith(f"/memfd:{_memory_name(number)} "):
+                return fd
+            os.close(fd)
+        except OSError:
+            pass  # rank 0 is not there yet, or not any more: then the generation ends
+        SystemClock().sleep(LOOK_S)
     raise PeerLostError(f"generation {number} ended before it began", "the run goes on in the next one")
+
+
+def _memory_name(number: int) -> str:
+    return f"paceline-{number}"
 
 
 def make_equal(

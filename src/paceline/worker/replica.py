@@ -5,11 +5,13 @@ before the task builds its model. The optimizer is built when first needed,
 because behind a parameter server only the server has one.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from paceline.checkpoints.nested import join, split
-from paceline.checkpoints.store import Snapshot
+from paceline.checkpoints.store import Snapshot, from_bytes, to_bytes
 from paceline.clock import Clock
 from paceline.errors import PacelineError
 from paceline.plan.plan import Plan
@@ -96,6 +98,32 @@ class Replica:
                 tensor.copy_(saved.tensors[name])
         self.optimizer.load_state_dict(join(saved.facts["optimizer"], saved.tensors))
 
+    def own_state(self) -> bytes:
+        """What averaging leaves to each worker: the optimizer's state, and buffers that are counters."""
+        skeleton, tensors = split(self.optimizer.state_dict(), "optimizer")
+        counters = {f"counter.{name}": counter.clone() for name, counter in self._counters()}
+        return to_bytes(Snapshot({**tensors, **counters}, {"optimizer": skeleton}))
+
+    def restore_own_state(self, saved: bytes) -> None:
+        own = from_bytes(saved)
+        self.forget_optimizer_state()  # what is not in `own` began anew there too
+        self.optimizer.load_state_dict(join(own.facts["optimizer"], own.tensors))
+        for name, counter in self._counters():
+            counter.copy_(own.tensors[f"counter.{name}"])
+
+    def average_own_states(self, saved: Sequence[bytes], weights: Sequence[float]) -> list[bytes]:
+        """The same own states, but for the optimizers' tensors: these become their weighted mean."""
+        parts = [from_bytes(data) for data in saved]
+        for name, first in parts[0].tensors.items():
+            if name.startswith("optimizer.") and first.dim() > 0:
+                mean = _mean([part.tensors[name] for part in parts], weights)
+                for part in parts:
+                    part.tensors[name] = mean
+        return [to_bytes(part) for part in parts]
+
+    def _counters(self) -> list[tuple[str, Tensor]]:
+        return [(name, b) for name, b in self.arena.module.named_buffers() if not b.is_floating_point()]
+
     def _build_optimizer(self) -> Optimizer:
         plan = self._plan
         if plan.optimizer is None:
@@ -118,6 +146,17 @@ class Replica:
         norm = float(torch.linalg.vector_norm(norms))
         if norm > limit:
             torch._foreach_mul_(gradients, limit / norm)
+
+
+def _mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """In the order given, step by step as a collective does it, so that it has the same bits."""
+    weighted = [
+        tensor if weight == 1.0 else tensor * weight for tensor, weight in zip(tensors, weights, strict=True)
+    ]
+    total = weighted[0].clone()
+    for other in weighted[1:]:
+        total.add_(other)
+    return total.div_(len(weighted))
 
 
 def _refuse_momentum(optimizer: Optimizer) -> None:

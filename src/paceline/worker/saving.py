@@ -9,6 +9,8 @@ of every worker, so a resumed run uses each sample exactly once.
 
 from pathlib import Path
 
+from torch import Tensor
+
 from paceline.checkpoints.catalog import folder_at
 from paceline.checkpoints.nested import join, split
 from paceline.checkpoints.store import Snapshot, remove_old, write_snapshot
@@ -46,11 +48,10 @@ class WorkerSaver:
 
     def save(self, finished: Clock, *, name: int, at: int) -> None:
         self._log.flush()  # first: a checkpoint must never be ahead of the log
-        snapshot = self._replica.snapshot()
-        skeleton, tensors = split(self._strategy.snapshot(), "strategy")
-        facts = {**snapshot.facts, "strategy": skeleton, "clock": finished, "at": at}
+        both = with_strategy(self._replica.snapshot(), self._strategy.snapshot())
+        facts = {**both.facts, "clock": finished, "at": at}
         folder = folder_at(self._root, name)
-        write_snapshot(folder, self._who, Snapshot({**snapshot.tensors, **tensors}, facts))
+        write_snapshot(folder, self._who, Snapshot(both.tensors, facts))
         self._log.write("checkpoint", path=folder.name, step=finished)
         remove_old(self._root, participants=self._participants)
 
@@ -95,9 +96,20 @@ class RowSaver:
             self._log.flush()
 
 
+def with_strategy(replica: Snapshot, strategy: dict[str, Tensor]) -> Snapshot:
+    """A replica's snapshot, and what its strategy needs beyond it."""
+    skeleton, tensors = split(strategy, "strategy")
+    return Snapshot({**replica.tensors, **tensors}, {**replica.facts, "strategy": skeleton})
+
+
+def of_strategy(saved: Snapshot) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = join(saved.facts["strategy"], saved.tensors)
+    return found
+
+
 def restore_worker(replica: Replica, strategy: Strategy, saved: Snapshot) -> Clock:
     replica.restore(saved)
-    strategy.restore(join(saved.facts["strategy"], saved.tensors))
+    strategy.restore(of_strategy(saved))
     return Clock(saved.facts["clock"])
 
 

@@ -1,0 +1,172 @@
+"""LocalSGD and DiLoCo over logical shards: what comes out depends on them, never on who is there.
+
+A shard is a logical worker that trains alone for a round: from the common
+parameters, with its own optimizer state, samples and dice. Whoever is there
+trains its shards one after another. A round is committed as a whole: all
+shards' parameters are averaged in the order of shards, DiLoCo makes its outer
+step, and everybody holds what each shard keeps for itself. A round that is
+interrupted never happened, and is made again from the last commit, so the bits
+are those of the plain mode with as many workers as shards.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.ids import Clock, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.strategies.outer_step import outer_step
+from paceline.strategies.port import Begun, Links, Outcome, Replica
+from paceline.sync.assignment import Share
+from paceline.sync.averaging import mean_weight, round_end
+from paceline.sync.shards import shards_of
+from paceline.transport.arena import STOP_FLAG
+
+_OWN, _VELOCITY = "own", "velocity"
+
+
+class ShardedRounds:
+    channel: ClassVar[Channel] = Channel.COLLECTIVE
+
+    def __init__(self, plan: Plan, links: Links) -> None:
+        assert links.rounds is not None, "the parameters of shards meet in slots, and so does what they keep"
+        self._plan, self._rounds = plan, links.rounds
+        self._mine = shards_of(links.rank, workers=links.world_size, shards=links.rounds.shards)
+        self._weights = [mean_weight(shard, plan.batch_sizes) for shard in range(links.rounds.shards)]
+        self._saved: dict[str, Tensor] = {}
+        self.committed = 0
+        self.gradients = 0  # that we have computed
+        self._at = 0  # which of our shards we are at
+        self._made = 0  # its steps of this round
+        self._live: int | None = None  # the shard whose own state the replica has
+        self._shown: dict[int, bytes] = {}  # what our shards keep for themselves, at the end of this round
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        """`clock` steps of the run are committed, and everybody's replica has them."""
+        arena = replica.arena
+        self._replica, self._arena, self.committed = replica, arena, int(clock)
+        slots, self._mean = self._rounds.allocate(arena.layout.numel, arena.layout.dtype)
+        self._slots: Sequence[Tensor] = slots
+        self._common = arena.state.clone()
+        self._velocity = self._saved.get(_VELOCITY, torch.zeros_like(self._parameters(arena.state)))
+        if self._saved:
+            self._kept = [self._saved[f"{_OWN}.{shard}"] for shard in range(len(slots))]
+        else:
+            self._kept = [_as_tensor(replica.own_state())] * len(slots)
+        self._end = self._next_end()
+
+    def begin_step(self, step: Step) -> Begun | None:
+        if self.committed >= self._plan.steps:
+            return None
+        self._rounds.check()  # who never has to wait would not notice
+        shard = self._mine[self._at]
+        if self._made == 0 and self._live != shard:
+            self._arena.state.copy_(self._common)
+            self._replica.restore_own_state(_as_bytes(self._kept[shard]))
+            self._live = shard
+        return Begun(share=Share(shard, self.committed + self._made))
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        apply_ns = self._replica.update()
+        self.gradients += 1
+        self._made += 1
+        if self.committed + self._made < self._end:
+            return Outcome(apply_ns=apply_ns)
+        self._show(self._mine[self._at], wants_stop=wants_stop)
+        self._at, self._made = self._at + 1, 0
+        if self._at < len(self._mine):
+            return Outcome(apply_ns=apply_ns)
+        return self._commit(apply_ns)
+
+    def undo(self) -> None:
+        """The common parameters as they were when the round began; shards begin it again from there."""
+        self._arena.state.copy_(self._common)
+        self._at, self._made, self._live = 0, 0, None
+        self._shown.clear()
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """What the last committed round left, beyond the common parameters."""
+        own = {f"{_OWN}.{shard}": kept for shard, kept in enumerate(self._kept)}
+        return {**own, _VELOCITY: self._velocity} if self._has_outer_step else own
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        self._saved = saved
+
+    def close(self) -> None:
+        self._rounds.close()
+
+    def _show(self, shard: int, *, wants_stop: bool) -> None:
+        """The round of this shard is over: its parameters and what it keeps are for all to see."""
+        slot = self._slots[shard]
+        slot.copy_(self._arena.state)
+        if self._weights[shard] != 1.0:
+            slot.mul_(self._weights[shard])
+        slot[self._arena.layout.tail_start + STOP_FLAG] = float(wants_stop)
+        self._shown[shard] = self._replica.own_state()
+
+    def _commit(self, apply_ns: int) -> Outcome:
+        traffic, kept = self._rounds.commit(self._shown)
+        # From here on nothing is waited for, so nothing can come between.
+        stop = bool(self._mean[self._arena.layout.tail_start + STOP_FLAG] > 0)
+        self._follow_the_mean()
+        self._kept, self.committed = kept, self._end
+        if self._plan.strategy.average_optimizer_state:
+            self._average_own_states()
+        self._at, self._end = 0, self._next_end()
+        self._shown.clear()
+        return Outcome(
+            traffic=traffic,
+            apply_ns=apply_ns,
+            synced=True,
+            stop=stop,
+            shares_done=self.committed * len(self._slots),
+        )
+
+    def _follow_the_mean(self) -> None:
+        common, mean, rest = self._common, self._mean, self._arena.layout.buffers_start
+        if self._has_outer_step:
+            options, theta = self._plan.strategy, self._parameters(common)
+            outer_step(
+                theta,
+                self._velocity,
+                self._parameters(mean),
+                lr=options.outer_lr,
+                momentum=options.outer_momentum,
+            )
+            common[rest:].copy_(mean[rest:])
+        else:
+            common.copy_(mean)
+        self._arena.state.copy_(common)
+
+    def _average_own_states(self) -> None:
+        """Everybody does this for all shards, on the same bytes."""
+        averaged = self._replica.average_own_states([_as_bytes(kept) for kept in self._kept], self._weights)
+        self._kept, self._live = [_as_tensor(data) for data in averaged], None
+
+    def _parameters(self, vector: Tensor) -> Tensor:
+        return vector[: self._arena.layout.buffers_start]
+
+    @property
+    def _has_outer_step(self) -> bool:
+        return self._plan.mode == "diloco"
+
+    def _next_end(self) -> int:
+        options = self._plan.strategy
+        return round_end(
+            self.committed,
+            total=self._plan.steps,
+            every=options.sync_every,
+            post_local_after=options.post_local_after,
+        )
+
+
+def _as_tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _as_bytes(kept: Tensor) -> bytes:
+    found: bytes = kept.numpy().tobytes()
+    return found

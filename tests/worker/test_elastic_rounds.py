@@ -1,0 +1,118 @@
+"""Is a round of an elastic run made whole or not at all, whoever dies, to the bits of the plain mode?"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fixtures.generations import ElasticRun, Fault
+from tests.fixtures.plans import small_plan
+from tests.fixtures.runs import virtual_hash
+
+from paceline.events.lineage import lineage_of
+from paceline.events.read import History
+from paceline.plan.plan import Elastic, OptimizerChoice, Plan, StrategyOptions
+from paceline.plan.rounds import ROUND_MODES, is_whole
+from paceline.sync.rate_schedule import RateSchedule, RateShape
+
+TORCH_ADAM = "tests.fixtures.tasks:TorchAdamTask"
+LOCAL = StrategyOptions(sync_every=4)
+OUTER = StrategyOptions(sync_every=4, outer_lr=0.7, outer_momentum=0.9)
+MOMENTUM = OptimizerChoice(name="momentum", lr=0.05)
+MANY_LOOKS = 160  # about as often as a worker of these runs looks at its clock
+
+
+def elastic_plan(mode: str = "localsgd", *, workers: int = 3, shards: int = 4, **changes: object) -> Plan:
+    """Four rounds, of which the last is shorter."""
+    known: dict[str, object] = {"strategy": OUTER if mode == "diloco" else LOCAL, "steps": 14, **changes}
+    plan = small_plan(mode, num_workers=shards, **known)
+    return replace(plan, elastic=Elastic(workers=workers, min_workers=1, max_workers=workers))
+
+
+def plain_hash(plan: Plan) -> str:
+    return virtual_hash(replace(plan, elastic=None))
+
+
+def steps_committed(plan: Plan, history: History) -> int:
+    rows = (row for found in history.steps.values() for row in found if row.synced)
+    return 1 + max(row.position // plan.num_workers for row in rows)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("mode", "changes"),
+    [
+        ("localsgd", {}),
+        ("localsgd", {"optimizer": MOMENTUM, "task_options": {"batch_norm": True}}),
+        ("localsgd", {"strategy": StrategyOptions(sync_every=5, post_local_after=3)}),
+        ("localsgd", {"task": TORCH_ADAM, "batch_sizes": (1, 2, 5, 3)}),
+        (
+            "localsgd",
+            {
+                "task": TORCH_ADAM,
+                "batch_sizes": (1, 2, 5, 3),
+                "strategy": StrategyOptions(sync_every=4, average_optimizer_state=True),
+            },
+        ),
+        ("diloco", {"optimizer": OptimizerChoice(name="adamw", lr=0.01, weight_decay=0.1)}),
+        (
+            "diloco",
+            {
+                "clip_norm": 0.05,
+                "optimizer": MOMENTUM,
+                "lr_schedule": RateSchedule(shape=RateShape.COSINE, warmup=3, steps=14),
+            },
+        ),
+    ],
+)
+def test_any_number_of_workers_ends_with_the_bits_of_one_worker_for_each_shard(
+    mode: str, changes: dict[str, object], workers: int, tmp_path: Path
+) -> None:
+    plan = elastic_plan(mode, workers=workers, **changes)
+    run = ElasticRun(plan, tmp_path)
+    history = run.run()
+    assert run.hashes == [plain_hash(plan)] * workers
+    positions = sorted(row.position for rows in history.steps.values() for row in rows)
+    assert set(positions) == set(range(plan.total_gradients))
+    # Nothing was interrupted, so each share was done once; but who is first to finish leaves, and then
+    # somebody may make the last round again.
+    last = max(done for done in range(plan.steps) if is_whole(plan, done)) * plan.num_workers
+    assert [position for position in positions if position < last] == list(range(last))
+
+
+FAULTS = st.builds(
+    Fault,
+    worker=st.integers(0, 2),
+    look=st.integers(1, MANY_LOOKS),
+    is_replaced=st.booleans(),
+    wakes=st.booleans(),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    mode=st.sampled_from(["localsgd", "diloco", "ssgd"]),
+    faults=st.lists(FAULTS, min_size=1, max_size=2, unique_by=lambda fault: fault.worker),
+)
+def test_whoever_dies_or_freezes_wherever_the_bits_are_the_same(
+    mode: str, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    changes: dict[str, object] = {} if mode in ROUND_MODES else {"strategy": StrategyOptions()}
+    plan = elastic_plan(mode, optimizer=MOMENTUM, task_options={"batch_norm": True}, **changes)
+    run = ElasticRun(plan, tmp_path_factory.mktemp("run"), tuple(faults))
+    history = run.run()
+    assert run.hashes
+    assert set(run.hashes) == {plain_hash(plan)}
+    lineage = lineage_of(history.plain, steps=14, is_whole=lambda done: is_whole(plan, done))
+    assert lineage.problems == ()
+    assert sum(stretch.end - stretch.first for stretch in lineage.stretches) == plan.steps
+
+
+def test_a_wish_to_stop_ends_the_run_at_the_end_of_a_round(tmp_path: Path) -> None:
+    plan = elastic_plan("diloco", workers=2, optimizer=MOMENTUM)
+    run = ElasticRun(plan, tmp_path, stop_at=5)
+    history = run.run()
+    steps = steps_committed(plan, history)
+    assert steps == 4  # each of two workers had made 5 gradients in the middle of the first round
+    assert set(run.hashes) == {plain_hash(replace(plan, steps=steps))}
