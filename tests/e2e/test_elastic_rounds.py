@@ -44,7 +44,7 @@ def test_workers_killed_inside_a_round_are_replaced_and_the_bits_are_those_of_th
     mode: str, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    with training(run_dir, *ELASTIC, "--mode", mode, "--steps", "200", participants=3) as run:
+    with training(run_dir, *ELASTIC, "--mode", mode, "--steps", "120", participants=3) as run:
         first = until_three_are_in(run, 0)
         kill_worker(run, "worker-0")
         second = until_three_are_in(run, first)
@@ -59,7 +59,7 @@ def test_workers_killed_inside_a_round_are_replaced_and_the_bits_are_those_of_th
         row.position for rows in read_history(run_dir / "events.jsonl").steps.values() for row in rows
     ]
     assert len(positions) > len(set(positions))  # rounds were begun, thrown away, and made again
-    assert hashes(run_dir) == undisturbed(tmp_path / "plain", mode, "200")
+    assert hashes(run_dir) == undisturbed(tmp_path / "plain", mode, "120")
     verified = paceline("verify", str(run_dir), "--json")
     assert verified.data()["holds"] is True, verified.out
     replayed = paceline("replay", str(run_dir), "--json")
@@ -68,7 +68,7 @@ def test_workers_killed_inside_a_round_are_replaced_and_the_bits_are_those_of_th
 
 def test_after_kill_9_of_everything_a_run_in_rounds_is_resumed_from_the_checkpoint(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    args = [*ELASTIC, "--mode", "diloco", "--steps", "100", "--checkpoint-every", "10"]
+    args = [*ELASTIC, "--mode", "diloco", "--steps", "60", "--checkpoint-every", "10"]
     with training(run_dir, *args, participants=3) as run:
         until(lambda: bool(list((run_dir / "checkpoints").glob("at-*/worker-0.json"))), "a checkpoint")
         everybody = run.everybody()
@@ -78,7 +78,7 @@ def test_after_kill_9_of_everything_a_run_in_rounds_is_resumed_from_the_checkpoi
         until_gone(everybody)
     done = paceline("train", "--resume", str(run_dir), "--json")
     assert done.code == 0, done.err
-    assert hashes(run_dir) == undisturbed(tmp_path / "plain", "diloco", "100")
+    assert hashes(run_dir) == undisturbed(tmp_path / "plain", "diloco", "60")
     verified = paceline("verify", str(run_dir), "--json")
     assert verified.data()["holds"] is True, verified.out
 

@@ -54,18 +54,23 @@ class Replica(Protocol):
         """Tensors of a single number that a torch optimizer keeps, likewise."""
         ...
 
+    def count_steps(self, steps: int) -> None:
+        """Let the optimizer count so many steps behind it."""
+        ...
+
+
+@runtime_checkable
+class OwnState(Protocol):
+    """What a replica also has whose place another may take: all that averaging leaves to each worker."""
+
     def own_state(self) -> bytes:
-        """What averaging leaves to each worker: the optimizer's state, and buffers that are counters."""
+        """The optimizer's state, and buffers that are counters."""
         ...
 
     def restore_own_state(self, saved: bytes) -> None: ...
 
     def average_own_states(self, saved: Sequence[bytes], weights: Sequence[float]) -> list[bytes]:
         """The same own states, but for the optimizers' tensors: these become their weighted mean."""
-        ...
-
-    def count_steps(self, steps: int) -> None:
-        """Let the optimizer count so many steps behind it."""
         ...
 
 

@@ -19,7 +19,7 @@ from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.outer_step import outer_step
-from paceline.strategies.port import Begun, Links, Outcome, Replica
+from paceline.strategies.port import Begun, Links, Outcome, OwnState, Replica
 from paceline.sync.assignment import Share
 from paceline.sync.averaging import mean_weight, round_end
 from paceline.sync.shards import shards_of
@@ -46,7 +46,8 @@ class ShardedRounds:
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         """`clock` steps of the run are committed, and everybody's replica has them."""
-        arena = replica.arena
+        assert isinstance(replica, OwnState), "shards change places in it"
+        arena, self._own = replica.arena, replica
         self._replica, self._arena, self.committed = replica, arena, int(clock)
         slots, self._mean = self._rounds.allocate(arena.layout.numel, arena.layout.dtype)
         self._slots: Sequence[Tensor] = slots
@@ -55,7 +56,7 @@ class ShardedRounds:
         if self._saved:
             self._kept = [self._saved[f"{_OWN}.{shard}"] for shard in range(len(slots))]
         else:
-            self._kept = [_as_tensor(replica.own_state())] * len(slots)
+            self._kept = [_as_tensor(self._own.own_state())] * len(slots)
         self._end = self._next_end()
 
     def begin_step(self, step: Step) -> Begun | None:
@@ -65,7 +66,7 @@ class ShardedRounds:
         shard = self._mine[self._at]
         if self._made == 0 and self._live != shard:
             self._arena.state.copy_(self._common)
-            self._replica.restore_own_state(_as_bytes(self._kept[shard]))
+            self._own.restore_own_state(_as_bytes(self._kept[shard]))
             self._live = shard
         return Begun(share=Share(shard, self.committed + self._made))
 
@@ -105,7 +106,7 @@ class ShardedRounds:
         if self._weights[shard] != 1.0:
             slot.mul_(self._weights[shard])
         slot[self._arena.layout.tail_start + STOP_FLAG] = float(wants_stop)
-        self._shown[shard] = self._replica.own_state()
+        self._shown[shard] = self._own.own_state()
 
     def _commit(self, apply_ns: int) -> Outcome:
         traffic, kept = self._rounds.commit(self._shown)
@@ -143,7 +144,7 @@ class ShardedRounds:
 
     def _average_own_states(self) -> None:
         """Everybody does this for all shards, on the same bytes."""
-        averaged = self._replica.average_own_states([_as_bytes(kept) for kept in self._kept], self._weights)
+        averaged = self._own.average_own_states([_as_bytes(kept) for kept in self._kept], self._weights)
         self._kept, self._live = [_as_tensor(data) for data in averaged], None
 
     def _parameters(self, vector: Tensor) -> Tensor:
