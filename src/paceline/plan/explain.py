@@ -69,7 +69,8 @@ def _workers(plan: Plan) -> str:
         )
     who = "1 process" if plan.num_workers == 1 else f"{plan.num_workers} processes, each"
     if plan.elastic is not None:
-        who = f"{plan.elastic.workers} processes, which may come and go, for {plan.num_workers} shards, each"
+        shards = "" if MODES[plan.mode].channel is Channel.STORE else f" for {plan.num_workers} shards,"
+        who = f"{plan.elastic.workers} processes, which may come and go,{shards} each"
     return f"{who} computing on the {place} with {threads}, in {plan.dtype.value}"
 
 
