@@ -50,3 +50,16 @@ def test_workers_of_one_generation_begin_at_one_step() -> None:
 def test_a_run_that_begins_in_the_middle_without_a_checkpoint_has_lost_something() -> None:
     assert lineage_of([entered("a", 1, 5)], steps=10).problems
     assert not lineage_of([entered("a", 1, 5)], steps=10, first=5).problems
+
+
+def test_when_all_died_at_once_the_next_generation_may_go_back_to_a_checkpoint() -> None:
+    born = [PlainEvent("worker_started", who, 0, {}) for who in ("a", "b")]
+    events = [*born, entered("a", 1, 0), entered("b", 1, 0), *born, entered("a", 2, 30), entered("b", 2, 30)]
+    again = [*events, *born, entered("a", 3, 20), entered("b", 3, 20)]
+    lineage = lineage_of(again, steps=50)
+    assert lineage.problems == ()
+    assert lineage.stretches == (Stretch(1, 0, 20, ("a", "b")), Stretch(3, 20, 50, ("a", "b")))
+    survived = [*events, born[0], entered("a", 3, 20), entered("b", 3, 20)]
+    assert any(
+        "generation 3 began at step 20" in problem for problem in lineage_of(survived, steps=50).problems
+    )

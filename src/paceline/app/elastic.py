@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +53,11 @@ class RunRegistry:
                     self._client.write("Members.Leave", leaving, pb.Worker)
         except (RefusedError, UnreachableError) as error:
             self._note(f"the coordinator was not told that {who} was lost: {error.what}")
+
+    def drop(self, step: int) -> None:
+        """The checkpoint of this step is gone; one that was never noted, or is the newest, stays as it is."""
+        with suppress(RefusedError, UnreachableError):
+            self._client.write("Checkpoints.Drop", pb.DropCheckpoint(run=self._run, step=step), pb.Checkpoint)
 
     def end(self, outcome: str) -> None:
         try:

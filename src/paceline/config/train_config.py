@@ -71,6 +71,8 @@ class TrainConfig:
     threads_per_worker: int | None = None
     timeout: float | None = None  # seconds
     checkpoint_every: int | None = None
+    keep_checkpoints: int | None = None
+    checkpoint_store: str | None = None
     events: str | None = None
     run_dir: str | None = None
     # By key; also `straggler[0]` for each rule and `task_options.hidden` for each option.

@@ -89,7 +89,12 @@ PLAIN_KINDS: dict[str, str] = {
     "worker_finished": "a participant ended orderly; fields: steps, reason (done, stopped)",
     "worker_lost": "a process ended without finishing; fields: cause",
     "stop_requested": "someone asked the run to stop; fields: by",
-    "checkpoint": "a checkpoint is complete on disk; fields: path, step",
+    "checkpoint": "a participant's snapshot is on disk, synced; fields: path, step, snapshot_ns (how long "
+    "the step waited for its copy), write_s (hashing and writing, beside the training), bytes, catalogued "
+    "(whether the coordinator has noted it; null without one)",
+    "checkpoint_failed": "a snapshot could not be written, and training goes on; fields: path, step, reason",
+    "checkpoint_skipped": "no snapshot was taken, because earlier ones were still being written; fields: "
+    "path, step",
     "adapted": "mode adaptive shares out the work anew; fields: step (of the run, done by then), "
     "from and to (ssgd, batch, local-steps), shares (samples of a step, or local steps of a round, "
     "by worker), reason (in words, with its numbers)",

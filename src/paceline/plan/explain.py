@@ -225,4 +225,8 @@ def _changing(schedule: RateSchedule) -> str:
 def _records(plan: Plan) -> str:
     steps = "every step in events.jsonl" if plan.events is EventDetail.FULL else "no events"
     often = f"every {plan.checkpoint_every} steps" if plan.checkpoint_every else "at the end"
+    if plan.checkpoint_every:
+        often += f", of which the newest {plan.keep_checkpoints} stay"
+    if plan.checkpoint_store is not None:
+        often += f", with a copy in {plan.checkpoint_store}"
     return f"{steps}; a checkpoint {often}; whoever waits for a peer gives up after {plan.timeout_s:g} s"

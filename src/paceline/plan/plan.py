@@ -168,6 +168,8 @@ class Plan:
     timeout_s: float = 60.0  # how long anyone waits for a peer
     elastic: Elastic | None = None
     checkpoint_every: int = 0  # steps between checkpoints; 0 writes only the final one
+    keep_checkpoints: int = 3  # complete ones that stay
+    checkpoint_store: str | None = None  # s3://bucket/prefix, where copies of them go
     events: EventDetail = EventDetail.FULL
     schema: str = PLAN_SCHEMA
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from paceline.clock import Clock
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.errors import PeerLostError
+from paceline.errors import PeerLostError, TrainingError
 from paceline.events.log import Log
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
@@ -42,7 +42,13 @@ class ElasticWorker:
     committed: int = 0  # steps of the run that our replica has
     finished: int = 0  # gradients that this process has computed
     rank: int = 0  # in the newest generation
+    was_saved_at: int = 0  # the newest checkpoint's step, if there are some and none can be read
     _after: int = 0  # the last generation that we were in
+
+    @property
+    def generation(self) -> int:
+        """The one that we are in, or were last."""
+        return self._after
 
     def run(self) -> Ran:
         while True:
@@ -74,6 +80,11 @@ class ElasticWorker:
         snapshot, restore = self.replica.snapshot, self.replica.restore
         healed = make_equal(world, self.committed, snapshot, restore, self.plan.timeout_s)
         self.committed = healed.committed
+        if self.was_saved_at and self.committed == 0:
+            raise TrainingError(
+                f"the run was saved after step {self.was_saved_at}, and no checkpoint of it can be read",
+                "bring them back from a copy and resume, or start a new run: this one does not begin anew",
+            )
         self._write(
             "generation_entered",
             number=generation.number,

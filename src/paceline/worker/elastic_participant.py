@@ -5,15 +5,16 @@ from collections.abc import Callable
 
 import torch
 
-from paceline.checkpoints.catalog import newest_shared
 from paceline.checkpoints.store import read_snapshot
 from paceline.clock import SystemClock
 from paceline.coordinator.client import Client
+from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.identity import Role
-from paceline.ids import Clock, Rank
+from paceline.ids import Rank
 from paceline.strategies.sharded import Sharded
 from paceline.tasks.port import Task
+from paceline.worker.cataloguing import WHO, RunCatalogue, noted, where_to_go_on
 from paceline.worker.control import WorkerControl
 from paceline.worker.elastic import ElasticWorker
 from paceline.worker.gradient import GradientSource
@@ -21,21 +22,24 @@ from paceline.worker.loop import Saver, Worker
 from paceline.worker.membership import Membership
 from paceline.worker.participant import Report, evaluate, state_hash
 from paceline.worker.replica import Replica
-from paceline.worker.saving import NoSaver, SharedSaver
+from paceline.worker.saving import NoSaver, SharedSaver, writer_for
 from paceline.worker.wiring import CoordinatorSeat, Seat, build_task, open_log, set_up_torch
 
+Tell = Callable[[Report], None]
 
-def work_elastic(index: int, seat: Seat, report: Callable[[Report], None]) -> None:
+
+def work_elastic(index: int, seat: Seat, report: Tell) -> None:
     set_up_torch(seat.plan)
     task = build_task(seat.plan)
-    elastic = _build(index, seat, task, report)
+    elastic, saver = _build(index, seat, task, report)
     elastic.log.write("worker_started", pid=os.getpid(), clock=elastic.committed)
     started_ns = elastic.clock.now_ns()
     try:
         ran = elastic.run()
+        steps_s = (elastic.clock.now_ns() - started_ns) / 1e9
     finally:
+        saver.close()
         elastic.membership.close("it has finished")
-    steps_s = (elastic.clock.now_ns() - started_ns) / 1e9
     arena = elastic.replica.arena
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
     facts["state_sha256"] = state_hash(arena.named_state())
@@ -46,19 +50,23 @@ def work_elastic(index: int, seat: Seat, report: Callable[[Report], None]) -> No
     report(facts)
 
 
-def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None]) -> ElasticWorker:
+def _build(index: int, seat: Seat, task: Task, report: Tell) -> tuple[ElasticWorker, SharedSaver]:
     assert seat.coordinator is not None, "an elastic run has a coordinator"
     plan, clock, place, name = seat.plan, SystemClock(), seat.coordinator, f"worker-{index}"
     replica = Replica(plan, task, torch.device("cpu"), clock)
     log = open_log(plan, seat.run_dir, name, clock)
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock)
+    membership = Membership(
+        lambda: coordinator_client(place), run=place.run, worker=name, note=control.note
+    )
+    writer = writer_for(plan, seat.checkpoints, WHO, RunCatalogue(membership, place.run), participants=1)
+    shared = SharedSaver(plan, replica, log=log, report=report, writer=writer)
 
     def worker_for(strategy: Sharded, rank: int) -> Worker:
-        saver: Saver = NoSaver()
         if rank == 0:
-            saver = SharedSaver(plan, replica, strategy, root=seat.checkpoints, log=log)
-            saver.begin_at(Clock(strategy.committed))
+            shared.enter(elastic.generation, strategy, strategy.committed)
+        saver: Saver = shared if rank == 0 else NoSaver()
         return Worker(
             plan=plan,
             rank=Rank(index),
@@ -77,21 +85,27 @@ def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None])
         replica=replica,
         clock=clock,
         log=log,
-        membership=Membership(
-            lambda: coordinator_client(place), run=place.run, worker=name, note=control.note
-        ),
+        membership=membership,
         folder=seat.run_dir / "generations",
         worker_for=worker_for,
         finished=control.finished,  # a replacement goes on counting where the lost one stood
     )
-    # Whoever is replaced while others live is healed by them; if all were lost, this is where they go on.
-    newest = newest_shared(seat.checkpoints, plan.num_workers)
-    folder = seat.resume_from if newest is None else newest.folder
+    _go_on(elastic, seat, noted(membership, place.run), control.note)
+    return elastic, shared
+
+
+def _go_on(
+    elastic: ElasticWorker, seat: Seat, catalogue: list[pb.Checkpoint], note: Callable[[str], None]
+) -> None:
+    """Whoever is replaced while others live is healed by them; if all were lost, this is where they go on."""
+    num_workers = seat.plan.num_workers
+    folder = where_to_go_on(catalogue, seat.checkpoints, num_workers, seat.resume_from, note)
     if folder is not None:
-        saved = read_snapshot(folder, "worker-0")
-        replica.restore(saved)
+        saved = read_snapshot(folder, WHO)
+        elastic.replica.restore(saved)
         elastic.committed = int(saved.facts["at"])
-    return elastic
+    elif catalogue:
+        elastic.was_saved_at = catalogue[-1].step
 
 
 def coordinator_client(place: CoordinatorSeat) -> Client:

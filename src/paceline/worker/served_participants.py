@@ -104,7 +104,7 @@ def _first_step(seat: Seat, control: WorkerControl, rank: Rank) -> StepClock:
 
 def serve_elastic(who: str, seat: Seat, report: Callable[[Report], None]) -> None:
     set_up_torch(seat.plan)
-    server = _Server(who, seat, lambda text: report({"ev": "note", "text": text}))
+    server = _Server(who, seat, report)
     try:
         facts = server.live()
     finally:
@@ -120,10 +120,11 @@ class _Task(Enum):
 
 
 class _Server:
-    def __init__(self, who: str, seat: Seat, note: Callable[[str], None]) -> None:
+    def __init__(self, who: str, seat: Seat, report: Callable[[Report], None]) -> None:
         assert seat.coordinator is not None, "an elastic run has a coordinator"
         plan, clock, place = seat.plan, SystemClock(), seat.coordinator
-        self._who, self._seat, self._clock, self._note = who, seat, clock, note
+        self._who, self._seat, self._clock, self._report = who, seat, clock, report
+        note = self._note = lambda text: report({"ev": "note", "text": text})
         self._task: Task = build_task(plan)
         self._replica = Replica(plan, self._task, torch.device("cpu"), clock)
         self._server = ElasticServer(plan, self._replica, strategy_class(plan.mode))
@@ -235,7 +236,9 @@ class _Server:
             )
 
     def _lead(self, orders: int) -> Report:
-        saver = ServerSaver(self._seat.plan, self._server, root=self._seat.checkpoints, log=self._log)
+        saver = ServerSaver(
+            self._seat.plan, self._server, root=self._seat.checkpoints, log=self._log, report=self._report
+        )
         primary = PrimaryServer(
             name=self._who,
             part=PART,
