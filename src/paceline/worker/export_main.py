@@ -8,6 +8,7 @@ what the module itself named is exported: no moments, no memories, no clocks.
 import json
 import shutil
 import sys
+import warnings
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -62,7 +63,9 @@ def _write_dcp(weights: dict[str, Tensor], folder: Path) -> None:
     """torch pickles the metadata of this format; we write it for others, and never read it."""
     from torch.distributed import checkpoint
 
-    checkpoint.save(dict(weights), checkpoint_id=folder, no_dist=True)
+    with warnings.catch_warnings():  # it warns that there is one process, which was said
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        checkpoint.save(dict(weights), checkpoint_id=folder, no_dist=True)
 
 
 if __name__ == "__main__":
