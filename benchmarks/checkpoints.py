@@ -24,12 +24,12 @@ from paceline.plan.resolve import resolve
 
 RESULTS = Path(__file__).parent / "results" / "checkpoints.json"
 # name: (hidden units of two layers, samples of a batch, steps)
-SIZES = {"0.06M": (240, 32, 2000), "1.0M": (1000, 64, 600), "5.8M": (2400, 64, 300)}
+SIZES = {"0.06M": (240, 32, 2000), "1.0M": (1000, 32, 400), "5.8M": (2400, 16, 200)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     ratios = []

@@ -27,7 +27,7 @@ def marked(skeleton: Any) -> set[str]:  # Any: nested state
     if MARK in skeleton:
         return {skeleton[MARK]}
     parts = skeleton["list"] if "list" in skeleton else [part for _, part in skeleton["dict"]]
-    return set().union(*map(marked, parts))
+    return set[str]().union(*map(marked, parts))
 
 
 def _copied(tensor: Tensor) -> Tensor:
