@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.fixtures.command import Done, paceline
-from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from paceline.tasks.load import load_task
 from paceline.worker.participant import state_hash
@@ -53,7 +53,7 @@ def test_torchs_distributed_checkpoint_is_loaded_by_torch(run_dir: Path, tmp_pat
     model = load_task("xor", seed=1, options={}).model()
     state = model.state_dict()
     with pytest.warns(UserWarning, match="single process"):
-        dcp.load(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+        load(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
     assert state_hash({name: tensor.detach() for name, tensor in state.items()}) == final_hash(run_dir)
     assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
 

@@ -48,7 +48,7 @@ class Image:
     @property
     def data(self) -> memoryview:
         """The file; it changes with the next `fill`."""
-        return memoryview(self._whole.numpy())
+        return self._whole.numpy().data
 
     def _lay_out(self, shape: _Shape, *, is_on_gpu: bool) -> None:
         # Wide numbers first, as the format's own library does: then every tensor begins where it may.

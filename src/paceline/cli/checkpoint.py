@@ -13,6 +13,7 @@ from paceline.errors import ExitCode
 
 if TYPE_CHECKING:
     from paceline.app.checkpoints import Row
+    from paceline.plan.codec import Json
 
 
 @click.group("checkpoint")
@@ -43,7 +44,7 @@ def verify(session: Session, run: Path) -> ExitCode:
     findings = verify_checkpoints(session.folder / run)
     holds = all(found.ok for found in findings)
     lines = [f"{'ok  ' if found.ok else 'FAIL'} {found.file}: {found.seen}" for found in findings]
-    data = {"run": str(run), "holds": holds, "findings": to_rows(findings)}
+    data: dict[str, Json] = {"run": str(run), "holds": holds, "findings": to_rows(findings)}
     emit(session, "checkpoint.verify", data, lines or ["no checkpoints"])
     return ExitCode.OK if holds else ExitCode.GATE_FAILED
 

@@ -61,11 +61,11 @@ def _write(weights: dict[str, Tensor], kind: str, out: Path) -> None:
 
 def _write_dcp(weights: dict[str, Tensor], folder: Path) -> None:
     """torch pickles the metadata of this format; we write it for others, and never read it."""
-    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     with warnings.catch_warnings():  # it warns that there is one process, which was said
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        checkpoint.save(dict(weights), checkpoint_id=folder, no_dist=True)
+        save(dict(weights), checkpoint_id=folder, no_dist=True)
 
 
 if __name__ == "__main__":
