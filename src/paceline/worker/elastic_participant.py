@@ -57,9 +57,7 @@ def _build(index: int, seat: Seat, task: Task, report: Tell) -> tuple[ElasticWor
     log = open_log(plan, seat.run_dir, name, clock)
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock)
-    membership = Membership(
-        lambda: coordinator_client(place), run=place.run, worker=name, note=control.note
-    )
+    membership = Membership(lambda: coordinator_client(place), run=place.run, worker=name, note=control.note)
     writer = writer_for(plan, seat.checkpoints, WHO, RunCatalogue(membership, place.run), participants=1)
     shared = SharedSaver(plan, replica, log=log, report=report, writer=writer)
 

@@ -124,7 +124,6 @@ class _Server:
         assert seat.coordinator is not None, "an elastic run has a coordinator"
         plan, clock, place = seat.plan, SystemClock(), seat.coordinator
         self._who, self._seat, self._clock, self._report = who, seat, clock, report
-        note = self._note = lambda text: report({"ev": "note", "text": text})
         self._task: Task = build_task(plan)
         self._replica = Replica(plan, self._task, torch.device("cpu"), clock)
         self._server = ElasticServer(plan, self._replica, strategy_class(plan.mode))
@@ -136,7 +135,7 @@ class _Server:
             partial(coordinator_client, place),
             run=place.run,
             worker=who,
-            note=note,
+            note=self._note,
             role="server",
             address=f"127.0.0.1:{self._host.port}",
         )
@@ -256,6 +255,9 @@ class _Server:
         self._goodbye = FINISHED
         self._log.write("worker_finished", steps=self._server.version, reason="done")
         return self._facts()
+
+    def _note(self, text: str) -> None:
+        self._report({"ev": "note", "text": text})
 
     def _say(self, kind: str) -> None:
         place = self._membership.standing.place(PART)
