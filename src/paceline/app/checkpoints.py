@@ -24,7 +24,7 @@ class Row:
     bytes: int
     valid: bool
     why_not: str
-    pinned_by: str  # why retention would not remove it; empty: it may go when newer ones come
+    pinned_by: str  # who counts on it: `resume` would take it, the coordinator's `catalogue` has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

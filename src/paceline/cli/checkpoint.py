@@ -84,5 +84,5 @@ def export(session: Session, run: Path, at: int | None, worker: int, kind: str, 
 
 def _line(row: "Row") -> str:
     state = f"{row.steps} steps" if row.valid else row.why_not
-    pin = f"  (kept for {row.pinned_by})" if row.pinned_by else ""
+    pin = f"  (counted on by: {row.pinned_by})" if row.pinned_by else ""
     return f"at {row.at:<10}{short_bytes(row.bytes):>9}  {'valid' if row.valid else 'DAMAGED':<8}{state}{pin}"
