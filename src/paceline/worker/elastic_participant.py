@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -11,6 +12,7 @@ from paceline.clock import SystemClock
 from paceline.coordinator.client import Client
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.identity import Role
+from paceline.events.log import Log
 from paceline.ids import Clock, Rank
 from paceline.strategies.sharded import Sharded
 from paceline.tasks.port import Task
@@ -22,6 +24,7 @@ from paceline.worker.membership import Membership
 from paceline.worker.participant import Report, evaluate, state_hash
 from paceline.worker.replica import Replica
 from paceline.worker.saving import NoSaver, SharedSaver
+from paceline.worker.saving_between import save_between_steps
 from paceline.worker.wiring import CoordinatorSeat, Seat, build_task, open_log, set_up_torch
 
 
@@ -34,16 +37,18 @@ def work_elastic(index: int, seat: Seat, report: Callable[[Report], None]) -> No
     try:
         ran = elastic.run()
     finally:
-        elastic.membership.close("it has finished")
+        elastic.membership.close("it was asked to" if elastic.has_left else "it has finished")
+    is_early = elastic.has_left or elastic.is_late  # its replica is not that of the run's end
     steps_s = (elastic.clock.now_ns() - started_ns) / 1e9
     arena = elastic.replica.arena
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
     facts["state_sha256"] = state_hash(arena.named_state())
-    if elastic.rank == 0:
+    if elastic.rank == 0 and not is_early:
         facts["metrics"] = evaluate(task, arena.module)
-    elastic.log.write("worker_finished", steps=ran.finished, reason="stopped" if ran.was_stopped else "done")
+    reason = "left" if is_early else "stopped" if ran.was_stopped else "done"
+    elastic.log.write("worker_finished", steps=ran.finished, reason=reason)
     elastic.log.close()
-    report(facts)
+    report({"ev": "left"} if is_early else facts)
 
 
 def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None]) -> ElasticWorker:
@@ -82,6 +87,9 @@ def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None])
         ),
         folder=seat.run_dir / "generations",
         worker_for=worker_for,
+        asked=control,
+        voice=_Voice(log, report),
+        save=partial(save_between_steps, replica, shards=plan.num_workers, root=seat.checkpoints, log=log),
         finished=control.finished,  # a replacement goes on counting where the lost one stood
     )
     # Whoever is replaced while others live is healed by them; if all were lost, this is where they go on.
@@ -92,6 +100,21 @@ def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None])
         replica.restore(saved)
         elastic.committed = int(saved.facts["at"])
     return elastic
+
+
+class _Voice:
+    def __init__(self, log: Log, report: Callable[[Report], None]) -> None:
+        self._log, self._report = log, report
+
+    def event(self, kind: str, **fields: str | int | float) -> None:
+        self._log.write(kind, **fields)
+        self._log.flush()
+
+    def note(self, text: str) -> None:
+        self._report({"ev": "note", "text": text})
+
+    def ask_to_replace(self, worker: str, reason: str) -> None:
+        self._report({"ev": "slow", "worker": worker, "reason": reason})
 
 
 def coordinator_client(place: CoordinatorSeat) -> Client:
