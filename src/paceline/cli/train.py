@@ -58,7 +58,7 @@ def _train_with(trainer: Trainer, session: Session, flags: Sequence[Written]) ->
 
     request = read_request(session, flags)
     plan, run_dir = request.plan, request.run_dir
-    workers = "1 worker" if plan.num_workers == 1 else f"{plan.num_workers} workers"
+    workers = "1 worker" if plan.processes == 1 else f"{plan.processes} workers"
     say(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
     with open_watcher(session, plan.run) as watcher:
         result = trainer.train(plan, run_dir, watcher)

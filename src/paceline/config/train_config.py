@@ -26,6 +26,8 @@ class TrainConfig:
     shards: int | None = None
     min_workers: int | None = None
     max_workers: int | None = None
+    on_slow: str | None = None
+    on_give_up: str | None = None
     steps: int | None = None
     batch_size: int | tuple[int, ...] | None = None
     seed: int | None = None

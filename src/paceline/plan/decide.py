@@ -19,6 +19,8 @@ from paceline.plan.plan import (
     Elastic,
     GossipVariant,
     Launcher,
+    OnGiveUp,
+    OnSlow,
     OptimizerChoice,
     StrategyOptions,
     Transport,
@@ -98,7 +100,13 @@ def elastic_of(config: TrainConfig) -> Elastic | None:
         return None
     workers = _said_workers(config)
     most = config.max_workers or max(workers, config.shards or 0)
-    return Elastic(workers=workers, min_workers=config.min_workers or 1, max_workers=most)
+    return Elastic(
+        workers=workers,
+        min_workers=config.min_workers or 1,
+        max_workers=most,
+        on_slow=OnSlow(config.on_slow) if config.on_slow in tuple(OnSlow) else OnSlow.TOLERATE,
+        on_give_up=OnGiveUp(config.on_give_up) if config.on_give_up in tuple(OnGiveUp) else OnGiveUp.FAIL,
+    )
 
 
 def checkpoint_every_of(config: TrainConfig) -> int:

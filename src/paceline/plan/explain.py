@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from paceline.plan.byzantine_in_words import aggregate_in_words, attack_in_words
-from paceline.plan.catalog import MODES, TASKS, Channel
+from paceline.plan.catalog import MODES, TASKS, Channel, server_names
 from paceline.plan.compression import CODECS
 from paceline.plan.compression import in_words as codec_in_words
+from paceline.plan.elastic_in_words import crew_in_words
 from paceline.plan.plan import Device, EventDetail, GossipVariant, Launcher, Plan, Transport
 from paceline.plan.remarks import remarks, shares_work
 from paceline.plan.stragglers_in_words import in_words
@@ -67,8 +68,11 @@ def _workers(plan: Plan) -> str:
             f"{plan.num_workers} in one process, taking turns in virtual time on the {place}, {how},"
             f" in {plan.dtype.value}"
         )
-    who = "1 process" if plan.num_workers == 1 else f"{plan.num_workers} processes, each"
-    return f"{who} computing on the {place} with {threads}, in {plan.dtype.value}"
+    who = "1 process" if plan.processes == 1 else f"{plan.processes} processes, each"
+    found = f"{who} computing on the {place} with {threads}, in {plan.dtype.value}"
+    if plan.elastic is None or server_names(plan):
+        return found
+    return f"{found}; {crew_in_words(plan, plan.elastic)}"
 
 
 def _travels(plan: Plan) -> str:

@@ -3,14 +3,16 @@
 A generation is entered together, everybody is brought to the newest committed
 step, and then the one training loop runs. When the generation ends, because
 somebody was lost or came, what was not committed is undone, and the next
-generation is entered. The process stays; nothing is read from disk.
+generation is entered. The process stays; nothing is read from disk. A worker
+that was asked to leave goes after a step that everybody has committed.
 """
 
 import gc
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from paceline.clock import Clock
 from paceline.coordinator.proto import cluster_pb2 as pb
@@ -21,12 +23,34 @@ from paceline.ids import Rank
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Links
 from paceline.strategies.sharded import Sharded
+from paceline.transport.generation_board import GenerationBoard
 from paceline.transport.generation_world import GenerationWorld
 from paceline.transport.shm_shards import ShmShards
-from paceline.worker.generation import Healed, enter, make_equal
+from paceline.worker.generation import BOARD, Healed, enter, make_equal
 from paceline.worker.loop import Ran, Worker
 from paceline.worker.membership import Membership
 from paceline.worker.replica import Replica
+from paceline.worker.sharing import AgreedShares, OwnBest, Voice
+
+PAUSE_LOOK_S = 0.2
+
+
+class Asked(Protocol):
+    """What whoever started the workers asks of them."""
+
+    def wants_stop(self) -> bool: ...
+
+    def wants_leave(self) -> bool: ...
+
+    def is_paused(self) -> bool:
+        """Too few are left, and an operator is waited for."""
+        ...
+
+    def takes_save(self) -> bool: ...
+
+    def says_end(self, committed: int) -> None: ...
+
+    def ended_at(self) -> int: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,10 +63,16 @@ class ElasticWorker:
     membership: Membership
     folder: Path  # where the workers of a generation find each other
     worker_for: Callable[[Sharded, int], Worker]  # in a generation, by our rank in it
+    asked: Asked
+    voice: Voice
+    save: Callable[[int], None]  # while nobody trains; so many steps are committed
     committed: int = 0  # steps of the run that our replica has
     finished: int = 0  # gradients that this process has computed
     rank: int = 0  # in the newest generation
     was_saved_at: int = 0  # the newest checkpoint's step, if there are some and none can be read
+    has_left: bool = False  # as we were asked to
+    is_late: bool = False  # the others ended before we had the state
+    _best: OwnBest = field(default_factory=OwnBest)
     _after: int = 0  # the last generation that we were in
 
     @property
@@ -52,16 +82,45 @@ class ElasticWorker:
 
     def run(self) -> Ran:
         while True:
-            generation = self.membership.wait_for_generation(self._after, self.plan.timeout_s)
+            generation = self._next_generation()
             if generation is None:
                 return Ran(StepClock(self.finished), was_stopped=self.committed < self.plan.steps)
             self._after = generation.number
             try:
-                return self._take_part(generation)
+                ran = self._take_part(generation)
+                self.asked.says_end(self.committed)
+                return ran
             except PeerLostError as error:
                 why = error.what
             self._write("generation_lost", number=generation.number, committed=self.committed, why=why)
+            if self.has_left:
+                return Ran(StepClock(self.finished), was_stopped=False)
             gc.collect()  # the old world stays mapped as long as anything refers to it
+
+    def _next_generation(self) -> pb.Generation | None:
+        """None: the run has ended. While it is paused we wait for as long as it takes."""
+        waited_s = 0.0
+        while True:
+            try:
+                generation = self.membership.wait_for_generation(self._after, PAUSE_LOOK_S)
+                return None if self._comes_too_late() else generation
+            except PeerLostError as error:
+                waited_s += PAUSE_LOOK_S
+                if not self.asked.is_paused() and waited_s >= self.plan.timeout_s:
+                    what = f"no generation with {self.name} in it was formed within {waited_s:g} s"
+                    raise PeerLostError(what, error.hint) from error
+            if self._comes_too_late() or (self.asked.is_paused() and self.asked.wants_stop()):
+                return None
+            if self.asked.takes_save() and self.committed:
+                self.save(self.committed)
+
+    def _comes_too_late(self) -> bool:
+        """Did the others end without us? They said so before they left, and so before we could be alone.
+
+        Whoever lacks only the last step makes it again, and ends with the same bits.
+        """
+        self.is_late = self.committed < self.asked.ended_at() - 1
+        return self.is_late
 
     def _take_part(self, generation: pb.Generation) -> Ran:
         """Until all is done; PeerLostError: the generation is over, and our replica is at a whole step."""
@@ -71,7 +130,7 @@ class ElasticWorker:
         self.membership.when_over(world.wake_all)
         try:
             self._heal(world, generation)
-            return self._train(world, parties)
+            return self._train(world, list(generation.workers))
         finally:
             self.membership.when_over(lambda: None)
             world.close()
@@ -97,19 +156,34 @@ class ElasticWorker:
             why=generation.reason,
         )
 
-    def _train(self, world: GenerationWorld, parties: int) -> Ran:
-        plan, rank = self.plan, Rank(self.rank)
+    def _train(self, world: GenerationWorld, names: list[str]) -> Ran:
+        plan, rank, sharing = self.plan, Rank(self.rank), self._sharing(world, names)
         shards = ShmShards(world, rank, shards=plan.num_workers, clock=self.clock, timeout_s=plan.timeout_s)
-        strategy = Sharded(plan, Links(rank=rank, world_size=parties, clock=self.clock, shards=shards))
+        links = Links(rank=rank, world_size=len(names), clock=self.clock, shards=shards)
+        strategy = Sharded(plan, links, sharing)
         strategy.prepare(self.replica, StepClock(self.committed))
         try:
             return self.worker_for(strategy, self.rank).run(StepClock(self.finished))
         except PeerLostError:
             strategy.undo()
+            self.has_left = sharing.has_left
             raise
         finally:
             self.committed, self.finished = strategy.committed, self.finished + strategy.gradients
             strategy.close()
+
+    def _sharing(self, world: GenerationWorld, names: list[str]) -> AgreedShares:
+        assert self.plan.elastic is not None, "the run is elastic"
+        return AgreedShares(
+            GenerationBoard(world, BOARD),
+            names=names,
+            rank=self.rank,
+            shards=self.plan.num_workers,
+            on_slow=self.plan.elastic.on_slow,
+            best=self._best,
+            wants_leave=self.asked.wants_leave,
+            voice=self.voice,
+        )
 
     def _fingerprint(self) -> int:
         """Of all parameters and buffers: all who enter a generation must say the same."""

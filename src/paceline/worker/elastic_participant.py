@@ -11,6 +11,7 @@ from paceline.coordinator.client import Client
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.identity import Role
+from paceline.events.log import Log
 from paceline.ids import Rank
 from paceline.strategies.sharded import Sharded
 from paceline.tasks.port import Task
@@ -39,15 +40,17 @@ def work_elastic(index: int, seat: Seat, report: Tell) -> None:
         steps_s = (elastic.clock.now_ns() - started_ns) / 1e9
     finally:
         saver.close()
-        elastic.membership.close("it has finished")
+        elastic.membership.close("it was asked to" if elastic.has_left else "it has finished")
+    is_early = elastic.has_left or elastic.is_late  # its replica is not that of the run's end
     arena = elastic.replica.arena
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
     facts["state_sha256"] = state_hash(arena.named_state())
-    if elastic.rank == 0:
+    if elastic.rank == 0 and not is_early:
         facts["metrics"] = evaluate(task, arena.module)
-    elastic.log.write("worker_finished", steps=ran.finished, reason="stopped" if ran.was_stopped else "done")
+    reason = "left" if is_early else "stopped" if ran.was_stopped else "done"
+    elastic.log.write("worker_finished", steps=ran.finished, reason=reason)
     elastic.log.close()
-    report(facts)
+    report({"ev": "left"} if is_early else facts)
 
 
 def _build(index: int, seat: Seat, task: Task, report: Tell) -> tuple[ElasticWorker, SharedSaver]:
@@ -86,6 +89,9 @@ def _build(index: int, seat: Seat, task: Task, report: Tell) -> tuple[ElasticWor
         membership=membership,
         folder=seat.run_dir / "generations",
         worker_for=worker_for,
+        asked=control,
+        voice=_Voice(log, report),
+        save=shared.save_between,
         finished=control.finished,  # a replacement goes on counting where the lost one stood
     )
     _go_on(elastic, seat, noted(membership, place.run), control.note)
@@ -104,6 +110,21 @@ def _go_on(
         elastic.committed = int(saved.facts["at"])
     elif catalogue:
         elastic.was_saved_at = catalogue[-1].step
+
+
+class _Voice:
+    def __init__(self, log: Log, report: Callable[[Report], None]) -> None:
+        self._log, self._report = log, report
+
+    def event(self, kind: str, **fields: str | int | float) -> None:
+        self._log.write(kind, **fields)
+        self._log.flush()
+
+    def note(self, text: str) -> None:
+        self._report({"ev": "note", "text": text})
+
+    def ask_to_replace(self, worker: str, reason: str) -> None:
+        self._report({"ev": "slow", "worker": worker, "reason": reason})
 
 
 def coordinator_client(place: CoordinatorSeat) -> Client:

@@ -183,8 +183,8 @@ class Membership:
                 await client.find_leader()
                 orders = client.live(self._beats(me))
                 await self._obey(client, orders)
-            except UnreachableError as error:
-                self._note(f"the coordinator does not answer, and training goes on: {error.what}")
+            except UnreachableError:
+                continue  # training goes on, and the launcher says so, once for all
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.ABORTED:
                     return

@@ -79,9 +79,9 @@ class WorkerSaver:
 
     def _live(self, finished: int, at: int) -> Snapshot:
         self._log.flush()  # first: a checkpoint must never be ahead of the log
-        assert self._strategy is not None, "whoever saves trains by a strategy"
         saved = self._replica.live()
-        skeleton, tensors = split(self._strategy.snapshot(), "strategy", copy=False)
+        mine = {} if self._strategy is None else self._strategy.snapshot()
+        skeleton, tensors = split(mine, "strategy", copy=False)
         facts = {**saved.facts, "strategy": skeleton, "clock": finished, "at": at}
         return Snapshot({**saved.tensors, **tensors}, facts)
 
@@ -118,6 +118,12 @@ class SharedSaver(WorkerSaver):
             return self._live(at, at)  # how many gradients this worker has made is its own affair
 
         self._writer.save(name, at, live, must=must, generation=self._generation)
+
+    def save_between(self, committed: int) -> None:
+        """While nobody trains, by whoever was asked to; on the disk when this returns."""
+        self._strategy = None  # between two steps there is nothing but the replica's own state
+        self.save(Clock(committed), name=committed * self._num_workers, at=committed)
+        self.close()
 
 
 class EndSaver(WorkerSaver):
