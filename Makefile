@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEEDS ?= 10000
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover bench-coordinator bench-lighthouse sim proto docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover bench-coordinator bench-lighthouse bench-checkpoints sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -49,6 +49,9 @@ bench-coordinator: setup  ## commits, latency, heartbeats and memory of three co
 bench-lighthouse: setup  ## torchft's own workers on three coordinators: kills of the leader, failed steps, longest gap
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peers]'
 	$(BIN)/python -m benchmarks.lighthouse
+
+bench-checkpoints: setup  ## how long a step pauses for a checkpoint, and what checkpoints cost a run
+	$(BIN)/python -m benchmarks.checkpoints
 
 bench-gpu: setup  ## what the GPU's own paths are worth; needs one
 	$(BIN)/python -m benchmarks.gpu

@@ -50,6 +50,11 @@ def coordinator() -> str | None:
     return os.environ.get("PACELINE_COORDINATOR", "").strip() or None
 
 
+def has_s3_endpoint() -> bool:
+    """Is the object store another than Amazon's? boto3 reads these variables itself."""
+    return bool(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
+
+
 def config_folder() -> Path:
     """Where this user's own files are: `$XDG_CONFIG_HOME/paceline`, else `~/.config/paceline`."""
     said = Path(os.environ.get("XDG_CONFIG_HOME", ""))

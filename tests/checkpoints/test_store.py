@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from paceline.checkpoints.catalog import Checkpoint, folder_at, newest_complete
-from paceline.checkpoints.store import KEPT, Snapshot, read_snapshot, remove_old, write_snapshot
+from paceline.checkpoints.retention import KEPT, remove_old, set_aside
+from paceline.checkpoints.store import Snapshot, read_snapshot, write_snapshot
 from paceline.errors import PacelineError
 
 
@@ -115,6 +116,44 @@ def test_a_worker_that_is_far_ahead_leaves_the_folders_that_others_will_complete
     assert found is not None
     assert found.version == 5
     assert not folder_at(tmp_path, 2).exists()
+
+
+def test_as_many_are_kept_as_the_plan_says(tmp_path: Path) -> None:
+    for clock in range(1, 6):
+        write(tmp_path, clock)
+    assert remove_old(tmp_path, participants=2, keep=1) == [1, 2, 3, 4]
+    assert remove_old(tmp_path, participants=2, keep=1) == []
+
+
+def test_nothing_is_removed_while_none_of_those_that_stay_can_be_read(tmp_path: Path) -> None:
+    for clock in (1, 2, 3):
+        write(tmp_path, clock)
+    for clock in (2, 3):
+        (folder_at(tmp_path, clock) / "worker-1.safetensors").write_bytes(b"rotten")
+    assert remove_old(tmp_path, participants=2, keep=2) == []
+    found = newest_complete(tmp_path, 2)
+    assert found is not None
+    assert found.version == 1
+
+
+def test_numbers_are_compared_as_numbers_whatever_their_length(tmp_path: Path) -> None:
+    for clock in (99_999_999, 100_000_000):
+        write(tmp_path, clock)
+    found = newest_complete(tmp_path, 2)
+    assert found is not None
+    assert found.version == 100_000_000
+
+
+def test_what_came_after_the_one_that_is_resumed_from_is_set_aside(tmp_path: Path) -> None:
+    for clock in (1, 2, 3):
+        write(tmp_path, clock)
+    assert set_aside(tmp_path, after=1) == ["at-00000002", "at-00000003"]
+    assert set_aside(tmp_path, after=1) == []
+    found = newest_complete(tmp_path, 2)
+    assert found is not None
+    assert found.version == 1
+    assert found.passed_over == ()
+    assert (tmp_path / "set-aside-at-00000003").is_dir()
 
 
 def test_nothing_is_pickled_and_a_pickle_is_never_opened(tmp_path: Path) -> None:

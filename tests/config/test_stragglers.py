@@ -31,6 +31,11 @@ def test_a_delay_for_some_steps() -> None:
     assert read("worker=0,delay=50ms,from=100,to=200") == (expected,)
 
 
+def test_a_slow_down_little_by_little() -> None:
+    expected = StragglerRule(worker=2, factor=10.0, first_step=50, ramp=100)
+    assert read("worker=2,factor=10,from=50,over=100") == (expected,)
+
+
 def test_a_file_may_write_a_rule_as_a_mapping() -> None:
     assert read({"worker": 1, "factor": "3"}) == (StragglerRule(worker=1, factor=3.0),)
 
@@ -64,6 +69,7 @@ _rules = st.builds(
     probability=st.floats(0.001, 1),
     first_step=st.integers(0, 1000),
     end_step=st.none() | st.integers(1001, 2000),
+    ramp=st.integers(0, 500),
 )
 
 

@@ -65,3 +65,16 @@ def test_in_modes_with_rounds_generations_begin_where_rounds_do() -> None:
     assert any(
         "ended at step 11" in problem for problem in lineage_of(whole, steps=11, is_whole=is_whole).problems
     )
+
+
+def test_when_all_died_at_once_the_next_generation_may_go_back_to_a_checkpoint() -> None:
+    born = [PlainEvent("worker_started", who, 0, {}) for who in ("a", "b")]
+    events = [*born, entered("a", 1, 0), entered("b", 1, 0), *born, entered("a", 2, 30), entered("b", 2, 30)]
+    again = [*events, *born, entered("a", 3, 20), entered("b", 3, 20)]
+    lineage = lineage_of(again, steps=50)
+    assert lineage.problems == ()
+    assert lineage.stretches == (Stretch(1, 0, 20, ("a", "b")), Stretch(3, 20, 50, ("a", "b")))
+    survived = [*events, born[0], entered("a", 3, 20), entered("b", 3, 20)]
+    assert any(
+        "generation 3 began at step 20" in problem for problem in lineage_of(survived, steps=50).problems
+    )

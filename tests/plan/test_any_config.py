@@ -94,6 +94,8 @@ CONFIGS = st.builds(
     threads_per_worker=st.none() | _integers,
     timeout=st.none() | _numbers,
     checkpoint_every=st.none() | _integers,
+    keep_checkpoints=st.none() | _integers,
+    checkpoint_store=st.none() | st.just("s3://some-bucket/a/b") | _names,
     events=st.none() | _one_of("events"),
     run_dir=st.none() | st.text(max_size=5),
 )

@@ -70,6 +70,8 @@ PLANS = st.builds(
     threads_per_worker=_counts,
     timeout_s=_finite,
     checkpoint_every=_counts,
+    keep_checkpoints=_counts,
+    checkpoint_store=st.none() | st.text(),
     events=st.sampled_from(EventDetail),
 )
 

@@ -31,6 +31,7 @@ RULES = st.builds(
     first_step=st.integers(0, 30),
     end_step=st.none() | st.integers(31, 60),
     steps=st.none() | st.lists(st.integers(0, 60), max_size=6).map(tuple),
+    ramp=st.integers(0, 20),
 )
 
 

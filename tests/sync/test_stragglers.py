@@ -48,6 +48,11 @@ def test_a_phase_begins_with_its_first_step_and_ends_before_its_end() -> None:
     assert {slow.at(0, step) for step in range(6)} == {NORMAL}
 
 
+def test_a_ramp_reaches_its_factor_in_equal_parts_and_stays_there() -> None:
+    slow = Stragglers([StragglerRule(worker=1, factor=5.0, first_step=2, ramp=4)], seed=0)
+    assert [slow.at(1, step).factor for step in range(9)] == [1, 1, 2, 3, 4, 5, 5, 5, 5]
+
+
 def test_a_trace_names_its_steps_one_by_one() -> None:
     slow = Stragglers([StragglerRule(worker=0, factor=2.0, steps=(1, 4))], seed=0)
     assert [slow.at(0, step).factor for step in range(6)] == [1, 2, 1, 1, 2, 1]

@@ -12,9 +12,10 @@ from tests.fixtures.runs import virtual_hash
 
 from paceline.events.lineage import lineage_of
 from paceline.events.read import History
-from paceline.plan.plan import Elastic, OptimizerChoice, Plan, StrategyOptions
+from paceline.plan.plan import Elastic, OnSlow, OptimizerChoice, Plan, StrategyOptions
 from paceline.plan.rounds import ROUND_MODES, is_whole
 from paceline.sync.rate_schedule import RateSchedule, RateShape
+from paceline.sync.stragglers import StragglerRule
 
 TORCH_ADAM = "tests.fixtures.tasks:TorchAdamTask"
 LOCAL = StrategyOptions(sync_every=4)
@@ -90,7 +91,7 @@ FAULTS = st.builds(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     mode=st.sampled_from(["localsgd", "diloco", "ssgd"]),
     faults=st.lists(FAULTS, min_size=1, max_size=2, unique_by=lambda fault: fault.worker),
@@ -107,6 +108,18 @@ def test_whoever_dies_or_freezes_wherever_the_bits_are_the_same(
     lineage = lineage_of(history.plain, steps=14, is_whole=lambda done: is_whole(plan, done))
     assert lineage.problems == ()
     assert sum(stretch.end - stretch.first for stretch in lineage.stretches) == plan.steps
+
+
+def test_shards_dealt_by_speed_take_what_they_keep_along(tmp_path: Path) -> None:
+    slow = StragglerRule(worker=1, factor=6.0)
+    changes = {"optimizer": MOMENTUM, "steps": 60, "pace_s": 0.004, "stragglers": (slow,)}
+    plan = elastic_plan("localsgd", changes, workers=2, shards=6)
+    assert plan.elastic is not None
+    plan = replace(plan, elastic=replace(plan.elastic, on_slow=OnSlow.REBALANCE))
+    run = ElasticRun(plan, tmp_path)
+    history = run.run()
+    assert any(event.kind == "shards_dealt" for event in history.plain)
+    assert set(run.hashes) == {plain_hash(replace(plan, stragglers=()))}
 
 
 def test_a_wish_to_stop_ends_the_run_at_the_end_of_a_round(tmp_path: Path) -> None:

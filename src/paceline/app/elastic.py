@@ -2,17 +2,20 @@
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline import environ
-from paceline.app import cluster_access
+from paceline.app import cluster_access, run_seat
+from paceline.app.wishes import Wishes
 from paceline.coordinator.blocking import BlockingClient
 from paceline.coordinator.client import RefusedError, UnreachableError
 from paceline.coordinator.embedded import EmbeddedNode
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell.tokens import FILE_NAME
+from paceline.coordinator.shell import security
+from paceline.coordinator.shell.tls import Certificate
+from paceline.coordinator.shell.tokens import FILE_NAME, Token
 from paceline.events.log import EventLog
 from paceline.launchers.elastic import ElasticSupervisor
 from paceline.launchers.restarts import Restarts
@@ -54,6 +57,11 @@ class RunRegistry:
         except (RefusedError, UnreachableError) as error:
             self._note(f"the coordinator was not told that {who} was lost: {error.what}")
 
+    def drop(self, step: int) -> None:
+        """The checkpoint of this step is gone; one that was never noted, or is the newest, stays as it is."""
+        with suppress(RefusedError, UnreachableError):
+            self._client.write("Checkpoints.Drop", pb.DropCheckpoint(run=self._run, step=step), pb.Checkpoint)
+
     def end(self, outcome: str) -> None:
         try:
             self._client.write("Runs.End", pb.EndRun(run=self._run, phase=ENDINGS[outcome]), pb.Run)
@@ -84,7 +92,8 @@ def supervised(
         note(text)
         log.write("supervision", decision=text)
 
-    with _cluster(run_dir, coordinators or _named()) as place:
+    with ExitStack() as stack:
+        place = stack.enter_context(_cluster(run_dir, coordinators or _named()))
         run = f"run-{random.randrange(2**32):08x}"
         registry = RunRegistry(place.client, run, note)
         registry.create(plan)
@@ -94,7 +103,10 @@ def supervised(
         servers = None
         if server_names(plan):
             servers = Restarts(elastic.restarts, min_workers=1, longest_s=elastic.longest_wait_s)
-        yield ElasticSupervisor(seat, registry, restarts, say, servers), registry
+        stack.enter_context(run_seat.written(run_dir, seat))
+        desk = stack.enter_context(Wishes(place.addresses.split(","), place.access, run))
+        shards = plan.num_workers
+        yield ElasticSupervisor(seat, registry, restarts, say, elastic, shards, servers, desk), registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +114,7 @@ class _Place:
     client: BlockingClient
     addresses: str
     token_file: str
+    access: Token | Certificate
 
 
 @contextmanager
@@ -109,14 +122,17 @@ def _cluster(run_dir: Path, coordinators: Coordinators | None) -> Iterator[_Plac
     """The given one, else one of our own, in this process."""
     if coordinators is None:
         with EmbeddedNode(run_dir) as node:
-            yield _Place(node.client, node.address, str((node.folder / FILE_NAME).resolve()))
+            token_file = (node.folder / FILE_NAME).resolve()
+            access = security.client_access(token_file=token_file)
+            yield _Place(node.client, node.address, str(token_file), access)
         return
     where = cluster_access.Where(
         usual_folder=run_dir, at=coordinators.addresses, token_file=coordinators.token_file
     )
     found = cluster_access.find(where)
     with BlockingClient(found.addresses, found.access) as client:
-        yield _Place(client, ",".join(found.addresses), str(coordinators.token_file.resolve()))
+        token_file = coordinators.token_file.resolve()
+        yield _Place(client, ",".join(found.addresses), str(token_file), found.access)
 
 
 def _named() -> Coordinators | None:

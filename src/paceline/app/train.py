@@ -14,8 +14,12 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from paceline import __version__
+from paceline.app.checkpoint_keeper import CheckpointKeeper
 from paceline.app.progress import Progress, Watcher
-from paceline.checkpoints.catalog import Checkpoint, newest_complete, newest_shared
+from paceline.app.resume import forget_newer, newest_checkpoint
+from paceline.checkpoints.catalog import Checkpoint
+from paceline.checkpoints.durable import write_durably
+from paceline.checkpoints.object_store import ObjectStore
 from paceline.clock import SystemClock, monotonic_s, unix_now_s
 from paceline.errors import ConfigError, ExitCode, PacelineError, Problem, TrainingError
 from paceline.events.log import EventLog, write_header
@@ -49,19 +53,22 @@ def train(
 ) -> dict[str, Json]:
     """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open."""
     started_ns, started_s = SystemClock().now_ns(), monotonic_s()
+    keeper = _prepare_checkpoints(plan, run_dir, resume_from, watcher)
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "plan.json").write_text(dumps(plan))
+    write_durably(run_dir / "plan.json", [dumps(plan).encode()])  # without it nothing can be resumed
     log = _begin_log(plan, run_dir, started_ns, resume_from)
     launcher = warm or LocalLauncher()
     try:
         with _ctrl_c_stops(launcher, watcher, log) as asked_by:
-            follow = _Follower(plan, watcher, started_s, resume_from)
+            follow = _Follower(plan, watcher, started_s, resume_from, keeper)
             folder = None if resume_from is None else resume_from.folder
             if plan.elastic is None:
                 ended = launcher.run(plan, run_dir, on_message=follow, resume_from=folder)
             else:
                 ended = _run_elastic(launcher, plan, run_dir, folder, follow, log, watcher, coordinators)
+            keeper.close(wait=True)
     except BaseException:
+        keeper.close(wait=False)
         log.write("run_finished", outcome="failed")
         raise
     finally:
@@ -87,7 +94,10 @@ def _run_elastic(
     from paceline.app.elastic import supervised  # brings grpc, which other runs do not need
 
     with supervised(plan, run_dir, log, watcher.note, coordinators) as (supervisor, registry):
-        ended = launcher.run(plan, run_dir, on_message=follow, resume_from=resume_from, supervisor=supervisor)
+        with follow.keeper.telling(registry.drop):
+            ended = launcher.run(
+                plan, run_dir, on_message=follow, resume_from=resume_from, supervisor=supervisor
+            )
         has_failed = ended.ledger.cause() is not None
         stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
         registry.end("failed" if has_failed else "stopped" if stopped else "finished")
@@ -97,14 +107,24 @@ def _run_elastic(
 def resumable(run_dir: Path) -> tuple[Plan, Checkpoint]:
     """What is needed to go on with a run: its plan, and its newest complete checkpoint."""
     plan = read(run_dir / "plan.json")
-    newest = newest_complete if plan.elastic is None or server_names(plan) else newest_shared
-    checkpoint = newest(run_dir / "checkpoints", plan.num_workers)
+    checkpoint = newest_checkpoint(plan, run_dir)
     if checkpoint is None:
         raise PacelineError(
             f"{run_dir} has no complete checkpoint to go on from",
             "start it anew, with --checkpoint-every 100 for example, so that it leaves some",
         )
     return plan, checkpoint
+
+
+def _prepare_checkpoints(
+    plan: Plan, run_dir: Path, resume_from: Checkpoint | None, watcher: Watcher
+) -> CheckpointKeeper:
+    store = None if plan.checkpoint_store is None else ObjectStore(plan.checkpoint_store)
+    if resume_from is not None:
+        forget_newer(run_dir, resume_from, store, watcher.note)
+    elif store is not None:
+        store.begin(dumps(plan))
+    return CheckpointKeeper(plan, run_dir, store, watcher.note)
 
 
 def _begin_log(plan: Plan, run_dir: Path, started_ns: int, resume_from: Checkpoint | None) -> EventLog:
@@ -123,8 +143,14 @@ class _Follower:
     """Turns the launcher's messages into progress."""
 
     def __init__(
-        self, plan: Plan, watcher: Watcher, started_s: float, resume_from: Checkpoint | None
+        self,
+        plan: Plan,
+        watcher: Watcher,
+        started_s: float,
+        resume_from: Checkpoint | None,
+        keeper: CheckpointKeeper,
     ) -> None:
+        self.keeper = keeper
         self._plan, self._watcher, self._started_s = plan, watcher, started_s
         self._before = resume_from.clocks if resume_from is not None else (0,) * plan.num_workers
         self._workers_started_s = started_s
@@ -132,6 +158,8 @@ class _Follower:
     def __call__(self, message: Message) -> None:
         if message["ev"] == "started":
             self._workers_started_s = monotonic_s()
+        if message["ev"] == "checkpoint":
+            self.keeper.heard(message)
         if message["ev"] == "note":
             self._watcher.note(str(message["text"]))
         if message["ev"] != "progress" or not isinstance(message["steps"], list):

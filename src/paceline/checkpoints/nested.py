@@ -11,15 +11,32 @@ from torch import Tensor
 MARK = "__tensor__"
 
 
-def split(value: Any, prefix: str = "state") -> tuple[Any, dict[str, Tensor]]:  # Any: nested state
-    """(skeleton, tensors by name)."""
+def split(
+    value: Any, prefix: str = "state", *, copy: bool = True
+) -> tuple[Any, dict[str, Tensor]]:  # Any: nested state
+    """(skeleton, tensors by name); without `copy` the tensors are the live ones."""
     tensors: dict[str, Tensor] = {}
-    return _strip(value, prefix, tensors), tensors
+    skeleton = _strip(value, prefix, tensors)
+    return skeleton, {name: _copied(tensor) for name, tensor in tensors.items()} if copy else tensors
+
+
+def marked(skeleton: Any) -> set[str]:  # Any: nested state
+    """The names of all tensors that belong into it."""
+    if not isinstance(skeleton, dict):
+        return set()
+    if MARK in skeleton:
+        return {skeleton[MARK]}
+    parts = skeleton["list"] if "list" in skeleton else [part for _, part in skeleton["dict"]]
+    return set[str]().union(*map(marked, parts))
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.clone().contiguous()
 
 
 def _strip(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:  # Any: nested state
     if isinstance(value, Tensor):
-        tensors[name] = value.detach().clone().contiguous()
+        tensors[name] = value.detach()
         return {MARK: name}
     if isinstance(value, dict):
         # JSON knows only string keys; torch numbers its parameters.

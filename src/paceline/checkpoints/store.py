@@ -5,8 +5,6 @@ nothing is ever unpickled.
 """
 
 import json
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,10 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
-from paceline.checkpoints.catalog import checksum, facts_of
+from paceline.checkpoints.catalog import DAMAGED, verified
+from paceline.checkpoints.durable import make_folder, write_durably
+from paceline.checkpoints.sealed import seal
 from paceline.errors import PacelineError
-
-KEPT = 3  # complete checkpoints that remain; older ones are removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,41 +38,36 @@ def from_bytes(data: bytes) -> Snapshot:
 
 
 def write_snapshot(folder: Path, who: str, snapshot: Snapshot) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    data = save(snapshot.tensors)
-    _write(folder / f"{who}.safetensors", data)
-    # Through JSON and back first: tuples become lists there, and the checksum is over what is read.
-    facts = json.loads(json.dumps(snapshot.facts))
-    said = {"sha256": checksum(data, facts), "facts": facts}
-    _write(folder / f"{who}.json", json.dumps(said).encode())
+    write_image(folder, who, save(snapshot.tensors), snapshot.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    nbytes: int
+    sha256: str
+
+
+def write_image(
+    folder: Path,
+    who: str,
+    tensors: bytes | memoryview,
+    facts: dict[str, Any],  # Any: JSON
+) -> Wrote:
+    """The same from a safetensors file in memory. OSError when it does not fit on the disk."""
+    make_folder(folder)
+    sealed, sha256 = seal(facts, tensors)
+    write_durably(folder / f"{who}.safetensors", [tensors])
+    write_durably(folder / f"{who}.json", [sealed])
+    return Wrote(len(tensors) + len(sealed), sha256)
 
 
 def read_snapshot(folder: Path, who: str) -> Snapshot:
     """The participant's snapshot, verified."""
     try:
-        facts = facts_of(folder, who)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = verified(folder, who)
+    except DAMAGED as error:
         raise PacelineError(
             f"the checkpoint {folder} is damaged: {error}",
             f"remove {folder} and resume from the checkpoint before it",
         ) from error
-    return Snapshot(load((folder / f"{who}.safetensors").read_bytes()), facts)
-
-
-def remove_old(root: Path, *, participants: int) -> None:
-    """Remove what is older than enough complete checkpoints; workers may be several of them apart."""
-    folders = sorted(root.glob("at-*"))
-    complete = [folder for folder in folders if len(list(folder.glob("*.json"))) >= participants]
-    for folder in folders:
-        if len(complete) >= KEPT and folder < complete[-KEPT]:
-            shutil.rmtree(folder, ignore_errors=True)  # another participant may be removing it too
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, even if the machine stops."""
-    part = path.with_suffix(path.suffix + ".part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
+    return Snapshot(load(found.tensors), found.facts)

@@ -7,9 +7,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "laws": ("paceline.cli.laws", "laws", "Prove that a mode, or your own, does what it says."),
     "replay": ("paceline.cli.replay", "replay", "Execute a recorded run again, bit by bit."),
     "verify": ("paceline.cli.verify", "verify", "Prove that a run lost nothing and did nothing twice."),
+    "checkpoint": (
+        "paceline.cli.checkpoint",
+        "checkpoint",
+        "Look at a run's checkpoints, check them, and take the weights out.",
+    ),
     "plan": ("paceline.cli.plan", "plan", "Say what train would do, and start nothing."),
     "simulate": ("paceline.cli.simulate", "simulate", "Predict every mode on equal work, and start nothing."),
     "advise": ("paceline.cli.advise", "advise", "Rank the modes for a recorded run, and say why."),
+    "workers": ("paceline.cli.workers", "workers", "Add workers to a run that is at work, or remove some."),
     "lab": ("paceline.cli.lab", "lab", "Break a run on purpose, and see what was promised hold."),
     "coordinator": (
         "paceline.cli.coordinator",

@@ -19,6 +19,7 @@ def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[
         *_staleness(result),
         *_abandoned(result),
         *_adapted(result, plan),
+        *_checkpoints(result),
         ("run folder", str(run_dir)),
         ("next", next_command(result, plan, run_dir)),
     ]
@@ -118,6 +119,22 @@ def _adapted(result: "dict[str, Json]", plan: Plan) -> list[tuple[str, str]]:
     times = "once" if seen["count"] == 1 else f"{seen['count']} times"
     unit = "local steps of a round" if seen["way"] == "local-steps" else "samples of a step"
     return [("adapted", f"{times}; at the end {seen['way']}, {unit} by worker: {seen['shares']}")]
+
+
+def _checkpoints(result: "dict[str, Json]") -> list[tuple[str, str]]:
+    """What they cost the training, and what they cost beside it."""
+    seen = _object(result.get("checkpoints"))
+    written, nbytes = _number(seen.get("written")), _number(seen.get("bytes"))
+    pause_s, write_s = _number(seen.get("pause_s")), _number(seen.get("write_s"))
+    if written is None or nbytes is None or pause_s is None or write_s is None:
+        return []
+    busy_s = sum(_number(v) or 0.0 for v in _object(result.get("phases_s")).values())
+    share = f" ({100 * pause_s / busy_s:.1g}% of the workers' time)" if busy_s else ""
+    paused = f"{1000 * pause_s:.2g} ms" if pause_s < 1 else short_duration(pause_s)
+    text = f"{written:g} snapshots, {short_bytes(nbytes)}; steps paused {paused}{share}, "
+    text += f"written beside them in {short_duration(write_s)}"
+    problems = [f"{seen[name]} {name}" for name in ("failed", "skipped") if seen.get(name)]
+    return [("checkpoints", "; ".join([text, *problems]))]
 
 
 def _number(value: "Json") -> float | None:

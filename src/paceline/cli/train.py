@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 @config_options
 @click.option(
     "--resume",
-    type=click.Path(path_type=Path),
     metavar="RUN",
-    help="Go on with this run from its newest checkpoint, by its own plan.",
+    help="Go on with this run (its folder, or s3://BUCKET/PREFIX) from its newest checkpoint.",
 )
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would happen, like `paceline plan`.")
 @common_options
-def train(session: Session, flags: Sequence[Written], resume: Path | None, dry_run: bool) -> ExitCode:
+def train(session: Session, flags: Sequence[Written], resume: str | None, dry_run: bool) -> ExitCode:
     """Train a task with many workers.
 
     Each setting can also be a variable (PACELINE_NUM_WORKERS) or a key of the
@@ -42,12 +41,12 @@ def train(session: Session, flags: Sequence[Written], resume: Path | None, dry_r
     return _train(session, flags, resume)
 
 
-def _train(session: Session, flags: Sequence[Written], resume: Path | None) -> ExitCode:
+def _train(session: Session, flags: Sequence[Written], resume: str | None) -> ExitCode:
     # First of all: workers take a second to start, while what follows here is quick.
     trainer = session.start_trainer()
     try:
         if resume is not None:
-            return _resume_with(trainer, session, flags, session.folder / resume)
+            return _resume_with(trainer, session, flags, resume)
         return _train_with(trainer, session, flags)
     finally:
         trainer.close()
@@ -59,14 +58,14 @@ def _train_with(trainer: Trainer, session: Session, flags: Sequence[Written]) ->
 
     request = read_request(session, flags)
     plan, run_dir = request.plan, request.run_dir
-    workers = "1 worker" if plan.num_workers == 1 else f"{plan.num_workers} workers"
+    workers = "1 worker" if plan.processes == 1 else f"{plan.processes} workers"
     say(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
     with open_watcher(session, plan.run) as watcher:
         result = trainer.train(plan, run_dir, watcher)
     return _conclude(session, plan, run_dir, result)
 
 
-def _resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], run_dir: Path) -> ExitCode:
+def _resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], run: str) -> ExitCode:
     from paceline.app.train import resumable
     from paceline.cli.watch import open_watcher
 
@@ -75,19 +74,34 @@ def _resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], r
             [
                 Problem(
                     f"{flag.key} cannot be changed when a run is resumed",
-                    f"leave it out, or start a new run; the plan is {run_dir}/plan.json",
+                    f"leave it out, or start a new run; the plan is {run}/plan.json",
                     flag.where,
                 )
                 for flag in flags
             ]
         )
+    run_dir = _fetched(session, run) if run.startswith("s3://") else session.folder / run
     plan, checkpoint = resumable(run_dir)
+    for warning in checkpoint.warnings:
+        say(session, f"warning: {warning}")
     for name in checkpoint.passed_over:
         say(session, f"warning: checkpoint {name} is incomplete or damaged; the one before it is used")
     say(session, f"going on with {run_dir} from {checkpoint.folder.name}, steps done: {checkpoint.clocks}")
     with open_watcher(session, plan.run) as watcher:
         result = trainer.resume(plan, run_dir, checkpoint, watcher)
     return _conclude(session, plan, run_dir, result)
+
+
+def _fetched(session: Session, url: str) -> Path:
+    """A new folder for a run of which only the object store has something."""
+    from paceline.app.resume import plan_in_store
+    from paceline.cli.run_dirs import choose_run_dir
+
+    plan, text = plan_in_store(url)
+    run_dir = choose_run_dir(None, plan.run, session.folder)
+    run_dir.mkdir(parents=True)
+    (run_dir / "plan.json").write_text(text)
+    return run_dir
 
 
 def _conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, Json]") -> ExitCode:

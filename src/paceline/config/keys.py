@@ -141,6 +141,23 @@ _ROWS = (
         maximum=1024,
     ),
     Key(
+        name="on_slow",
+        help="A worker of an elastic run is slow: only say so, deal out the shards by speed, or replace it.",
+        kind=Kind.CHOICE,
+        default="tolerate",
+        example="rebalance",
+        choices=("tolerate", "rebalance", "replace"),
+    ),
+    Key(
+        name="on_give_up",
+        help="Too few workers of an elastic run are left and none is replaced any more: fail, or wait for an "
+        "operator.",
+        kind=Kind.CHOICE,
+        default="fail",
+        example="pause",
+        choices=("fail", "pause"),
+    ),
+    Key(
         name="steps",
         help="Gradients per worker; without a bound on staleness N times as many are shared.",
         kind=Kind.INTEGER,
@@ -438,7 +455,8 @@ _ROWS = (
     Key(
         name="straggler",
         help="Slow workers down: worker=1,factor=3 or p=0.05,factor=10 or "
-        "worker=0,delay=50ms,from=100,to=200 or trace=FILE. Repeatable.",
+        "worker=0,delay=50ms,from=100,to=200 or worker=2,factor=10,over=100 (little by little) or "
+        "trace=FILE. Repeatable.",
         kind=Kind.STRAGGLERS,
         default="nobody is slowed down",
         example="worker=1,factor=3",
@@ -503,9 +521,24 @@ _ROWS = (
         name="checkpoint_every",
         help="Steps between checkpoints; 0 writes only the final one.",
         kind=Kind.INTEGER,
-        default="0",
+        default="0; 100 in an elastic run",
         example="100",
         minimum=0,
+    ),
+    Key(
+        name="keep_checkpoints",
+        help="How many complete checkpoints stay; older ones are removed.",
+        kind=Kind.INTEGER,
+        default="3",
+        example="5",
+        minimum=1,
+    ),
+    Key(
+        name="checkpoint_store",
+        help="Where copies of checkpoints go, beside the run folder: s3://BUCKET/PREFIX.",
+        kind=Kind.TEXT,
+        default="nowhere else",
+        example="s3://my-bucket/runs/first",
     ),
     Key(
         name="events",

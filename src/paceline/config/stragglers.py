@@ -2,7 +2,8 @@
 
 Names: worker (default: every worker), p (probability per step, default 1),
 factor and delay (at least one of them), from and to (steps; `to` not included),
-or trace=FILE alone. See docs/concepts/stragglers.md.
+over (steps until the factor is reached, little by little), or trace=FILE alone.
+See docs/concepts/stragglers.md.
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ _FIELDS: Fields = {
     "p": ("probability", read_number),
     "from": ("first_step", read_integer),
     "to": ("end_step", read_integer),
+    "over": ("ramp", read_integer),
 }
 
 
@@ -61,6 +63,8 @@ def rule_text(rule: StragglerRule) -> str:
         parts.append(f"from={rule.first_step}")
     if rule.end_step is not None:
         parts.append(f"to={rule.end_step}")
+    if rule.ramp:
+        parts.append(f"over={rule.ramp}")
     text = ",".join(parts)
     return text if rule.steps is None else f"{text} at {len(rule.steps)} traced steps"
 

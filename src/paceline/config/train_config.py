@@ -26,6 +26,8 @@ class TrainConfig:
     shards: int | None = None
     min_workers: int | None = None
     max_workers: int | None = None
+    on_slow: str | None = None
+    on_give_up: str | None = None
     steps: int | None = None
     batch_size: int | tuple[int, ...] | None = None
     seed: int | None = None
@@ -71,6 +73,8 @@ class TrainConfig:
     threads_per_worker: int | None = None
     timeout: float | None = None  # seconds
     checkpoint_every: int | None = None
+    keep_checkpoints: int | None = None
+    checkpoint_store: str | None = None
     events: str | None = None
     run_dir: str | None = None
     # By key; also `straggler[0]` for each rule and `task_options.hidden` for each option.

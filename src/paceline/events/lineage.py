@@ -3,12 +3,14 @@
 Workers say how many steps their replica had when they entered a generation and
 when it was lost. The steps between belong to that generation. Where a worker
 had committed one more than those who went on, that step died with it, and the
-next generation made it again, from the same state. In modes with rounds whole
-rounds are committed, so a generation can only begin where a round does. Pure.
+next generation made it again, from the same state. When all died at once, the
+next generation goes back to a checkpoint, and what came after it is made again.
+In modes with rounds whole rounds are committed, so a generation can only begin
+where a round does. Pure.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.events.read import PlainEvent
 
@@ -43,16 +45,22 @@ def lineage_of(
             entered.setdefault(_int(event, "number"), []).append(event)
     problems: list[str] = []
     begun = [(number, _agreed(number, found, problems)) for number, found in sorted(entered.items())]
-    stretches = []
-    for place, (number, start) in enumerate(begun):
-        end = begun[place + 1][1] if place + 1 < len(begun) else steps
+    stretches: list[Stretch] = []
+    for number, start in begun:
+        if stretches and start < stretches[-1].first:
+            if not _are_all_new(events, number):
+                before = stretches[-1]
+                what = f"generation {number} began at step {start}, but {before.generation} had begun at"
+                problems.append(f"{what} {before.first}")
+            stretches = [stretch for stretch in stretches if stretch.first < start]
+        if stretches:
+            stretches[-1] = replace(stretches[-1], end=start)
         workers = tuple(str(entered[number][0].fields["workers"]).split(","))
-        stretches.append(Stretch(number, start, end, workers))
-        if end < start:
-            what = f"generation {begun[place + 1][0]} began at step {end}, but {number} had begun at {start}"
-            problems.append(what)
+        stretches.append(Stretch(number, start, steps, workers))
     if begun and begun[0][1] != first:
         problems.append(f"the first generation began at step {begun[0][1]}, and not at {first}")
+    if begun and first < stretches[0].first:
+        problems.append(f"nobody says who made the steps from {first} to {stretches[0].first}")
     problems += [
         f"generation {number} began at step {start}, in the middle of a round"
         for number, start in begun
@@ -74,6 +82,20 @@ def _agreed(number: int, entered: Sequence[PlainEvent], problems: list[str]) -> 
             f"the workers of generation {number} entered it with different bits: {sorted(states)}"
         )
     return max(said)
+
+
+def _are_all_new(events: Sequence[PlainEvent], number: int) -> bool:
+    """Was every worker of this generation started after whatever it did before?"""
+    is_new: dict[str, bool] = {}
+    found: list[bool] = []
+    for event in events:
+        if event.kind == "worker_started":
+            is_new[event.who] = True
+        elif event.kind == "generation_entered":
+            if _int(event, "number") == number:
+                found.append(is_new.get(event.who, False))
+            is_new[event.who] = False
+    return all(found)
 
 
 def _lost_steps(events: Sequence[PlainEvent]) -> list[str]:

@@ -86,10 +86,15 @@ PLAIN_KINDS: dict[str, str] = {
     "run_started": "the launcher begins; fields: plan (hash), launcher",
     "run_resumed": "a stopped or lost run goes on; fields: version, clocks (steps kept, by rank)",
     "worker_started": "a participant is ready to step; fields: pid, clock (steps or updates behind it)",
-    "worker_finished": "a participant ended orderly; fields: steps, reason (done, stopped)",
+    "worker_finished": "a participant ended orderly; fields: steps, reason (done, stopped, left)",
     "worker_lost": "a process ended without finishing; fields: cause",
     "stop_requested": "someone asked the run to stop; fields: by",
-    "checkpoint": "a checkpoint is complete on disk; fields: path, step",
+    "checkpoint": "a participant's snapshot is on disk, synced; fields: path, step, snapshot_ns (how long "
+    "the step waited for its copy), write_s (hashing and writing, beside the training), bytes, catalogued "
+    "(whether the coordinator has noted it; null without one)",
+    "checkpoint_failed": "a snapshot could not be written, and training goes on; fields: path, step, reason",
+    "checkpoint_skipped": "no snapshot was taken, because earlier ones were still being written; fields: "
+    "path, step",
     "adapted": "mode adaptive shares out the work anew; fields: step (of the run, done by then), "
     "from and to (ssgd, batch, local-steps), shares (samples of a step, or local steps of a round, "
     "by worker), reason (in words, with its numbers)",
@@ -107,6 +112,11 @@ PLAIN_KINDS: dict[str, str] = {
     "backup, epoch",
     "push_refused": "what a worker made of a share does not count, as it was given up meanwhile; fields: "
     "position, version",
-    "supervision": "what was decided about a lost worker; fields: decision (in words)",
+    "supervision": "what was decided about the workers of an elastic run, or heard of its coordinator; "
+    "fields: decision (in words, with the reason)",
+    "slow_worker": "a worker of an elastic run has become slow, or has recovered; fields: worker, is_slow, "
+    "score (times as long as its peers), shard_ms, peers_ms, best_ms (its own), step, reason",
+    "shards_dealt": "the shards are dealt out by speed from the next step on; fields: step, counts and "
+    "workers (by rank), reason",
     "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
 }

@@ -40,6 +40,19 @@ class Adaptations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """What saving cost: summed over participants and over all sessions of the run."""
+
+    written: int  # snapshots, one for each participant of a checkpoint
+    failed: int
+    skipped: int
+    bytes: int
+    pause_s: float  # that steps waited for copies
+    longest_pause_s: float
+    write_s: float  # hashing and writing, beside the training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     steps: int  # per worker, on average
     gradients: int
@@ -56,6 +69,7 @@ class Summary:
     discarded: int  # gradients that were too stale to be applied
     abandoned: Abandoned | None  # None: no step was
     adapted: Adaptations | None  # None: nothing changed
+    checkpoints: Checkpoints | None  # None: nothing was to be saved
 
 
 def summarise(history: History) -> Summary:
@@ -87,6 +101,25 @@ def summarise(history: History) -> Summary:
         discarded=len(thrown_away),
         abandoned=abandoned(history.server),
         adapted=adaptations(history.plain),
+        checkpoints=checkpoints(history.plain),
+    )
+
+
+def checkpoints(events: Sequence[PlainEvent]) -> Checkpoints | None:
+    kinds = Counter(event.kind for event in events)
+    written = [event.fields for event in events if event.kind == "checkpoint"]
+    if not written and not kinds["checkpoint_failed"] and not kinds["checkpoint_skipped"]:
+        return None
+    # Logs of older versions do not say what a checkpoint cost.
+    pauses_s = [float(str(fields.get("snapshot_ns", 0))) / 1e9 for fields in written]
+    return Checkpoints(
+        written=len(written),
+        failed=kinds["checkpoint_failed"],
+        skipped=kinds["checkpoint_skipped"],
+        bytes=sum(int(str(fields.get("bytes", 0))) for fields in written),
+        pause_s=sum(pauses_s),
+        longest_pause_s=max(pauses_s, default=0.0),
+        write_s=sum(float(str(fields.get("write_s", 0.0))) for fields in written),
     )
 
 

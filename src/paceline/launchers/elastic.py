@@ -1,7 +1,8 @@
 """What happens to the workers of an elastic run? Losses are told to the coordinator, and replaced by rule.
 
 The launcher sees the end of a process long before a lease runs out, so it says
-so at once. Whether and when a lost worker is replaced is decided in restarts.py.
+so at once. Whether and when a lost worker is replaced is decided in restarts.py,
+what an operator's wish leads to in resizing.py. Everything decided is said, with its reason.
 """
 
 import random
@@ -11,12 +12,15 @@ from typing import Protocol
 
 from paceline.clock import monotonic_s
 from paceline.errors import ExitCode
+from paceline.launchers.resizing import Answer, Crew, Granted, Refused, Wish, answer
 from paceline.launchers.restarts import GiveUp, LeaveOut, Replace, Restarts
 from paceline.launchers.supervise import Failure, Ledger
 from paceline.plan.codec import Json
+from paceline.plan.plan import Elastic, OnGiveUp, OnSlow
 
 Message = dict[str, Json]
 Say = Callable[[str], None]
+LOOK_S = 0.1  # how soon a wish is heard while nobody lives who would report progress
 
 
 class Registry(Protocol):
@@ -27,20 +31,54 @@ class Registry(Protocol):
         ...
 
 
+class Desk(Protocol):
+    """Where operators ask, and are answered."""
+
+    def wishes(self) -> list[Wish]:
+        """Those that are new."""
+        ...
+
+    def answer(self, given: Answer) -> None: ...
+
+    def news(self) -> list[str]:
+        """What there is to say about the desk itself, such as that the coordinator is silent."""
+        ...
+
+
+class NoDesk:
+    """Nobody asks for anything."""
+
+    def wishes(self) -> list[Wish]:
+        return []
+
+    def answer(self, given: Answer) -> None: ...
+
+    def news(self) -> list[str]:
+        return []
+
+
 @dataclass(slots=True)
 class ElasticSupervisor:
     coordinator: Message
     registry: Registry
     restarts: Restarts
     say: Say  # one line for whoever watches, and for the event log
+    elastic: Elastic
+    shards: int
     server_restarts: Restarts | None = None  # the patience with servers, if the run has any
+    desk: Desk = field(default_factory=NoDesk)
     dice: random.Random = field(default_factory=random.Random)
     _pids: dict[str, int] = field(default_factory=dict)  # of those who live
-    _waiting: dict[str, float] = field(default_factory=dict)  # who is replaced, and when
+    _waiting: dict[str, float] = field(default_factory=dict)  # who is started, and when
+    _leaving: dict[str, str | None] = field(default_factory=dict)  # and why it is replaced; None: it is not
+    _goodbyes: set[str] = field(default_factory=set)  # of those who left before the run's end
     _errors: dict[str, tuple[str, str]] = field(default_factory=dict)
     _orders: list[Message] = field(default_factory=list)
     _is_ending: bool = False  # somebody has finished: nobody is replaced any more
     _has_result: bool = False  # a server has finished
+    _paused: Failure | None = None  # an operator is waited for: why
+    _is_stopping: bool = False
+    _ledger: Ledger = field(default_factory=Ledger)
 
     def started(self, who: str, pid: int) -> None:
         self._pids[who] = pid
@@ -48,46 +86,118 @@ class ElasticSupervisor:
     def failed(self, who: str, what: str, hint: str) -> None:
         self._errors[who] = (what, hint)
 
+    def left(self, who: str) -> None:
+        """It goes without the run's end: asked to, or because it came too late; its exit follows."""
+        self._goodbyes.add(who)
+
     def exited(self, who: str, code: int, ledger: Ledger) -> None:
-        pid = self._pids.pop(who)
-        if code == 0:
+        pid, self._ledger = self._pids.pop(who), ledger
+        if code == 0 and who not in self._goodbyes:
             self._has_result = self._has_result or _is_server(who)
             self.cancel()
-        else:
-            self._lost(who, pid, code, ledger)
-        if not self._pids and not self._waiting:
+        elif who in self._leaving:
+            self._left(who, pid, code)
+        elif code != 0:
+            self._lost(who, pid, self._why(who, code))
+        if not self._pids and not self._waiting and (self._paused is None or self._is_ending):
             self._orders.append({"op": "end"})
             if self.server_restarts is not None and self._is_ending and not self._has_result:
                 what = "every server was lost before the final parameters were saved"
                 hint = "run `paceline train --resume RUN`: it goes on from the newest checkpoint"
                 ledger.error(Failure(who, what, hint, is_consequence=False))
 
+    def slow(self, who: str, reason: str) -> None:
+        """The others found that it holds them up, and that this will not pass."""
+        is_there = who in self._pids and who not in self._leaving
+        if self.elastic.on_slow is OnSlow.REPLACE and is_there and not self._is_ending:
+            self._leaving[who] = f"it was slow: {reason}"
+            self._orders.append(_order("leave", who))
+            self.say(f"{who} is asked to leave, and will be replaced: {reason}")
+
     def cancel(self) -> None:
         self._is_ending = True
         self._waiting.clear()
 
+    def stopping(self) -> None:
+        """The run was asked to stop; may be called from a signal handler."""
+        self._is_stopping = True
+
     def wait_s(self) -> float | None:
         if not self._waiting:
-            return None
-        return max(0.0, min(self._waiting.values()) - monotonic_s())
+            return LOOK_S
+        return max(0.0, min(LOOK_S, min(self._waiting.values()) - monotonic_s()))
 
     def orders(self) -> list[Message]:
+        for text in self.desk.news():
+            self.say(text)
+        for wish in self.desk.wishes():
+            self._take(wish)
         now_s = monotonic_s()
         for who in [who for who, at_s in self._waiting.items() if at_s <= now_s]:
             del self._waiting[who]
             if _is_server(who):
                 self._orders.append({"op": "fork_server", "who": who})
             else:
-                self._orders.append({"op": "fork", "index": int(who.removeprefix("worker-"))})
+                self._orders.append(_order("fork", who))
+        if self._paused is not None and self._is_stopping and not (self._pids or self._is_ending):
+            self._ledger.error(self._paused)  # there is nobody left who could stop in good order
+            self._paused = None
+            self._orders.append({"op": "end"})
         orders, self._orders = self._orders, []
         return orders
 
-    def _lost(self, who: str, pid: int, code: int, ledger: Ledger) -> None:
-        what, hint = self._errors.pop(who, ("", ""))
-        why = what or (f"killed by signal {-code}" if code < 0 else f"it ended with exit code {code}")
-        self.registry.lost(who, pid, why)
+    def _take(self, wish: Wish) -> None:
+        here = {*self._pids, *self._waiting} - set(self._leaving)
+        elastic = self.elastic
+        crew = Crew(here, set(self._leaving), elastic.min_workers, elastic.max_workers, self.shards)
         if self._is_ending:
-            self.say(f"{who} was lost ({why}) while the run was ending")
+            given: Answer = Refused(wish.number, "it is ending")
+        elif self.server_restarts is not None:
+            given = Refused(wish.number, "a run with parameter servers keeps the workers that it began with")
+        else:
+            given = answer(wish, crew)
+        if isinstance(given, Granted):
+            self._resize(given, len(here) + len(given.start))
+        self.say(given.reason if isinstance(given, Granted) else f"not done: {given.reason}")
+        self.desk.answer(given)
+
+    def _resize(self, given: Granted, after: int) -> None:
+        for who in given.leave:
+            if self._waiting.pop(who, None) is None:
+                self._leaving[who] = None
+                self._orders.append(_order("leave", who))
+        for who in given.start:
+            self.restarts.forgive(who)  # somebody wants it, whatever was before
+            self._waiting[who] = monotonic_s()
+        if self._paused is not None and given.start and after >= self.elastic.min_workers:
+            self._paused = None
+            self.restarts.renew()
+            self._orders.append({"op": "pause", "is_paused": False})
+            self.say(f"the run goes on: {after} workers are enough, and replacements are counted anew")
+
+    def _left(self, who: str, pid: int, code: int) -> None:
+        why = self._leaving.pop(who)
+        self._goodbyes.discard(who)
+        if code != 0:  # it did not get as far as saying goodbye
+            self.registry.lost(who, pid, self._why(who, code))
+        if why is None:
+            self.say(f"{who} left the run")
+        else:
+            self._decide(who, why, "see its log")
+
+    def _why(self, who: str, code: int) -> str:
+        what, _ = self._errors.get(who, ("", ""))
+        return what or (f"killed by signal {-code}" if code < 0 else f"it ended with exit code {code}")
+
+    def _lost(self, who: str, pid: int, why: str) -> None:
+        _, hint = self._errors.pop(who, ("", ""))
+        self.registry.lost(who, pid, why)
+        self._decide(who, why, hint or "see its log")
+
+    def _decide(self, who: str, why: str, hint: str) -> None:
+        if self._is_ending or self._paused is not None:
+            state = "ending" if self._is_ending else "paused"
+            self.say(f"{who} was lost ({why}) while the run was {state}")
             return
         restarts = self.restarts
         if _is_server(who):
@@ -102,14 +212,34 @@ class ElasticSupervisor:
             case LeaveOut(_, reason):
                 self.say(reason)
             case GiveUp(reason):
-                self.say(reason)
-                failure = Failure(
-                    who, f"{why}; {reason}", hint or "see its log", False, ExitCode.TRAINING_FAILED
-                )
-                ledger.error(failure)
-                self._waiting.clear()
-                self._orders.append({"op": "kill"})
+                failure = Failure(who, f"{why}; {reason}", hint, False, ExitCode.TRAINING_FAILED)
+                self._give_up(failure, reason)
+
+    def _give_up(self, failure: Failure, reason: str) -> None:
+        self._waiting.clear()
+        if self.elastic.on_give_up is OnGiveUp.FAIL:
+            self.say(reason)
+            self._ledger.error(failure)
+            self._orders.append({"op": "kill"})
+            return
+        self._paused = failure
+        first = min(self._pids, key=_index, default=None)
+        saver = None if first is None else _index(first)
+        self._orders.append({"op": "pause", "is_paused": True, "saver": saver})
+        saved = f"{first} saves what it has" if first is not None else "nobody is left who could save"
+        self.say(f"paused: {reason}. {self.restarts.in_words()}. {saved}")
+        self.say(
+            "to go on: `paceline workers add RUN`; to end: Ctrl-C, and `paceline train --resume RUN` later"
+        )
 
 
 def _is_server(who: str) -> bool:
     return who.startswith("server-")
+
+
+def _order(op: str, who: str) -> Message:
+    return {"op": op, "index": _index(who)}
+
+
+def _index(who: str) -> int:
+    return int(who.removeprefix("worker-"))

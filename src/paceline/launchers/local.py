@@ -44,7 +44,19 @@ class Supervisor(Protocol):
         """A worker said what went wrong; its exit follows."""
         ...
 
+    def left(self, who: str) -> None:
+        """A worker goes without the run's end; its exit follows."""
+        ...
+
     def exited(self, who: str, code: int, ledger: Ledger) -> None: ...
+
+    def slow(self, who: str, reason: str) -> None:
+        """The others say that this worker holds them up."""
+        ...
+
+    def stopping(self) -> None:
+        """The run was asked to stop in good order."""
+        ...
 
     def cancel(self) -> None:
         """Everybody is about to be killed: nobody is replaced."""
@@ -111,6 +123,8 @@ class LocalLauncher:
 
     def stop(self) -> None:
         """Ask the run to stop at the next step on which its workers agree."""
+        if self._supervisor is not None:
+            self._supervisor.stopping()
         self._send({"op": "stop"})
 
     def kill(self) -> None:
@@ -150,6 +164,10 @@ class LocalLauncher:
                 supervisor.started(str(message["who"]), int(str(message["pid"])))
             case "exited" if supervisor is not None:
                 supervisor.exited(str(message["who"]), int(str(message["code"])), ended.ledger)
+            case "left" if supervisor is not None:
+                supervisor.left(str(message["who"]))
+            case "slow" if supervisor is not None:
+                supervisor.slow(str(message["worker"]), str(message["reason"]))
             case "error" if supervisor is not None:
                 supervisor.failed(str(message["who"]), str(message["what"]), str(message["hint"]))
             case "error":

@@ -41,12 +41,13 @@ class Restarts:
     min_workers: int
     longest_s: float = 30.0
     _losses_s: dict[str, list[float]] = field(default_factory=dict)
+    _reasons: dict[str, str] = field(default_factory=dict)  # of each one's last loss
     _used: int = 0
 
     def lost(self, who: str, why: str, now_s: float, *, living: int, dice: float) -> Decision:
         """`living` are those who are left; `dice` is from 0 to 1."""
         recent = [at_s for at_s in self._losses_s.get(who, []) if now_s - at_s < FORGIVEN_AFTER_S]
-        self._losses_s[who] = [*recent, now_s]
+        self._losses_s[who], self._reasons[who] = [*recent, now_s], why
         self._used += 1
         count = len(recent) + 1
         if self._used > self.budget:
@@ -56,6 +57,22 @@ class Restarts:
         wait_s = min(self.longest_s, FIRST_S * 2 ** (count - 1)) * (1 + 0.25 * dice)
         reason = f"{who} was lost ({why}); it is replaced in {wait_s:.2f} s, for the {_th(count)} time"
         return Replace(who, now_s + wait_s, reason)
+
+    def forgive(self, who: str) -> None:
+        """Somebody wants it back."""
+        self._losses_s.pop(who, None)
+
+    def renew(self) -> None:
+        """An operator has looked: replacements are counted from here on."""
+        self._losses_s.clear()
+        self._used = 0
+
+    def in_words(self) -> str:
+        """What is known: who was lost, how often, and why."""
+        return "; ".join(
+            f"{who} was lost {len(losses)} times, at last: {self._reasons[who]}"
+            for who, losses in sorted(self._losses_s.items())
+        )
 
     def _without(self, who: str, why: str, living: int) -> LeaveOut | GiveUp:
         if living >= self.min_workers:

@@ -19,6 +19,7 @@ from paceline.errors import Problem
 from paceline.plan import decide
 from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS, Channel
 from paceline.plan.check_byzantine import check_aggregate, check_byzantine
+from paceline.plan.check_checkpoints import check_checkpoints
 from paceline.plan.check_compression import check_compression
 from paceline.plan.check_elastic import check_elastic
 from paceline.plan.check_stragglers import check_stragglers
@@ -72,6 +73,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     _check_optimizer(checked)
     _check_rate(checked)
     _check_transport(checked)
+    checked.problems += check_checkpoints(config)
     checked.problems += check_compression(config, facts, checked.are_sound)
     checked.problems += check_elastic(config, checked.are_sound)
     num_workers = decide.num_workers_of(config) if checked.are_sound("num_workers", "mode") else None

@@ -22,7 +22,7 @@ _WHY_NOT = {
     ),
     "adaptive": (
         "mode adaptive cuts a step's samples by speed, so its bits would depend on who lives",
-        "use --mode ssgd with more shards than workers",
+        "use --mode ssgd --on-slow rebalance, which deals out whole shards by speed",
     ),
     "backup": (
         "mode backup abandons gradients that come late, which the servers of an elastic run do not do",
@@ -38,10 +38,20 @@ def check_elastic(config: TrainConfig, are_sound: Callable[..., bool]) -> list[P
     elastic = decide.elastic_of(config)
     if elastic is None:
         if said == (None, None, None):
-            return []
+            return _only_elastic(config)
         what = "elastic is no, but shards, min_workers or max_workers is set"
         return [_problem(config, "elastic", what, "leave --no-elastic out, or the others")]
     return [*_numbers(config), *_combinations(config)]
+
+
+def _only_elastic(config: TrainConfig) -> list[Problem]:
+    """What is only heard by a run that goes on when workers come and go."""
+    policies = [("on_slow", config.on_slow), ("on_give_up", config.on_give_up)]
+    return [
+        _problem(config, key, f"{key} is {value}, but the run is not elastic", "add --elastic or --shards")
+        for key, value in policies
+        if value is not None
+    ]
 
 
 def _numbers(config: TrainConfig) -> list[Problem]:
@@ -84,6 +94,18 @@ def _combinations(config: TrainConfig) -> list[Problem]:
             mode in SERVED and config.transport not in (None, "auto", Transport.TCP),
             f"transport is {config.transport}, but servers that come and go are reached by tcp",
             "leave transport out",
+        ),
+        (
+            "on_slow",
+            mode in SERVED and config.on_slow is not None,
+            f"on_slow is {config.on_slow}, but in mode {mode} nobody waits for a slow worker's shards",
+            "leave on_slow out: whoever is free takes the next share",
+        ),
+        (
+            "on_give_up",
+            mode in SERVED and config.on_give_up == "pause",
+            f"a run of mode {mode} cannot be paused for an operator",
+            "leave on_give_up out, and resume it from its checkpoint",
         ),
         ("device", config.device == Device.CUDA, "an elastic run trains on the CPU", "use --device cpu"),
         ("launcher", decide.is_virtual(config), "virtual workers cannot die", "use --launcher local"),

@@ -33,6 +33,9 @@ def _faults(rule: StragglerRule, num_workers: int | None) -> list[tuple[str, str
         faults.append((f"p is {rule.probability:g}, but it must be more than 0 and at most 1", hint))
     if rule.first_step < 0:
         faults.append((f"from is {rule.first_step}, but steps start at 0", "write for example from=100"))
+    if rule.ramp < 0:
+        hint = "write in how many steps the factor is reached, such as over=100"
+        faults.append((f"over is {rule.ramp}, but it must be 0 or more", hint))
     if rule.end_step is not None and rule.end_step <= rule.first_step:
         hint = "`to` is not included, so it must be more than `from`"
         faults.append((f"it ends at step {rule.end_step} before it begins", hint))

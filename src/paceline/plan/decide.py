@@ -19,6 +19,8 @@ from paceline.plan.plan import (
     Elastic,
     GossipVariant,
     Launcher,
+    OnGiveUp,
+    OnSlow,
     OptimizerChoice,
     StrategyOptions,
     Transport,
@@ -29,6 +31,8 @@ from paceline.sync.topology import Topology
 
 DEFAULT_TASK = "xor"
 DEFAULT_MODE = "ssgd"
+KEPT_CHECKPOINTS = 3
+_ELASTIC_CHECKPOINT_EVERY = 100
 _DEFAULT_STALENESS = 3
 _DEFAULT_SYNC_EVERY = 8
 _DEFAULT_DC_LAMBDA = 0.04
@@ -96,7 +100,20 @@ def elastic_of(config: TrainConfig) -> Elastic | None:
         return None
     workers = _said_workers(config)
     most = config.max_workers or max(workers, config.shards or 0)
-    return Elastic(workers=workers, min_workers=config.min_workers or 1, max_workers=most)
+    return Elastic(
+        workers=workers,
+        min_workers=config.min_workers or 1,
+        max_workers=most,
+        on_slow=OnSlow(config.on_slow) if config.on_slow in tuple(OnSlow) else OnSlow.TOLERATE,
+        on_give_up=OnGiveUp(config.on_give_up) if config.on_give_up in tuple(OnGiveUp) else OnGiveUp.FAIL,
+    )
+
+
+def checkpoint_every_of(config: TrainConfig) -> int:
+    """Whoever expects workers to die also expects all of them to, now and then."""
+    if config.checkpoint_every is not None:
+        return config.checkpoint_every
+    return 0 if elastic_of(config) is None else _ELASTIC_CHECKPOINT_EVERY
 
 
 def device_of(config: TrainConfig, facts: Facts) -> Device:

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from paceline.plan.byzantine_in_words import aggregate_in_words, attack_in_words
-from paceline.plan.catalog import MODES, TASKS, Channel
+from paceline.plan.catalog import MODES, TASKS, Channel, server_names
 from paceline.plan.compression import CODECS
 from paceline.plan.compression import in_words as codec_in_words
+from paceline.plan.elastic_in_words import crew_in_words
 from paceline.plan.plan import Device, EventDetail, GossipVariant, Launcher, Plan, Transport
 from paceline.plan.remarks import remarks, shares_work
 from paceline.plan.stragglers_in_words import in_words
@@ -67,11 +68,11 @@ def _workers(plan: Plan) -> str:
             f"{plan.num_workers} in one process, taking turns in virtual time on the {place}, {how},"
             f" in {plan.dtype.value}"
         )
-    who = "1 process" if plan.num_workers == 1 else f"{plan.num_workers} processes, each"
-    if plan.elastic is not None:
-        shards = "" if MODES[plan.mode].channel is Channel.STORE else f" for {plan.num_workers} shards,"
-        who = f"{plan.elastic.workers} processes, which may come and go,{shards} each"
-    return f"{who} computing on the {place} with {threads}, in {plan.dtype.value}"
+    who = "1 process" if plan.processes == 1 else f"{plan.processes} processes, each"
+    found = f"{who} computing on the {place} with {threads}, in {plan.dtype.value}"
+    if plan.elastic is None or server_names(plan):
+        return found
+    return f"{found}; {crew_in_words(plan, plan.elastic)}"
 
 
 def _travels(plan: Plan) -> str:
@@ -228,4 +229,8 @@ def _changing(schedule: RateSchedule) -> str:
 def _records(plan: Plan) -> str:
     steps = "every step in events.jsonl" if plan.events is EventDetail.FULL else "no events"
     often = f"every {plan.checkpoint_every} steps" if plan.checkpoint_every else "at the end"
+    if plan.checkpoint_every:
+        often += f", of which the newest {plan.keep_checkpoints} stay"
+    if plan.checkpoint_store is not None:
+        often += f", with a copy in {plan.checkpoint_store}"
     return f"{steps}; a checkpoint {often}; whoever waits for a peer gives up after {plan.timeout_s:g} s"

@@ -124,6 +124,21 @@ class StrategyOptions:
     topology: Topology = Topology.RING  # gossip, adpsgd: who is whose neighbour
 
 
+class OnSlow(StrEnum):
+    """What an elastic run does about a worker that gets slow."""
+
+    TOLERATE = "tolerate"  # it is said, and that is all
+    REBALANCE = "rebalance"  # shards are dealt out by measured speed
+    REPLACE = "replace"  # it is asked to leave, and started anew
+
+
+class OnGiveUp(StrEnum):
+    """What an elastic run does when too few workers are left and none is replaced any more."""
+
+    FAIL = "fail"
+    PAUSE = "pause"  # it waits for an operator
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elastic:
     """The run goes on when workers die or come. The plan's `num_workers` are then logical: its shards.
@@ -137,6 +152,8 @@ class Elastic:
     max_workers: int
     restarts: int = 20  # how often lost workers are replaced before the run gives up
     longest_wait_s: float = 30.0  # before a worker that is lost again and again is replaced
+    on_slow: OnSlow = OnSlow.TOLERATE
+    on_give_up: OnGiveUp = OnGiveUp.FAIL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +185,8 @@ class Plan:
     timeout_s: float = 60.0  # how long anyone waits for a peer
     elastic: Elastic | None = None
     checkpoint_every: int = 0  # steps between checkpoints; 0 writes only the final one
+    keep_checkpoints: int = 3  # complete ones that stay
+    checkpoint_store: str | None = None  # s3://bucket/prefix, where copies of them go
     events: EventDetail = EventDetail.FULL
     schema: str = PLAN_SCHEMA
 
@@ -175,6 +194,11 @@ class Plan:
     def has_momentum_in_codec(self) -> bool:
         """DGC accumulates and clips before it sends, so the optimizer must do neither."""
         return self.compress is not None and self.compress.codec is Codec.DGC
+
+    @property
+    def processes(self) -> int:
+        """Workers that the run begins with; `num_workers` of an elastic run are its shards."""
+        return self.num_workers if self.elastic is None else self.elastic.workers
 
     @property
     def global_batch(self) -> int:

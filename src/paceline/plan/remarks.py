@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from paceline.plan.byzantine_in_words import about_bad_workers
 from paceline.plan.catalog import server_names
 from paceline.plan.compression_in_words import about_compression
+from paceline.plan.elastic_in_words import about_elastic
 from paceline.plan.plan import AsgdVariant, Device, GossipVariant, Launcher, Plan
 from paceline.plan.rounds import has_rounds
 from paceline.plan.stragglers_in_words import persistent_stragglers
@@ -38,7 +39,8 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
         found += [*about_compression(plan), *_about_neighbours(plan), *_about_adapting(plan)]
     elif plan.mode not in ("single", "easgd", "fedavg"):
         found.append("with one worker every mode is plain sequential training")
-    return [*found, *_about_losses(plan), *_about_elasticity(plan), *_about_clients(plan)]
+    more = [*_about_losses(plan), *_about_elasticity(plan), *_about_clients(plan)]
+    return [*found, *more, *about_elastic(plan)]
 
 
 def _about_losses(plan: Plan) -> Iterator[str]:
@@ -58,7 +60,7 @@ def _about_virtual_time(plan: Plan) -> Iterator[str]:
 
 
 def _about_sharing(plan: Plan, cpu_count: int | None) -> Iterator[str]:
-    threads = plan.num_workers * plan.threads_per_worker
+    threads = plan.processes * plan.threads_per_worker
     if plan.launcher is Launcher.VIRTUAL:
         return
     if cpu_count is not None and plan.device is Device.CPU and threads > cpu_count:

@@ -47,7 +47,9 @@ def resolve(config: TrainConfig, facts: Facts, *, found: Sequence[Problem] = ())
         threads_per_worker=config.threads_per_worker or 1,
         timeout_s=60.0 if config.timeout is None else config.timeout,
         elastic=decide.elastic_of(config),
-        checkpoint_every=config.checkpoint_every or 0,
+        checkpoint_every=decide.checkpoint_every_of(config),
+        keep_checkpoints=config.keep_checkpoints or decide.KEPT_CHECKPOINTS,
+        checkpoint_store=config.checkpoint_store,
         events=EventDetail(config.events or EventDetail.FULL),
     )
 

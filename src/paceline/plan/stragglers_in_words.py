@@ -10,7 +10,8 @@ def in_words(rule: StragglerRule) -> str:
     who = "every worker" if rule.worker is None else f"worker {rule.worker}"
     effects = []
     if rule.factor != 1.0:
-        effects.append(f"takes {rule.factor:g} times as long")
+        rising = f", rising over {rule.ramp} steps" if rule.ramp else ""
+        effects.append(f"takes {rule.factor:g} times as long{rising}")
     if rule.delay_s:
         effects.append(f"is delayed by {rule.delay_s * 1000:g} ms")
     chance = "" if rule.probability >= 1.0 else f" with probability {rule.probability:g}"

@@ -34,9 +34,16 @@ def slowness(
             hit &= np.isin(steps, rule.steps)
         if rule.probability < 1.0:
             hit &= _uniform(seed, number, worker, steps) < rule.probability
-        factors[hit] *= rule.factor
+        factors[hit] *= _factors(rule, steps[hit])
         delays_s[hit] += rule.delay_s
     return factors, delays_s
+
+
+def _factors(rule: StragglerRule, steps: NDArray[np.int64]) -> Floats:
+    """StragglerRule.factor_at for all steps."""
+    done = steps - rule.first_step + 1
+    rising = 1.0 + (rule.factor - 1.0) * done / max(1, rule.ramp)
+    return np.where(done >= rule.ramp, rule.factor, rising)
 
 
 def _uniform(seed: int, number: int, worker: int, steps: NDArray[np.int64]) -> Floats:

@@ -165,6 +165,15 @@ class Interruptible(Protocol):
 
 
 @runtime_checkable
+class Settles(Protocol):
+    """What a strategy also has whose replica holds something of its worker's own between two commits."""
+
+    def settle(self) -> None:
+        """Everything is committed: let the replica be as every worker would have it."""
+        ...
+
+
+@runtime_checkable
 class Decides(Protocol):
     """What a strategy also has that decides while it runs: a way to decide again as was recorded."""
 

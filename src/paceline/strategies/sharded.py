@@ -4,15 +4,15 @@ A step is V gradients, one for each shard, computed by whoever is there; their
 mean is taken in the order of the shards. With as many workers as shards this
 is ssgd, bit by bit; with fewer, some do several shards in turn. `committed` is
 how many steps everybody who went on agrees on: a step counts once its mean was
-complete and the update is made.
+complete and the update is made. Who does which shards is decided elsewhere.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from paceline.ids import Clock, Step
+from paceline.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Begun, Links, Outcome, Replica
@@ -22,17 +22,56 @@ from paceline.sync.shards import shards_of
 from paceline.transport.arena import STOP_FLAG
 
 
+class Sharing(Protocol):
+    """Who does which shards. Everybody who is there comes to the same answers."""
+
+    def mine(self) -> range:
+        """Our shards of the next step; there may be none."""
+        ...
+
+    def before_meeting(self, step: int, shard_ns: int | None) -> None:
+        """Our shards are done, and one took so long; None: we had none."""
+        ...
+
+    def after_meeting(self, step: int) -> None:
+        """Everybody's are."""
+        ...
+
+    def check(self) -> None:
+        """PeerLostError when somebody leaves, and the others go on without; never waits."""
+        ...
+
+
+class EqualShares:
+    """The same for everybody, and nobody comes or goes."""
+
+    def __init__(self, rank: Rank, *, workers: int, shards: int) -> None:
+        self._mine = shards_of(rank, workers=workers, shards=shards)
+
+    def mine(self) -> range:
+        return self._mine
+
+    def before_meeting(self, step: int, shard_ns: int | None) -> None: ...
+
+    def after_meeting(self, step: int) -> None: ...
+
+    def check(self) -> None: ...
+
+
 class Sharded:
     channel: ClassVar[Channel] = Channel.COLLECTIVE
 
-    def __init__(self, plan: Plan, links: Links) -> None:
+    def __init__(self, plan: Plan, links: Links, sharing: Sharing | None = None) -> None:
         assert links.shards is not None, "the gradients of shards meet in slots"
-        self._plan, self._meeting = plan, links.shards
-        self._mine = shards_of(links.rank, workers=links.world_size, shards=links.shards.shards)
+        self._plan, self._meeting, self._clock = plan, links.shards, links.clock
+        equal = EqualShares(links.rank, workers=links.world_size, shards=links.shards.shards)
+        self._sharing = equal if sharing is None else sharing
+        self._mine = self._sharing.mine()
         self._weights = [mean_weight(shard, plan.batch_sizes) for shard in range(links.shards.shards)]
         self.committed = 0
         self.gradients = 0  # that we have computed
         self._at = 0  # the next of our shards
+        self._busy_ns, self._begun_ns = 0, 0  # with our shards of this step
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         """`clock` steps of the run are committed, and everybody's replica has them."""
@@ -43,15 +82,20 @@ class Sharded:
         self._buffers = list(arena.module.buffers())
         self._before = [buffer.clone() for buffer in self._buffers]
 
-    def begin_step(self, step: Step) -> Begun | None:
+    def begin_step(self, step: Step) -> Begun | Outcome | None:
         if self.committed >= self._plan.steps:
             return None
         self._meeting.check()  # who never has to wait would not notice
+        self._sharing.check()
         self.undo()
+        if not self._mine:
+            return self._commit()
+        self._begun_ns = self._clock.now_ns()
         return Begun(share=Share(self._mine[self._at], self.committed))
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         arena, shard = self._arena, self._mine[self._at]
+        self._busy_ns += self._clock.now_ns() - self._begun_ns
         if self._weights[shard] != 1.0:
             arena.gradient_part.mul_(self._weights[shard])
         arena.buffers_to_gradients()
@@ -70,13 +114,16 @@ class Sharded:
 
     def _commit(self) -> Outcome:
         arena = self._arena
+        self._sharing.before_meeting(self.committed, self._busy_ns // self._at if self._at else None)
         traffic = self._meeting.mean()
+        self._sharing.after_meeting(self.committed)
         # A copy of our own: updating may change it (clipping), and others read the mean too.
         arena.gradients.copy_(self._mean)
         stop = bool(arena.gradients[arena.layout.tail_start + STOP_FLAG] > 0)
         arena.buffers_from_gradients()
         apply_ns = self._replica.update()
-        self.committed, self._at = self.committed + 1, 0
+        self.committed, self._at, self._busy_ns = self.committed + 1, 0, 0
+        self._mine = self._sharing.mine()
         for buffer, before in zip(self._buffers, self._before, strict=True):
             before.copy_(buffer)
         return Outcome(

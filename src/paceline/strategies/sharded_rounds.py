@@ -20,9 +20,9 @@ from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.outer_step import outer_step
 from paceline.strategies.port import Begun, Links, Outcome, OwnState, Replica
+from paceline.strategies.sharded import EqualShares, Sharing
 from paceline.sync.assignment import Share
 from paceline.sync.averaging import mean_weight, round_end
-from paceline.sync.shards import shards_of
 from paceline.transport.arena import STOP_FLAG
 
 _OWN, _VELOCITY = "own", "velocity"
@@ -31,10 +31,12 @@ _OWN, _VELOCITY = "own", "velocity"
 class ShardedRounds:
     channel: ClassVar[Channel] = Channel.COLLECTIVE
 
-    def __init__(self, plan: Plan, links: Links) -> None:
+    def __init__(self, plan: Plan, links: Links, sharing: Sharing | None = None) -> None:
         assert links.rounds is not None, "the parameters of shards meet in slots, and so does what they keep"
-        self._plan, self._rounds = plan, links.rounds
-        self._mine = shards_of(links.rank, workers=links.world_size, shards=links.rounds.shards)
+        self._plan, self._rounds, self._clock = plan, links.rounds, links.clock
+        equal = EqualShares(links.rank, workers=links.world_size, shards=links.rounds.shards)
+        self._sharing = equal if sharing is None else sharing
+        self._mine = self._sharing.mine()
         self._weights = [mean_weight(shard, plan.batch_sizes) for shard in range(links.rounds.shards)]
         self._saved: dict[str, Tensor] = {}
         self.committed = 0
@@ -42,6 +44,7 @@ class ShardedRounds:
         self._at = 0  # which of our shards we are at
         self._made = 0  # its steps of this round
         self._live: int | None = None  # the shard whose own state the replica has
+        self._busy_ns, self._begun_ns = 0, 0  # with our shards of this round
         self._shown: dict[int, bytes] = {}  # what our shards keep for themselves, at the end of this round
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
@@ -59,10 +62,14 @@ class ShardedRounds:
             self._kept = [_as_tensor(self._own.own_state())] * len(slots)
         self._end = self._next_end()
 
-    def begin_step(self, step: Step) -> Begun | None:
+    def begin_step(self, step: Step) -> Begun | Outcome | None:
         if self.committed >= self._plan.steps:
             return None
         self._rounds.check()  # who never has to wait would not notice
+        self._sharing.check()
+        if not self._mine:
+            return self._commit(0)
+        self._begun_ns = self._clock.now_ns()
         shard = self._mine[self._at]
         if self._made == 0 and self._live != shard:
             self._arena.state.copy_(self._common)
@@ -72,6 +79,7 @@ class ShardedRounds:
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         apply_ns = self._replica.update()
+        self._busy_ns += self._clock.now_ns() - self._begun_ns
         self.gradients += 1
         self._made += 1
         if self.committed + self._made < self._end:
@@ -84,9 +92,15 @@ class ShardedRounds:
 
     def undo(self) -> None:
         """The common parameters as they were when the round began; shards begin it again from there."""
-        self._arena.state.copy_(self._common)
-        self._at, self._made, self._live = 0, 0, None
+        self._at, self._made, self._busy_ns = 0, 0, 0
         self._shown.clear()
+        self.settle()
+
+    def settle(self) -> None:
+        """Between two rounds: the common parameters, and beside them the first shard's own state."""
+        self._arena.state.copy_(self._common)
+        self._own.restore_own_state(_as_bytes(self._kept[0]))
+        self._live = 0
 
     def snapshot(self) -> dict[str, Tensor]:
         """What the last committed round left, beyond the common parameters."""
@@ -109,14 +123,19 @@ class ShardedRounds:
         self._shown[shard] = self._own.own_state()
 
     def _commit(self, apply_ns: int) -> Outcome:
+        self._sharing.before_meeting(self.committed, self._busy_ns // self._at if self._at else None)
         traffic, kept = self._rounds.commit(self._shown)
+        self._sharing.after_meeting(self.committed)
         # From here on nothing is waited for, so nothing can come between.
         stop = bool(self._mean[self._arena.layout.tail_start + STOP_FLAG] > 0)
         self._follow_the_mean()
         self._kept, self.committed = kept, self._end
         if self._plan.strategy.average_optimizer_state:
             self._average_own_states()
-        self._at, self._end = 0, self._next_end()
+        self._at, self._end, self._busy_ns = 0, self._next_end(), 0
+        self._mine = self._sharing.mine()
+        if not self._shown:
+            self._live = None  # others have gone on with what it was
         self._shown.clear()
         return Outcome(
             traffic=traffic,

@@ -23,11 +23,17 @@ class StragglerRule:
     first_step: int = 0
     end_step: int | None = None  # not included
     steps: tuple[int, ...] | None = None  # a recorded trace names its steps one by one
+    ramp: int = 0  # steps until the factor is reached, in equal parts; 0: it holds at once
 
     def concerns(self, worker: int, step: int) -> bool:
         if self.worker is not None and self.worker != worker:
             return False
         return step >= self.first_step and (self.end_step is None or step < self.end_step)
+
+    def factor_at(self, step: int) -> float:
+        """Of a step that it concerns."""
+        done = step - self.first_step + 1
+        return self.factor if done >= self.ramp else 1.0 + (self.factor - 1.0) * done / self.ramp
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ class Stragglers:
                 continue
             if rule.probability < 1.0 and self._drawn(number, worker, step) >= rule.probability:
                 continue
-            factor *= rule.factor
+            factor *= rule.factor_at(step)
             delay_s += rule.delay_s
         return Slowness(factor, delay_s)
 

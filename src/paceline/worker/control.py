@@ -1,7 +1,8 @@
 """How does a supervisor see its workers' progress, and ask them to stop, at no cost per step?
 
 A few numbers in memory shared by fork: each worker writes its own row, the
-supervisor reads them all and owns the stop word. Nobody waits for anybody.
+supervisor reads them all and owns what it asks: the run to stop or to pause, a
+worker to leave or to save. Nobody waits for anybody.
 """
 
 import mmap
@@ -10,16 +11,17 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-_STEPS, _LOSS = 0, 1
-_COLUMNS = 2
+_STEPS, _LOSS, _LEAVE, _SAVE = range(4)
+_COLUMNS = 4
+_HEAD = 3
 
 
 class ControlBlock:
     def __init__(self, num_workers: int) -> None:
-        memory = mmap.mmap(-1, 8 * (1 + num_workers * _COLUMNS))
+        memory = mmap.mmap(-1, 8 * (_HEAD + num_workers * _COLUMNS))
         numbers: NDArray[np.float64] = np.frombuffer(memory, dtype=np.float64)
-        self._stop = numbers[:1]
-        self.rows = numbers[1:].reshape(num_workers, _COLUMNS)
+        self._stop, self._pause, self.ended_at = numbers[:1], numbers[1:2], numbers[2:_HEAD]
+        self.rows = numbers[_HEAD:].reshape(num_workers, _COLUMNS)
 
     def ask_to_stop(self) -> None:
         self._stop[0] = 1.0
@@ -27,6 +29,23 @@ class ControlBlock:
     @property
     def stop_is_asked(self) -> bool:
         return bool(self._stop[0])
+
+    def pause(self, is_paused: bool, saver: int | None) -> None:
+        """Or go on; one of those who are left saves what it has."""
+        self._pause[0] = float(is_paused)
+        if saver is not None:
+            self.rows[saver, _SAVE] = 1.0
+
+    @property
+    def is_paused(self) -> bool:
+        return bool(self._pause[0])
+
+    def ask_to_leave(self, worker: int) -> None:
+        self.rows[worker, _LEAVE] = 1.0
+
+    def ask_nothing(self, worker: int) -> None:
+        """Whatever was asked of a process before it under this name."""
+        self.rows[worker, _LEAVE] = self.rows[worker, _SAVE] = 0.0
 
     def steps(self) -> list[int]:
         return [int(row[_STEPS]) for row in self.rows]
@@ -51,6 +70,26 @@ class WorkerControl:
 
     def wants_stop(self) -> bool:
         return self._block.stop_is_asked
+
+    def wants_leave(self) -> bool:
+        return bool(self._row[_LEAVE])
+
+    def is_paused(self) -> bool:
+        return self._block.is_paused
+
+    def says_end(self, committed: int) -> None:
+        """We ended in good order, with so many steps of the run; who comes now comes too late."""
+        self._block.ended_at[0] = committed
+
+    def ended_at(self) -> int:
+        """With how many steps somebody ended; 0: nobody has."""
+        return int(self._block.ended_at[0])
+
+    def takes_save(self) -> bool:
+        """Were we asked to save since the last time?"""
+        is_asked = bool(self._row[_SAVE])
+        self._row[_SAVE] = 0.0
+        return is_asked
 
     def finished_step(self, steps: int, loss: float) -> None:
         self._row[_LOSS] = loss

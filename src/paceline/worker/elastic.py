@@ -3,7 +3,8 @@
 A generation is entered together, everybody is brought to the newest committed
 step, and then the one training loop runs. When the generation ends, because
 somebody was lost or came, what was not committed is undone, and the next
-generation is entered. The process stays; nothing is read from disk.
+generation is entered. The process stays; nothing is read from disk. A worker
+that was asked to leave goes after a step that everybody has committed.
 """
 
 import gc
@@ -18,17 +19,22 @@ from torch import Tensor
 from paceline.checkpoints.store import Snapshot
 from paceline.clock import Clock
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.errors import PeerLostError
+from paceline.errors import PeerLostError, TrainingError
 from paceline.events.log import Log
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
 from paceline.plan.plan import Plan
+from paceline.plan.rounds import has_rounds
+from paceline.transport.generation_board import GenerationBoard
 from paceline.transport.generation_world import GenerationWorld
 from paceline.worker.elastic_strategies import ElasticStrategy, strategy_in
-from paceline.worker.generation import Healed, enter, make_equal
+from paceline.worker.generation import BOARD, Healed, enter, make_equal
 from paceline.worker.loop import Ran, Worker
 from paceline.worker.replica import Replica
 from paceline.worker.saving import of_strategy, with_strategy
+from paceline.worker.sharing import AgreedShares, OwnBest, Voice
+
+PAUSE_LOOK_S = 0.2
 
 
 class Generations(Protocol):
@@ -45,6 +51,24 @@ class Generations(Protocol):
     def close(self, reason: str) -> None: ...
 
 
+class Asked(Protocol):
+    """What whoever started the workers asks of them."""
+
+    def wants_stop(self) -> bool: ...
+
+    def wants_leave(self) -> bool: ...
+
+    def is_paused(self) -> bool:
+        """Too few are left, and an operator is waited for."""
+        ...
+
+    def takes_save(self) -> bool: ...
+
+    def says_end(self, committed: int) -> None: ...
+
+    def ended_at(self) -> int: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class ElasticWorker:
     plan: Plan
@@ -55,24 +79,67 @@ class ElasticWorker:
     membership: Generations
     folder: Path  # where the workers of a generation find each other
     worker_for: Callable[[ElasticStrategy, int], Worker]  # in a generation, by our rank in it
+    asked: Asked
+    voice: Voice
+    save: Callable[[int, dict[str, Tensor]], None]  # while nobody trains: the steps committed, and `carried`
     committed: int = 0  # steps of the run that our replica has
     carried: dict[str, Tensor] = field(default_factory=dict)  # what a strategy hands to the next generation's
     finished: int = 0  # gradients that this process has computed
     rank: int = 0  # in the newest generation
+    was_saved_at: int = 0  # the newest checkpoint's step, if there are some and none can be read
+    has_left: bool = False  # as we were asked to
+    is_late: bool = False  # the others ended before we had the state
+    _best: OwnBest = field(default_factory=OwnBest)
     _after: int = 0  # the last generation that we were in
+
+    @property
+    def generation(self) -> int:
+        """The one that we are in, or were last."""
+        return self._after
 
     def run(self) -> Ran:
         while True:
-            generation = self.membership.wait_for_generation(self._after, self.plan.timeout_s)
+            generation = self._next_generation()
             if generation is None:
                 return Ran(StepClock(self.finished), was_stopped=self.committed < self.plan.steps)
             self._after = generation.number
             try:
-                return self._take_part(generation)
+                ran = self._take_part(generation)
+                self.asked.says_end(self.committed)
+                return ran
             except PeerLostError as error:
                 why = error.what
             self._write("generation_lost", number=generation.number, committed=self.committed, why=why)
+            if self.has_left:
+                return Ran(StepClock(self.finished), was_stopped=False)
             gc.collect()  # the old world stays mapped as long as anything refers to it
+
+    def _next_generation(self) -> pb.Generation | None:
+        """None: the run has ended. While it is paused we wait for as long as it takes."""
+        waited_s = 0.0
+        while True:
+            try:
+                generation = self.membership.wait_for_generation(self._after, PAUSE_LOOK_S)
+                return None if self._comes_too_late() else generation
+            except PeerLostError as error:
+                # How long it was paused does not count against whoever is waited for afterwards.
+                waited_s = 0.0 if self.asked.is_paused() else waited_s + PAUSE_LOOK_S
+                if waited_s >= self.plan.timeout_s:
+                    what = f"no generation with {self.name} in it was formed within {waited_s:g} s"
+                    raise PeerLostError(what, error.hint) from error
+            if self._comes_too_late() or (self.asked.is_paused() and self.asked.wants_stop()):
+                return None
+            if self.asked.takes_save() and self.committed:
+                self.save(self.committed, self.carried)
+
+    def _comes_too_late(self) -> bool:
+        """Did the others end without us? They said so before they left, and so before we could be alone.
+
+        Whoever lacks only the last step, or round, makes it again, and ends with the same bits.
+        """
+        lacks = self.plan.strategy.sync_every if has_rounds(self.plan) else 1
+        self.is_late = self.committed < self.asked.ended_at() - lacks
+        return self.is_late
 
     def _take_part(self, generation: pb.Generation) -> Ran:
         """Until all is done; PeerLostError: the generation is over, and our replica is at a whole step."""
@@ -82,7 +149,7 @@ class ElasticWorker:
         self.membership.when_over(world.wake_all)
         try:
             self._heal(world, generation)
-            return self._train(world)
+            return self._train(world, list(generation.workers))
         finally:
             self.membership.when_over(lambda: None)
             world.close()
@@ -90,6 +157,11 @@ class ElasticWorker:
     def _heal(self, world: GenerationWorld, generation: pb.Generation) -> None:
         healed = make_equal(world, self.committed, self._snapshot, self.take_up, self.plan.timeout_s)
         self.committed = healed.committed
+        if self.was_saved_at and self.committed == 0:
+            raise TrainingError(
+                f"the run was saved after step {self.was_saved_at}, and no checkpoint of it can be read",
+                "bring them back from a copy and resume, or start a new run: this one does not begin anew",
+            )
         self._write(
             "generation_entered",
             number=generation.number,
@@ -110,19 +182,34 @@ class ElasticWorker:
         self.replica.restore(saved)
         self.carried = of_strategy(saved)
 
-    def _train(self, world: GenerationWorld) -> Ran:
-        strategy = strategy_in(self.plan, world, Rank(self.rank), self.clock)
+    def _train(self, world: GenerationWorld, names: list[str]) -> Ran:
+        sharing = self._sharing(world, names)
+        strategy = strategy_in(self.plan, world, Rank(self.rank), self.clock, sharing)
         strategy.restore(self.carried)
         strategy.prepare(self.replica, StepClock(self.committed))
         try:
             return self.worker_for(strategy, self.rank).run(StepClock(self.finished))
         except PeerLostError:
             strategy.undo()
+            self.has_left = sharing.has_left
             raise
         finally:
             self.committed, self.finished = strategy.committed, self.finished + strategy.gradients
             self.carried = strategy.snapshot()
             strategy.close()
+
+    def _sharing(self, world: GenerationWorld, names: list[str]) -> AgreedShares:
+        assert self.plan.elastic is not None, "the run is elastic"
+        return AgreedShares(
+            GenerationBoard(world, BOARD),
+            names=names,
+            rank=self.rank,
+            shards=self.plan.num_workers,
+            on_slow=self.plan.elastic.on_slow,
+            best=self._best,
+            wants_leave=self.asked.wants_leave,
+            voice=self.voice,
+        )
 
     def _fingerprint(self) -> int:
         """Of all parameters and buffers: all who enter a generation must say the same."""

@@ -5,14 +5,16 @@ from collections.abc import Callable
 
 import torch
 
-from paceline.checkpoints.catalog import newest_shared
 from paceline.checkpoints.store import read_snapshot
 from paceline.clock import SystemClock
 from paceline.coordinator.client import Client
+from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.identity import Role
-from paceline.ids import Clock, Rank
+from paceline.events.log import Log
+from paceline.ids import Rank
 from paceline.tasks.port import Task
+from paceline.worker.cataloguing import WHO, RunCatalogue, noted, where_to_go_on
 from paceline.worker.control import WorkerControl
 from paceline.worker.elastic import ElasticWorker
 from paceline.worker.elastic_strategies import ElasticStrategy
@@ -21,44 +23,51 @@ from paceline.worker.loop import Saver, Worker
 from paceline.worker.membership import Membership
 from paceline.worker.participant import Report, evaluate, state_hash
 from paceline.worker.replica import Replica
-from paceline.worker.saving import NoSaver, SharedSaver
+from paceline.worker.saving import NoSaver, SharedSaver, writer_for
 from paceline.worker.wiring import CoordinatorSeat, Seat, build_task, open_log, set_up_torch
 
+Tell = Callable[[Report], None]
 
-def work_elastic(index: int, seat: Seat, report: Callable[[Report], None]) -> None:
+
+def work_elastic(index: int, seat: Seat, report: Tell) -> None:
     set_up_torch(seat.plan)
     task = build_task(seat.plan)
-    elastic = _build(index, seat, task, report)
+    elastic, saver = _build(index, seat, task, report)
     elastic.log.write("worker_started", pid=os.getpid(), clock=elastic.committed)
     started_ns = elastic.clock.now_ns()
     try:
         ran = elastic.run()
+        steps_s = (elastic.clock.now_ns() - started_ns) / 1e9
     finally:
-        elastic.membership.close("it has finished")
-    steps_s = (elastic.clock.now_ns() - started_ns) / 1e9
+        saver.close()
+        elastic.membership.close("it was asked to" if elastic.has_left else "it has finished")
+    is_early = elastic.has_left or elastic.is_late  # its replica is not that of the run's end
     arena = elastic.replica.arena
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
     facts["state_sha256"] = state_hash(arena.named_state())
-    if elastic.rank == 0:
+    if elastic.rank == 0 and not is_early:
         facts["metrics"] = evaluate(task, arena.module)
-    elastic.log.write("worker_finished", steps=ran.finished, reason="stopped" if ran.was_stopped else "done")
+    reason = "left" if is_early else "stopped" if ran.was_stopped else "done"
+    elastic.log.write("worker_finished", steps=ran.finished, reason=reason)
     elastic.log.close()
-    report(facts)
+    report({"ev": "left"} if is_early else facts)
 
 
-def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None]) -> ElasticWorker:
+def _build(index: int, seat: Seat, task: Task, report: Tell) -> tuple[ElasticWorker, SharedSaver]:
     assert seat.coordinator is not None, "an elastic run has a coordinator"
     plan, clock, place, name = seat.plan, SystemClock(), seat.coordinator, f"worker-{index}"
     replica = Replica(plan, task, torch.device("cpu"), clock)
     log = open_log(plan, seat.run_dir, name, clock)
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock)
+    membership = Membership(lambda: coordinator_client(place), run=place.run, worker=name, note=control.note)
+    writer = writer_for(plan, seat.checkpoints, WHO, RunCatalogue(membership, place.run), participants=1)
+    shared = SharedSaver(plan, replica, log=log, report=report, writer=writer)
 
     def worker_for(strategy: ElasticStrategy, rank: int) -> Worker:
-        saver: Saver = NoSaver()
         if rank == 0:
-            saver = SharedSaver(plan, replica, strategy, root=seat.checkpoints, log=log)
-            saver.begin_at(Clock(strategy.committed))
+            shared.enter(elastic.generation, strategy, strategy.committed)
+        saver: Saver = shared if rank == 0 else NoSaver()
         return Worker(
             plan=plan,
             rank=Rank(index),
@@ -77,21 +86,45 @@ def _build(index: int, seat: Seat, task: Task, report: Callable[[Report], None])
         replica=replica,
         clock=clock,
         log=log,
-        membership=Membership(
-            lambda: coordinator_client(place), run=place.run, worker=name, note=control.note
-        ),
+        membership=membership,
         folder=seat.run_dir / "generations",
         worker_for=worker_for,
+        asked=control,
+        voice=_Voice(log, report),
+        save=shared.save_between,
         finished=control.finished,  # a replacement goes on counting where the lost one stood
     )
-    # Whoever is replaced while others live is healed by them; if all were lost, this is where they go on.
-    newest = newest_shared(seat.checkpoints, plan.num_workers)
-    folder = seat.resume_from if newest is None else newest.folder
+    _go_on(elastic, seat, noted(membership, place.run), control.note)
+    return elastic, shared
+
+
+def _go_on(
+    elastic: ElasticWorker, seat: Seat, catalogue: list[pb.Checkpoint], note: Callable[[str], None]
+) -> None:
+    """Whoever is replaced while others live is healed by them; if all were lost, this is where they go on."""
+    num_workers = seat.plan.num_workers
+    folder = where_to_go_on(catalogue, seat.checkpoints, num_workers, seat.resume_from, note)
     if folder is not None:
-        saved = read_snapshot(folder, "worker-0")
+        saved = read_snapshot(folder, WHO)
         elastic.take_up(saved)
         elastic.committed = int(saved.facts["at"])
-    return elastic
+    elif catalogue:
+        elastic.was_saved_at = catalogue[-1].step
+
+
+class _Voice:
+    def __init__(self, log: Log, report: Callable[[Report], None]) -> None:
+        self._log, self._report = log, report
+
+    def event(self, kind: str, **fields: str | int | float) -> None:
+        self._log.write(kind, **fields)
+        self._log.flush()
+
+    def note(self, text: str) -> None:
+        self._report({"ev": "note", "text": text})
+
+    def ask_to_replace(self, worker: str, reason: str) -> None:
+        self._report({"ev": "slow", "worker": worker, "reason": reason})
 
 
 def coordinator_client(place: CoordinatorSeat) -> Client:

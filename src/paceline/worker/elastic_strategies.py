@@ -7,7 +7,7 @@ from paceline.ids import Rank
 from paceline.plan.plan import Plan
 from paceline.plan.rounds import has_rounds
 from paceline.strategies.port import Links, Strategy
-from paceline.strategies.sharded import Sharded
+from paceline.strategies.sharded import Sharded, Sharing
 from paceline.strategies.sharded_rounds import ShardedRounds
 from paceline.transport.generation_world import GenerationWorld
 from paceline.transport.shm_rounds import ShmRounds
@@ -26,10 +26,14 @@ class ElasticStrategy(Strategy, Protocol):
         ...
 
 
-def strategy_in(plan: Plan, world: GenerationWorld, rank: Rank, clock: Clock) -> ElasticStrategy:
+def strategy_in(
+    plan: Plan, world: GenerationWorld, rank: Rank, clock: Clock, sharing: Sharing
+) -> ElasticStrategy:
     shards, timeout_s = plan.num_workers, plan.timeout_s
     if has_rounds(plan):
         rounds = ShmRounds(world, rank, shards=shards, clock=clock, timeout_s=timeout_s, word=ROOM_WORD)
-        return ShardedRounds(plan, Links(rank=rank, world_size=world.parties, clock=clock, rounds=rounds))
+        links = Links(rank=rank, world_size=world.parties, clock=clock, rounds=rounds)
+        return ShardedRounds(plan, links, sharing)
     slots = ShmShards(world, rank, shards=shards, clock=clock, timeout_s=timeout_s)
-    return Sharded(plan, Links(rank=rank, world_size=world.parties, clock=clock, shards=slots))
+    links = Links(rank=rank, world_size=world.parties, clock=clock, shards=slots)
+    return Sharded(plan, links, sharing)

@@ -19,11 +19,12 @@ import torch
 from paceline.checkpoints.store import Snapshot, from_bytes, to_bytes
 from paceline.clock import SystemClock
 from paceline.errors import PeerLostError, TrainingError
+from paceline.transport.generation_board import WORDS as BOARD_WORDS
 from paceline.transport.generation_world import GenerationWorld
 from paceline.transport.meeting import PLACES, Meeting
 
-WORDS = 4
-_COMMITTED, _BYTES, _HASH, ROOM_WORD = range(WORDS)  # the last is for the training
+BOARD = 4  # where the words of every step begin
+_COMMITTED, _BYTES, _HASH, ROOM_WORD = range(BOARD)  # the last is for the training
 _PLACES = 2 * PLACES  # some for the training, some for making the state equal
 LOOK_S = 0.002
 
@@ -48,7 +49,7 @@ def enter(folder: Path, number: int, rank: int, parties: int, is_over: Callable[
     else:
         fd = _open(place, number, is_over)
     return GenerationWorld(
-        fd, rank, parties=parties, semaphores_each=_PLACES, words_each=WORDS, is_over=is_over
+        fd, rank, parties=parties, semaphores_each=_PLACES, words_each=BOARD + BOARD_WORDS, is_over=is_over
     )
 
 

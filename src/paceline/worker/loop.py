@@ -17,6 +17,7 @@ from paceline.events.log import Log
 from paceline.events.schema import AbandonedRow, StepRow
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Step
+from paceline.plan.catalog import server_names
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Begun, Outcome, Strategy
 from paceline.sync.assignment import Share
@@ -66,6 +67,8 @@ class Worker:
     def run(self, first: StepClock) -> Ran:
         """Do this worker's steps from `first` on, until nothing is left or all agree to stop."""
         stragglers = Stragglers(self.plan.stragglers, seed=self.plan.seed)
+        # Where workers share the shards of a step, how many of them one does changes.
+        by_steps_of_the_run = self.plan.elastic is not None and not server_names(self.plan)
         watch = Watch(self.strategy, self.clock)
         finished, abandoned, started_ns = first, 0, self.clock.now_ns()
         while True:
@@ -78,7 +81,8 @@ class Worker:
                     return Ran(finished, was_stopped=True)
                 continue
             # By attempts: the delay that made a step late must not strike its repetition again, for ever.
-            slowness = stragglers.at(self.rank, finished + abandoned)
+            at = begun.share.step if by_steps_of_the_run else finished + abandoned
+            slowness = stragglers.at(self.rank, at)
             try:
                 outcome = self._one_step(Step(finished), begun, slowness, started_ns, watch)
             except StepAbandonedError:

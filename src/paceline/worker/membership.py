@@ -10,10 +10,13 @@ over from the moment its revocation is.
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import CancelledError
 from contextlib import suppress
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from paceline.clock import monotonic_s
 from paceline.coordinator.client import Client, RefusedError, UnreachableError
@@ -22,6 +25,7 @@ from paceline.errors import PacelineError, PeerLostError
 
 Connect = Callable[[], Client]
 Note = Callable[[str], None]
+Reply = TypeVar("Reply", bound=Message)
 ENDED = (pb.RUN_FINISHED, pb.RUN_FAILED, pb.RUN_STOPPED)
 BEATS_PER_LEASE = 4
 AGAIN_S = 0.1
@@ -42,6 +46,7 @@ class Membership:
         self._role, self._address = role, address
         self._changed = threading.Condition()
         self._newest = pb.Generation()
+        self._client: Client | None = None  # the thread's own
         self._has_ended = False
         self._goodbye = ""  # why we leave; said by close()
         self._lease_s = 1.0  # until the coordinator says how long it is
@@ -81,6 +86,15 @@ class Membership:
         """To be called, from the thread, whenever a generation ends."""
         self._on_over = call
 
+    def write(self, name: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
+        """As `Client.write`, from a thread that may wait; TimeoutError when there is no answer in time."""
+        client = self._connected(timeout_s)
+        return self._within(timeout_s, lambda: client.write(name, request, reply))
+
+    def read(self, name: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
+        client = self._connected(timeout_s)
+        return self._within(timeout_s, lambda: client.read(name, request, reply))
+
     def close(self, reason: str) -> None:
         """Say goodbye, if somebody listens, and end the thread."""
 
@@ -92,6 +106,22 @@ class Membership:
         with suppress(RuntimeError):  # the thread has ended by itself, and its loop with it
             self._loop.call_soon_threadsafe(end)
         self._thread.join()
+
+    def _connected(self, timeout_s: float) -> Client:
+        with self._changed:
+            self._changed.wait_for(lambda: self._client or self._failure, timeout_s)
+            if self._client is None:
+                raise TimeoutError("there is no connection")
+            return self._client
+
+    def _within(
+        self, timeout_s: float, ask: Callable[[], Coroutine[Any, Any, Reply]]
+    ) -> Reply:  # Any: as awaited
+        call = asyncio.run_coroutine_threadsafe(asyncio.wait_for(ask(), timeout_s), self._loop)
+        try:
+            return call.result(2 * timeout_s)  # longer: the loop itself may be gone
+        except CancelledError as error:
+            raise TimeoutError("the connection was closed") from error
 
     # The thread.
 
@@ -107,10 +137,14 @@ class Membership:
                 self._failure = error
                 self._changed.notify_all()
         finally:
+            self._client = None
             self._loop.close()
 
     async def _belong(self) -> None:
         async with self._connect() as client:
+            with self._changed:
+                self._client = client
+                self._changed.notify_all()
             while True:
                 me = await self._join(client)
                 try:
@@ -149,8 +183,8 @@ class Membership:
                 await client.find_leader()
                 orders = client.live(self._beats(me))
                 await self._obey(client, orders)
-            except UnreachableError as error:
-                self._note(f"the coordinator does not answer, and training goes on: {error.what}")
+            except UnreachableError:
+                continue  # training goes on, and the launcher says so, once for all
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.ABORTED:
                     return

@@ -12,28 +12,31 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from paceline.events.schema import Scalar
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.tasks.port import Task
-from paceline.worker.saving import EndSaver
+from paceline.worker.loop import Saver
+from paceline.worker.saving import EndSaver, WorkerSaver
+from paceline.worker.telling import Report as Report
 from paceline.worker.wiring import Seat, build_server, build_worker
-
-Report = dict[str, Scalar | dict[str, float]]
 
 
 def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
-    built = build_worker(seat, rank, note=lambda text: report({"ev": "note", "text": text}))
+    built = build_worker(seat, rank, lambda text: report({"ev": "note", "text": text}), report)
     worker = built.worker
     worker.log.write("worker_started", pid=os.getpid(), clock=built.first)
     started_ns = worker.clock.now_ns()
-    ran = worker.run(built.first)
-    steps_s = (worker.clock.now_ns() - started_ns) / 1e9
+    try:
+        ran = worker.run(built.first)
+        steps_s = (worker.clock.now_ns() - started_ns) / 1e9
+    finally:
+        _finish_writing(worker.saver)  # also when a peer was lost: what was saved must not be
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
     if built.channel is not Channel.STORE:
         facts["state_sha256"] = state_hash(worker.replica.arena.named_state())
         if isinstance(worker.saver, EndSaver):
             worker.saver.save_at_end(ran.finished)
+            _finish_writing(worker.saver)
         if rank == 0:
             facts["metrics"] = evaluate(built.task, worker.replica.arena.module)
     worker.strategy.close()
@@ -42,8 +45,13 @@ def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
     report(facts)
 
 
+def _finish_writing(saver: Saver) -> None:
+    if isinstance(saver, WorkerSaver):
+        saver.close()
+
+
 def serve(seat: Seat, report: Callable[[Report], None]) -> None:
-    built = build_server(seat)
+    built = build_server(seat, report)
     built.log.write("worker_started", pid=os.getpid(), clock=built.server.version)
     built.host.serve(built.server)
     built.saver.save()

@@ -88,6 +88,13 @@ class Replica:
     def forget_optimizer_state(self) -> None:
         self._optimizer = None
 
+    def live(self) -> Snapshot:
+        """Like `snapshot`, but of the tensors themselves: to be copied before anything changes them."""
+        skeleton, tensors = split(self.optimizer.state_dict(), "optimizer", copy=False)
+        state = self.arena.module.state_dict()
+        assert not tensors.keys() & state.keys(), "the model has tensors with the names of its optimizer's"
+        return Snapshot({**state, **tensors}, {"optimizer": skeleton})
+
     def snapshot(self) -> Snapshot:
         skeleton, tensors = split(self.optimizer.state_dict(), "optimizer")
         return Snapshot({**self.arena.named_state(), **tensors}, {"optimizer": skeleton})

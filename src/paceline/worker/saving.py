@@ -4,32 +4,52 @@ Workers of synchronous modes save after steps at which all replicas agree, or at
 least have all heard the same from each other; workers that never meet save when
 all is over; behind a parameter server only the server saves, with the number of each
 worker's gradients it has applied. Either way the snapshot names the next step
-of every worker, so a resumed run uses each sample exactly once.
+of every worker, so a resumed run uses each sample exactly once. The step only
+copies; checkpoints/writer.py does the rest beside the training.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor
 
-from paceline.checkpoints.catalog import folder_at
 from paceline.checkpoints.nested import join, split
-from paceline.checkpoints.store import Snapshot, remove_old, write_snapshot
+from paceline.checkpoints.store import Snapshot
+from paceline.checkpoints.writer import Cataloguer, CheckpointWriter, Place
 from paceline.events.log import Log
 from paceline.ids import Clock
-from paceline.plan.plan import Plan
-from paceline.strategies.port import Outcome, Strategy
+from paceline.plan.plan import Launcher, Plan
+from paceline.strategies.port import Outcome, Settles, Strategy
 from paceline.worker.replica import Replica
 from paceline.worker.server import ParameterServer
+from paceline.worker.telling import CheckpointTeller, Report, tell_nobody
+
+
+def writer_for(
+    plan: Plan, root: Path, who: str, cataloguer: Cataloguer | None = None, *, participants: int
+) -> CheckpointWriter:
+    place = Place(root=root, who=who, participants=participants, keep=plan.keep_checkpoints)
+    # Virtual workers are many in one process and take turns: beside them there is nothing to write.
+    is_virtual = plan.launcher is Launcher.VIRTUAL
+    return CheckpointWriter(place, cataloguer or Cataloguer(), is_in_background=not is_virtual)
 
 
 class WorkerSaver:
     def __init__(
-        self, plan: Plan, rank: int, replica: Replica, strategy: Strategy, *, root: Path, log: Log
+        self,
+        plan: Plan,
+        replica: Replica,
+        strategy: Strategy | None,
+        *,
+        log: Log,
+        writer: CheckpointWriter,
+        report: Callable[[Report], None] = tell_nobody,
     ) -> None:
         self._every, self._total, self._num_workers = plan.checkpoint_every, plan.steps, plan.num_workers
-        self._participants = plan.num_workers
-        self._who = f"worker-{rank}"
-        self._replica, self._strategy, self._root, self._log = replica, strategy, root, log
+        self._replica, self._strategy, self._log = replica, strategy, log
+        self._carried: dict[str, Tensor] = {}  # what there is to save beside the replica without a strategy
+        self._writer = writer
+        self._teller = CheckpointTeller(log, report)
         self.begin_at(Clock(0))
 
     def begin_at(self, clock: Clock) -> None:
@@ -37,6 +57,7 @@ class WorkerSaver:
         self._due = clock + self._every
 
     def maybe_save(self, finished: Clock, outcome: Outcome) -> None:
+        self.tell()
         # All must save after the same sync and under one name, also where some have made more steps (fedavg).
         name = finished if outcome.shares_done is None else outcome.shares_done
         at = finished if outcome.shares_done is None else outcome.shares_done // self._num_workers
@@ -44,24 +65,68 @@ class WorkerSaver:
         is_last = outcome.stop or at == self._total
         if (outcome.synced or outcome.resumable) and (is_due or is_last):
             self.begin_at(Clock(at))
-            self.save(finished, name=name, at=at)
+            self.save(finished, name=name, at=at, must=is_last)
 
-    def save(self, finished: Clock, *, name: int, at: int) -> None:
+    def save(self, finished: Clock, *, name: int, at: int, must: bool = True) -> None:
+        self._writer.save(name, finished, lambda: self._live(finished, at), must=must)
+
+    def tell(self) -> None:
+        """Say what became of earlier checkpoints."""
+        if news := self._writer.news():
+            self._teller.tell(news)
+
+    def close(self) -> None:
+        """Everything that was saved is written and told when this returns."""
+        self._writer.drain()
+        self.tell()
+
+    def _live(self, finished: int, at: int) -> Snapshot:
         self._log.flush()  # first: a checkpoint must never be ahead of the log
-        both = with_strategy(self._replica.snapshot(), self._strategy.snapshot())
-        facts = {**both.facts, "clock": finished, "at": at}
-        folder = folder_at(self._root, name)
-        write_snapshot(folder, self._who, Snapshot(both.tensors, facts))
-        self._log.write("checkpoint", path=folder.name, step=finished)
-        remove_old(self._root, participants=self._participants)
+        if isinstance(self._strategy, Settles):
+            self._strategy.settle()
+        mine = self._carried if self._strategy is None else self._strategy.snapshot()
+        both = with_strategy(self._replica.live(), mine, copy=False)
+        return Snapshot(both.tensors, {**both.facts, "clock": finished, "at": at})
 
 
 class SharedSaver(WorkerSaver):
-    """In an elastic run all replicas are equal after every step, so one worker saves for all."""
+    """In an elastic run all replicas are equal after every step, so one worker saves for all.
 
-    def __init__(self, plan: Plan, replica: Replica, strategy: Strategy, *, root: Path, log: Log) -> None:
-        super().__init__(plan, 0, replica, strategy, root=root, log=log)
-        self._participants = 1
+    Its checkpoints fall on the same steps whoever saves and however often that changes, and those of
+    the same step have the same bytes.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        replica: Replica,
+        *,
+        log: Log,
+        writer: CheckpointWriter,
+        report: Callable[[Report], None] = tell_nobody,
+    ) -> None:
+        self._generation = 0
+        super().__init__(plan, replica, None, log=log, writer=writer, report=report)
+
+    def enter(self, generation: int, strategy: Strategy, committed: int) -> None:
+        """From now on this worker is the one that saves, in this generation."""
+        self._generation, self._strategy = generation, strategy
+        self.begin_at(Clock(committed))
+
+    def begin_at(self, clock: Clock) -> None:
+        self._due = (clock // self._every + 1) * self._every if self._every else int(clock)
+
+    def save(self, finished: Clock, *, name: int, at: int, must: bool = True) -> None:
+        def live() -> Snapshot:
+            return self._live(at, at)  # how many gradients this worker has made is its own affair
+
+        self._writer.save(name, at, live, must=must, generation=self._generation)
+
+    def save_between(self, committed: int, carried: dict[str, Tensor]) -> None:
+        """While nobody trains, by whoever was asked to; on the disk when this returns."""
+        self._strategy, self._carried = None, carried
+        self.save(Clock(committed), name=committed * self._num_workers, at=committed)
+        self.close()
 
 
 class EndSaver(WorkerSaver):
@@ -71,6 +136,7 @@ class EndSaver(WorkerSaver):
 
     def save_at_end(self, finished: Clock) -> None:
         """Named by the shares done: workers differ in their steps, and all must find the same folder."""
+        assert self._strategy is not None, "whoever saves trains by a strategy"
         done = int(self._strategy.snapshot()["done"])
         self.save(finished, name=done, at=done // self._num_workers)
 
@@ -96,9 +162,9 @@ class RowSaver:
             self._log.flush()
 
 
-def with_strategy(replica: Snapshot, strategy: dict[str, Tensor]) -> Snapshot:
+def with_strategy(replica: Snapshot, strategy: dict[str, Tensor], *, copy: bool = True) -> Snapshot:
     """A replica's snapshot, and what its strategy needs beyond it."""
-    skeleton, tensors = split(strategy, "strategy")
+    skeleton, tensors = split(strategy, "strategy", copy=copy)
     return Snapshot({**replica.tensors, **tensors}, {**replica.facts, "strategy": skeleton})
 
 
@@ -114,20 +180,42 @@ def restore_worker(replica: Replica, strategy: Strategy, saved: Snapshot) -> Clo
 
 
 class ServerSaver:
-    def __init__(self, plan: Plan, server: ParameterServer, *, root: Path, log: Log) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        server: ParameterServer,
+        *,
+        root: Path,
+        log: Log,
+        report: Callable[[Report], None] = tell_nobody,
+    ) -> None:
         self._every = plan.checkpoint_every * plan.num_workers
-        self._server, self._root, self._log = server, root, log
+        self._server, self._log = server, log
+        self._writer = writer_for(plan, root, "server-0", participants=1)
+        self._teller = CheckpointTeller(log, report)
         self._due = len(server.applied) + self._every
 
     def maybe_save(self) -> None:
+        self.tell()
         done = len(self._server.applied)  # in gradients: a version may hold many (ps, easgd)
         if self._every > 0 and done >= self._due:
             self._due = done + self._every
-            self.save()
+            self._save(must=False)
 
     def save(self) -> None:
+        """The last one: on the disk, and told, when this returns."""
+        self._save(must=True)
+        self._writer.drain()
+        self.tell()
+
+    def tell(self) -> None:
+        if news := self._writer.news():
+            self._teller.tell(news)
+
+    def _save(self, *, must: bool) -> None:
+        version = self._server.version
+        self._writer.save(version, version, self._live, must=must)
+
+    def _live(self) -> Snapshot:
         self._log.flush()  # first: a checkpoint must never be ahead of the log
-        folder = folder_at(self._root, self._server.version)
-        write_snapshot(folder, "server-0", self._server.snapshot())
-        self._log.write("checkpoint", path=folder.name, step=self._server.version)
-        remove_old(self._root, participants=1)
+        return self._server.live()

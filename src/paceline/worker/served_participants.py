@@ -104,7 +104,7 @@ def _first_step(seat: Seat, control: WorkerControl, rank: Rank) -> StepClock:
 
 def serve_elastic(who: str, seat: Seat, report: Callable[[Report], None]) -> None:
     set_up_torch(seat.plan)
-    server = _Server(who, seat, lambda text: report({"ev": "note", "text": text}))
+    server = _Server(who, seat, report)
     try:
         facts = server.live()
     finally:
@@ -120,10 +120,10 @@ class _Task(Enum):
 
 
 class _Server:
-    def __init__(self, who: str, seat: Seat, note: Callable[[str], None]) -> None:
+    def __init__(self, who: str, seat: Seat, report: Callable[[Report], None]) -> None:
         assert seat.coordinator is not None, "an elastic run has a coordinator"
         plan, clock, place = seat.plan, SystemClock(), seat.coordinator
-        self._who, self._seat, self._clock, self._note = who, seat, clock, note
+        self._who, self._seat, self._clock, self._report = who, seat, clock, report
         self._task: Task = build_task(plan)
         self._replica = Replica(plan, self._task, torch.device("cpu"), clock)
         self._server = ElasticServer(plan, self._replica, strategy_class(plan.mode))
@@ -135,7 +135,7 @@ class _Server:
             partial(coordinator_client, place),
             run=place.run,
             worker=who,
-            note=note,
+            note=self._note,
             role="server",
             address=f"127.0.0.1:{self._host.port}",
         )
@@ -235,7 +235,9 @@ class _Server:
             )
 
     def _lead(self, orders: int) -> Report:
-        saver = ServerSaver(self._seat.plan, self._server, root=self._seat.checkpoints, log=self._log)
+        saver = ServerSaver(
+            self._seat.plan, self._server, root=self._seat.checkpoints, log=self._log, report=self._report
+        )
         primary = PrimaryServer(
             name=self._who,
             part=PART,
@@ -253,6 +255,9 @@ class _Server:
         self._goodbye = FINISHED
         self._log.write("worker_finished", steps=self._server.version, reason="done")
         return self._facts()
+
+    def _note(self, text: str) -> None:
+        self._report({"ev": "note", "text": text})
 
     def _say(self, kind: str) -> None:
         place = self._membership.standing.place(PART)

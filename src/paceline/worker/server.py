@@ -84,7 +84,13 @@ class ParameterServer:
         return self._carry_out(self._admission.leave(rank))
 
     def snapshot(self) -> Snapshot:
-        saved = self.replica.snapshot()
+        return self._with_facts(self.replica.snapshot())
+
+    def live(self) -> Snapshot:
+        """Like `snapshot`, but of the tensors themselves: to be copied before anything changes them."""
+        return self._with_facts(self.replica.live())
+
+    def _with_facts(self, saved: Snapshot) -> Snapshot:
         facts = {
             "version": self.version,
             "clocks": {str(rank): clock for rank, clock in self.clocks.items()},

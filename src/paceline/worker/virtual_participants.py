@@ -22,7 +22,7 @@ from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, Ran, Saver, Worker
 from paceline.worker.participant import Report, evaluate, state_hash
 from paceline.worker.replica import Replica
-from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker
+from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker, writer_for
 from paceline.worker.stacked import StackedSource
 from paceline.worker.virtual import Cluster, Incidents
 from paceline.worker.wiring import Seat, open_log
@@ -30,7 +30,7 @@ from paceline.worker.wiring import Seat, open_log
 
 def work_in_turns(seat: Seat, report: Callable[[Report], None]) -> None:
     """Run all participants of the plan to their end, and report for each."""
-    participants = _Participants(seat, note=lambda text: report({"ev": "note", "text": text}))
+    participants = _Participants(seat, report)
     done = participants.run()
     for error in done.errors:
         if error is not None:
@@ -40,8 +40,8 @@ def work_in_turns(seat: Seat, report: Callable[[Report], None]) -> None:
 
 
 class _Participants(Cluster):
-    def __init__(self, seat: Seat, note: Callable[[str], None]) -> None:
-        self._seat, self._note = seat, note
+    def __init__(self, seat: Seat, report: Callable[[Report], None]) -> None:
+        self._seat, self._report = seat, report
         self._logs: list[EventLog] = []
         self._ran: dict[int, Ran] = {}
         # Begins where the launcher's clock stands, so that all times of the log have one origin.
@@ -57,7 +57,9 @@ class _Participants(Cluster):
                 self._server.restore(read_snapshot(seat.resume_from, "server-0"))
             log = self._logs[0]
             log.write("worker_started", pid=os.getpid(), clock=self._server.version)
-            self._server_saver = ServerSaver(seat.plan, self._server, root=seat.checkpoints, log=log)
+            self._server_saver = ServerSaver(
+                seat.plan, self._server, root=seat.checkpoints, log=log, report=report
+            )
             self._server.on_applied = self._server_saver.maybe_save
 
     def reports(self) -> list[Report]:
@@ -108,6 +110,8 @@ class _Participants(Cluster):
     def _ended(self, worker: Worker, ran: Ran) -> None:
         if isinstance(worker.saver, EndSaver):
             worker.saver.save_at_end(ran.finished)
+        if isinstance(worker.saver, WorkerSaver):
+            worker.saver.close()
         self._ran[worker.rank] = ran
         reason = "stopped" if ran.was_stopped else "done"
         worker.log.write("worker_finished", steps=ran.finished, reason=reason)
@@ -116,13 +120,17 @@ class _Participants(Cluster):
         return super()._new_source() if self._stacked is None else self._stacked.source()
 
     def _new_control(self, rank: Rank, replica: Replica) -> Control:
-        return WorkerControl(self._seat.control, rank, self._note)
+        return WorkerControl(
+            self._seat.control, rank, lambda text: self._report({"ev": "note", "text": text})
+        )
 
     def _new_saver(self, rank: Rank, replica: Replica, strategy: Strategy, log: Log) -> Saver:
         if self._server is not None:
             return RowSaver(self._plan, log)
         kind = EndSaver if strategy.channel is Channel.PEERS else WorkerSaver
-        return kind(self._plan, rank, replica, strategy, root=self._seat.checkpoints, log=log)
+        plan, root = self._plan, self._seat.checkpoints
+        writer = writer_for(plan, root, f"worker-{rank}", participants=plan.num_workers)
+        return kind(plan, replica, strategy, log=log, writer=writer, report=self._report)
 
     def _server_log(self) -> Log:
         return self._opened("server-0")

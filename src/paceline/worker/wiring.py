@@ -38,8 +38,9 @@ from paceline.worker.control import ControlBlock, WorkerControl
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
 from paceline.worker.replica import Replica
-from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker
+from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker, writer_for
 from paceline.worker.server import ParameterServer
+from paceline.worker.telling import Report, tell_nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,12 @@ class BuiltWorker:
     channel: Channel
 
 
-def build_worker(seat: Seat, rank: Rank, note: Callable[[str], None]) -> BuiltWorker:
+def build_worker(
+    seat: Seat,
+    rank: Rank,
+    note: Callable[[str], None],
+    report: Callable[[Report], None] = tell_nobody,
+) -> BuiltWorker:
     plan, clock = seat.plan, SystemClock()
     set_up_torch(plan)
     task, device = build_task(plan), _device(plan, rank)
@@ -139,7 +145,8 @@ def build_worker(seat: Seat, rank: Rank, note: Callable[[str], None]) -> BuiltWo
     first = StepClock(0)
     if channel is not Channel.STORE:
         kind = EndSaver if channel is Channel.PEERS else WorkerSaver
-        saver = kind(plan, rank, replica, strategy, root=seat.checkpoints, log=log)
+        writer = writer_for(plan, seat.checkpoints, f"worker-{rank}", participants=plan.num_workers)
+        saver = kind(plan, replica, strategy, log=log, writer=writer, report=report)
         if seat.resume_from is not None:
             saved = read_snapshot(seat.resume_from, f"worker-{rank}")
             first = restore_worker(replica, strategy, saved)
@@ -171,7 +178,7 @@ class BuiltServer:
     log: EventLog
 
 
-def build_server(seat: Seat) -> BuiltServer:
+def build_server(seat: Seat, report: Callable[[Report], None] = tell_nobody) -> BuiltServer:
     plan, clock = seat.plan, SystemClock()
     set_up_torch(plan)
     task = build_task(plan)
@@ -183,7 +190,7 @@ def build_server(seat: Seat) -> BuiltServer:
     server = ParameterServer(plan, replica, kind, log=log, clock=clock)
     if seat.resume_from is not None:
         server.restore(read_snapshot(seat.resume_from, "server-0"))
-    saver = ServerSaver(plan, server, root=seat.checkpoints, log=log)
+    saver = ServerSaver(plan, server, root=seat.checkpoints, log=log, report=report)
     server.on_applied = saver.maybe_save
     return BuiltServer(server, replica, task, _host(seat, replica), saver, log)
 

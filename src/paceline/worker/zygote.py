@@ -29,6 +29,7 @@ from paceline.plan.catalog import Channel, server_names
 from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.tasks.load import task_class
+from paceline.worker.child_reports import ChildReports
 from paceline.worker.control import ControlBlock
 from paceline.worker.kernel import die_with_parent
 from paceline.worker.participant import Report, serve, work
@@ -40,28 +41,6 @@ GRACE_S = 5.0
 ALL_WORKERS = "workers"  # one process that is all participants
 
 
-class _Reports:
-    """What one child says, as whole lines, without ever waiting for it."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.has_ended = False
-        self._rest = b""
-
-    def lines(self) -> list[bytes]:
-        try:
-            while data := os.read(self.fd, 1 << 16):
-                self._rest += data
-            self.has_ended = True
-        except BlockingIOError:
-            pass  # nothing more for now
-        *whole, self._rest = self._rest.split(b"\n")
-        return whole
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
 class Zygote:
     def __init__(self, orders: socket.socket) -> None:
         self._orders = orders
@@ -70,7 +49,7 @@ class Zygote:
         self._seat: Seat | None = None
         self._kill_at_s: float | None = None
         self._killed: set[int] = set()  # pids of those who did not end by themselves
-        self._reports: dict[int, _Reports] = {}  # by pid
+        self._reports: dict[int, ChildReports] = {}  # by pid
         self._selector = selectors.DefaultSelector()
         self._selector.register(orders, selectors.EVENT_READ, self._read_orders)
         deaths_read, deaths_write = os.pipe()
@@ -124,6 +103,11 @@ class Zygote:
                 self._fork_server(str(order["who"]))
             case "end" if self._seat is not None:
                 self._end_run()
+            case "leave" if self._seat is not None:
+                self._seat.control.ask_to_leave(int(str(order["index"])))
+            case "pause" if self._seat is not None:
+                saver = order.get("saver")
+                self._seat.control.pause(bool(order["is_paused"]), None if saver is None else int(str(saver)))
 
     def _start(self, order: dict[str, Json]) -> None:
         plan = loads(str(order["plan"]))
@@ -158,6 +142,7 @@ class Zygote:
         else:
             from paceline.worker.elastic_participant import work_elastic
 
+        self._seat.control.ask_nothing(index)
         self._fork(f"worker-{index}", partial(work_elastic, index))
 
     def _fork_server(self, who: str) -> None:
@@ -179,7 +164,7 @@ class Zygote:
         os.close(tell)
         os.set_blocking(told, False)
         self._children[pid] = who
-        self._reports[pid] = _Reports(told)
+        self._reports[pid] = ChildReports(told)
         self._selector.register(told, selectors.EVENT_READ, lambda: self._pass_on(pid))
         self._tell("started", who=who, pid=pid)
 

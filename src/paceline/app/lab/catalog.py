@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.app.lab import freeze_worker, kill_leader, kill_two, kill_worker
+from paceline.app.lab import quorum_lost as quorum
+from paceline.app.lab import resize as resizing
+from paceline.app.lab import slow_worker as slow
 from paceline.app.lab.expect import Expectation
 
 Body = Callable[[Path, int, Callable[[str], None]], list[Expectation]]
@@ -31,5 +34,16 @@ SCENARIOS: dict[str, Scenario] = {
         "kill -9 of the coordinator's leader, of three nodes",
         kill_leader.kill_leader,
         kill_leader.USUAL_TIMES,
+    ),
+    "quorum-lost": Scenario(
+        "kill -9 of two of three coordinators, which come back later", quorum.quorum_lost, quorum.USUAL_TIMES
+    ),
+    "resize": Scenario(
+        "2 → 4 → 3 workers, again and again, and kill -9 or SIGSTOP of one in between",
+        resizing.resize,
+        resizing.USUAL_TIMES,
+    ),
+    "slow-worker": Scenario(
+        "one of five workers gets slower and slower, up to ten times", slow.slow_worker, slow.USUAL_TIMES
     ),
 }

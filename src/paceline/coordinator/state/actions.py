@@ -5,7 +5,10 @@ from paceline.coordinator.state import find, refuse
 from paceline.coordinator.state.model import keep_newest
 from paceline.coordinator.state.turn import Turn
 
-KINDS = ("pause", "resume", "slow", "kill", "freeze", "thaw", "partition", "heal", "checkpoint", "stop")
+KINDS = (
+    *("pause", "resume", "slow", "kill", "freeze", "thaw", "partition", "heal", "checkpoint", "stop"),
+    *("add", "remove"),  # workers: how many is in the details
+)
 MOST_KEPT = 1_000
 _FORWARD = (pb.ACTION_REQUESTED, pb.ACTION_ACCEPTED, pb.ACTION_APPLIED, pb.ACTION_EFFECT_SEEN)
 _UNDONE = (pb.ACTION_REFUSED, pb.ACTION_FAILED)

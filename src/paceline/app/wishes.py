@@ -1,0 +1,193 @@
+"""How does a run hear what operators ask of it, and whether its coordinator is there?
+
+The list of actions is the truth; the stream of changes only says when to look.
+It runs beside the launcher, which takes wishes and news when it has time, so a
+coordinator that is silent holds nobody up: training goes on, and that is said once.
+"""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from paceline.clock import monotonic_s
+from paceline.coordinator.background import Background
+from paceline.coordinator.client import Client, NotNowError, RefusedError, UnreachableError
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.shell import security
+from paceline.coordinator.shell.tls import Certificate
+from paceline.coordinator.shell.tokens import Token
+from paceline.launchers.resizing import Answer, Granted, Refused, Wish
+
+KINDS = ("add", "remove")
+LOOK_S = 2.0  # without a bell
+PATIENCE_S = 3.0  # of a cluster that elects a leader; more is silence
+
+
+class Wishes:
+    """A desk where operators ask; see launchers/elastic.py."""
+
+    def __init__(self, addresses: Sequence[str], access: Token | Certificate, run: str) -> None:
+        self._addresses, self._access, self._run = addresses, access, run
+        self._lock = threading.Lock()
+        self._new: list[Wish] = []
+        self._news: list[str] = []
+        self._known: set[int] = set()  # wishes that the launcher was told of
+        self._answers: list[Answer] = []  # not yet told to the coordinator
+        self._open: dict[int, Granted] = {}  # whose effect is waited for
+        self._generation = 0
+        self._silent_since_s: float | None = None
+        self._last_said = ""
+        self._background = Background()
+        self._background.call(self._start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        try:
+            self._background.call(self._stop())
+        finally:
+            self._background.close()
+
+    # What the launcher asks.
+
+    def wishes(self) -> list[Wish]:
+        with self._lock:
+            found, self._new = self._new, []
+        return found
+
+    def news(self) -> list[str]:
+        with self._lock:
+            found, self._news = self._news, []
+        return found
+
+    def answer(self, given: Answer) -> None:
+        self._background.call(self._take(given))
+
+    # In the background loop.
+
+    async def _start(self) -> None:
+        self._client = Client(
+            self._addresses,
+            lambda address: security.open_channel(address, self._access),
+            metadata=security.call_metadata(self._access),
+            patience_s=PATIENCE_S,
+        )
+        self._bell = asyncio.Event()
+        self._task = asyncio.create_task(self._follow())
+
+    async def _stop(self) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        with suppress(RefusedError, UnreachableError):
+            for number in [given.number for given in self._answers] + list(self._open):
+                await self._report(number, pb.ACTION_FAILED, "the run ended before")
+        await self._client.close()
+
+    async def _take(self, given: Answer) -> None:
+        self._answers.append(given)
+        self._bell.set()
+
+    async def _follow(self) -> None:
+        watching: asyncio.Task[None] | None = None
+        try:
+            while True:
+                try:
+                    leader = await self._client.find_leader()
+                    await self._look()
+                    self._say_heard()
+                    if watching is None or watching.done():
+                        watching = asyncio.create_task(self._watch(leader))
+                except UnreachableError as error:
+                    self._say_silent(error)
+                    continue
+                except RefusedError as error:
+                    self._say(f"the coordinator did not say what is asked of the run: {error.what}")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._bell.wait()
+                self._bell.clear()
+        finally:
+            if watching is not None:
+                watching.cancel()
+
+    async def _watch(self, leader: str) -> None:
+        # When the stream breaks, the next look begins another one.
+        with suppress(grpc.aio.AioRpcError):
+            async for _ in self._client.watch(leader, pb.WatchRequest(run=self._run)):
+                self._bell.set()
+
+    async def _look(self) -> None:
+        actions = await self._client.read("Actions.List", pb.ListActions(run=self._run), pb.ActionList)
+        with self._lock:
+            for action in actions.actions:
+                is_new = action.phase == pb.ACTION_REQUESTED and action.action not in self._known
+                if is_new and action.kind in KINDS:
+                    self._known.add(action.action)
+                    self._new.append(_wish(action))
+        while self._answers:
+            given = self._answers[0]
+            if isinstance(given, Refused):
+                await self._report(given.number, pb.ACTION_REFUSED, given.reason)
+            else:
+                await self._report(given.number, pb.ACTION_ACCEPTED, given.reason)
+                self._open[given.number] = given
+            del self._answers[0]
+        view = await self._client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
+        self._generation = view.generation.number
+        for given in [given for given in self._open.values() if has_effect(given, view.generation)]:
+            text = f"generation {view.generation.number} has {len(view.generation.workers)} workers"
+            await self._report(given.number, pb.ACTION_EFFECT_SEEN, text)
+            del self._open[given.number]
+
+    async def _report(self, number: int, phase: pb.ActionPhase, note: str) -> None:
+        with suppress(NotNowError):  # it was said already, and the answer was lost
+            said = pb.ReportAction(action=number, phase=phase, note=note)
+            await self._client.write("Actions.Report", said, pb.Action)
+
+    def _say_silent(self, error: UnreachableError) -> None:
+        if self._silent_since_s is not None:
+            return
+        self._silent_since_s = monotonic_s()
+        self._say(
+            f"the coordinator does not answer: {error.what}; training goes on in generation"
+            f" {self._generation}, but nobody can come or go until it is back"
+        )
+
+    def _say_heard(self) -> None:
+        if self._silent_since_s is not None:
+            silent_s = PATIENCE_S + monotonic_s() - self._silent_since_s
+            self._silent_since_s = None
+            self._say(
+                f"the coordinator answers again, after {silent_s:.1f} s, in generation {self._generation}"
+            )
+
+    def _say(self, text: str) -> None:
+        if text != self._last_said:
+            self._last_said = text
+            with self._lock:
+                self._news.append(text)
+
+
+def has_effect(given: Granted, generation: pb.Generation) -> bool:
+    """Do those train together who are to, without those who are not?"""
+    workers = set(generation.workers)
+    if not workers or generation.is_revoked:
+        return False
+    return workers.issuperset(given.start) and workers.isdisjoint(given.leave)
+
+
+def _wish(action: pb.Action) -> Wish:
+    count = action.details.get("count", "1")
+    return Wish(action.action, action.kind, int(count) if count.isdecimal() else 0, action.target)

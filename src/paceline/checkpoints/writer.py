@@ -1,0 +1,201 @@
+"""How are checkpoints written while training goes on? The step only copies; a thread does the rest.
+
+There are two images. While one is written, the other can take the next
+snapshot; with both in use the next one waits, where all participants must save
+the same ones, or is left out, where one participant saves for all. So memory
+and work never pile up. What fails is told and does not end the training: the
+checkpoint before stays what it was.
+"""
+
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoints.catalog import DAMAGED, facts_of, folder_at
+from paceline.checkpoints.image import Image
+from paceline.checkpoints.retention import KEPT, is_complete, remove_old
+from paceline.checkpoints.store import Snapshot, Wrote, write_image
+from paceline.clock import SystemClock
+
+IMAGES = 2
+Take = Callable[[], Snapshot]  # of live tensors: they are copied at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Whose snapshots go where, and how many checkpoints stay."""
+
+    root: Path
+    who: str
+    participants: int = 1  # whose snapshots make a checkpoint
+    keep: int = KEPT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What became of one snapshot."""
+
+    name: str  # of the folder
+    step: int
+    pause_ns: int  # that the step waited for its copy
+    write_s: float = 0.0
+    nbytes: int = 0
+    removed: tuple[int, ...] = ()  # numbers of older checkpoints
+    is_catalogued: bool | None = None  # None: nobody keeps a catalogue
+    failure: str = ""  # why there is no such checkpoint; empty: there is
+    trouble: str = ""  # what else went wrong, although it is there
+    is_skipped: bool = False
+
+
+class Cataloguer:
+    """Tells somebody which checkpoints there will be, and are. This one tells nobody."""
+
+    def begin(self, generation: int, at: int) -> None:
+        """A snapshot was taken after so many steps; from the writing thread, before it is written."""
+
+    def durable(self, generation: int, at: int, file: Path, wrote: Wrote) -> bool | None:
+        """It is on the disk. Was that noted? None: nobody keeps a catalogue."""
+        return None
+
+    @property
+    def trouble(self) -> str:
+        """Why the last one was not noted."""
+        return ""
+
+
+@dataclass(slots=True)
+class _Job:
+    folder: Path
+    step: int
+    image: Image
+    facts: dict[str, Any]  # Any: JSON
+    generation: int
+    pause_ns: int
+
+
+@dataclass(slots=True)
+class CheckpointWriter:
+    place: Place
+    cataloguer: Cataloguer = field(default_factory=Cataloguer)
+    is_in_background: bool = True
+    _free: list[Image] = field(default_factory=lambda: [Image() for _ in range(IMAGES)])
+    _jobs: deque[_Job | None] = field(default_factory=deque)  # None: the thread is to end
+    _news: deque[News] = field(default_factory=deque)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _thread: threading.Thread | None = None
+    _bug: BaseException | None = None  # ours, from the thread; raised where somebody sees it
+
+    def save(self, number: int, step: int, take: Take, *, must: bool, generation: int = 0) -> None:
+        """Copy what `take` gives, now; it is written later. With `must` it waits rather than be left out."""
+        began_ns = SystemClock().now_ns()
+        image = self._image(wait=must or self.place.participants > 1 or not self.is_in_background)
+        folder = folder_at(self.place.root, number)
+        if image is None:
+            paused_ns = SystemClock().now_ns() - began_ns
+            self._news.append(News(name=folder.name, step=step, pause_ns=paused_ns, is_skipped=True))
+            return
+        snapshot = take()
+        image.fill(snapshot.tensors)
+        paused_ns = SystemClock().now_ns() - began_ns
+        job = _Job(folder, step, image, snapshot.facts, generation, paused_ns)
+        if not self.is_in_background:
+            self._carry_out(job)
+            self._free.append(image)
+            return
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify_all()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="checkpoints", daemon=True)
+            self._thread.start()
+
+    def news(self) -> list[News]:
+        """What became of earlier snapshots; asked at every step, so it must cost nothing."""
+        if self._bug is not None:
+            raise self._bug
+        found = []
+        while self._news:
+            found.append(self._news.popleft())
+        return found
+
+    def drain(self) -> None:
+        """Everything that was saved is written, and no thread is left, when this returns."""
+        if self._thread is None:
+            return
+        with self._changed:
+            self._jobs.append(None)
+            self._changed.notify_all()
+        self._thread.join()
+        self._thread = None
+
+    def _image(self, *, wait: bool) -> Image | None:
+        with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: bool(self._free) or self._bug is not None)
+            return self._free.pop() if self._free else None
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._jobs))
+                job = self._jobs.popleft()
+            if job is None:
+                return
+            try:
+                self._carry_out(job)
+            except BaseException as error:
+                traceback.print_exc()  # into the participant's log; the training thread raises it
+                self._bug = error
+            with self._changed:
+                self._free.append(job.image)
+                self._changed.notify_all()
+
+    def _carry_out(self, job: _Job) -> None:
+        clock, name, who = SystemClock(), job.folder.name, self.place.who
+        if _is_there(job.folder, who):
+            return  # of the same step of the same history, so it is the same
+        at = int(job.facts.get("at", 0))
+        self.cataloguer.begin(job.generation, at)
+        began_ns = clock.now_ns()
+        try:
+            wrote = write_image(job.folder, who, job.image.data, job.facts)
+            removed = self._remove_old(job.folder)
+        except OSError as error:
+            why = f"{error.strerror or error} ({error.filename or job.folder})"
+            self._news.append(News(name=name, step=job.step, pause_ns=job.pause_ns, failure=why))
+            return
+        write_s = (clock.now_ns() - began_ns) / 1e9
+        file = job.folder / f"{who}.safetensors"
+        is_catalogued = self.cataloguer.durable(job.generation, at, file, wrote)
+        self._news.append(
+            News(
+                name=name,
+                step=job.step,
+                pause_ns=job.pause_ns,
+                write_s=write_s,
+                nbytes=wrote.nbytes,
+                removed=removed,
+                is_catalogued=is_catalogued,
+                trouble=self.cataloguer.trouble,
+            )
+        )
+
+    def _remove_old(self, folder: Path) -> tuple[int, ...]:
+        if not is_complete(folder, self.place.participants):
+            return ()  # whoever completes it will
+        place = self.place
+        return tuple(remove_old(place.root, participants=place.participants, keep=place.keep))
+
+
+def _is_there(folder: Path, who: str) -> bool:
+    if not (folder / f"{who}.json").exists():
+        return False
+    try:
+        facts_of(folder, who)
+    except DAMAGED:
+        return False
+    return True

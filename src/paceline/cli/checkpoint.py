@@ -1,0 +1,88 @@
+"""`paceline checkpoint`: look at a run's checkpoints, check them, and take the weights out."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit
+from paceline.cli.session import Session
+from paceline.cli.units import short_bytes
+from paceline.errors import ExitCode
+
+if TYPE_CHECKING:
+    from paceline.app.checkpoints import Row
+    from paceline.plan.codec import Json
+
+
+@click.group("checkpoint")
+@common_options
+def checkpoint(session: Session) -> None:
+    """Look at a run's checkpoints, check them, and take the weights out."""
+
+
+@checkpoint.command("list")
+@click.argument("run", type=click.Path(path_type=Path))
+@common_options
+def list_(session: Session, run: Path) -> None:
+    """Which checkpoints RUN (a run's folder) has, and which of them can be resumed from."""
+    from paceline.app.checkpoints import list_checkpoints, to_rows
+
+    rows = list_checkpoints(session.folder / run)
+    lines = [_line(row) for row in rows] or ["no checkpoints"]
+    emit(session, "checkpoint.list", {"run": str(run), "checkpoints": to_rows(rows)}, lines)
+
+
+@checkpoint.command("verify")
+@click.argument("run", type=click.Path(path_type=Path))
+@common_options
+def verify(session: Session, run: Path) -> ExitCode:
+    """Read every snapshot of RUN and compare its hash; exit code 8 when one is not as it was written."""
+    from paceline.app.checkpoints import to_rows, verify_checkpoints
+
+    findings = verify_checkpoints(session.folder / run)
+    holds = all(found.ok for found in findings)
+    lines = [f"{'ok  ' if found.ok else 'FAIL'} {found.file}: {found.seen}" for found in findings]
+    data: dict[str, Json] = {"run": str(run), "holds": holds, "findings": to_rows(findings)}
+    emit(session, "checkpoint.verify", data, lines or ["no checkpoints"])
+    return ExitCode.OK if holds else ExitCode.GATE_FAILED
+
+
+@checkpoint.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--at", type=click.IntRange(min=0), help="Which one, as `list` says. [default: the newest valid]"
+)
+@click.option(
+    "--worker",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Whose weights, in modes whose workers differ.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["safetensors", "dcp"]),
+    default="safetensors",
+    show_default=True,
+    help="One safetensors file, or a folder of torch's distributed checkpoint.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="The new file, or folder for dcp."
+)
+@common_options
+def export(session: Session, run: Path, at: int | None, worker: int, kind: str, out: Path) -> None:
+    """Write the model's weights of RUN, under the module's own names, for other tools."""
+    from paceline.app.checkpoints import export_weights
+
+    done = export_weights(session.folder / run, at=at, worker=worker, kind=kind, out=session.folder / out)
+    text = f"{done['tensors']} tensors of {done['who']} from {done['checkpoint']} are in {done['out']}"
+    emit(session, "checkpoint.export", done, [text])
+
+
+def _line(row: "Row") -> str:
+    state = f"{row.steps} steps" if row.valid else row.why_not
+    pin = f"  (counted on by: {row.pinned_by})" if row.pinned_by else ""
+    return f"at {row.at:<10}{short_bytes(row.bytes):>9}  {'valid' if row.valid else 'DAMAGED':<8}{state}{pin}"

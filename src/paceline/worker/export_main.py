@@ -1,0 +1,72 @@
+"""`python -m paceline.worker.export_main FOLDER WHO FORMAT OUT`: plain weights for other tools.
+
+The command `paceline checkpoint export` runs this in a process of its own,
+because torch is imported here and never in the command. Of a snapshot only
+what the module itself named is exported: no moments, no memories, no clocks.
+"""
+
+import json
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from paceline.checkpoints.nested import marked
+from paceline.checkpoints.store import Snapshot, read_snapshot
+from paceline.errors import PacelineError
+from paceline.worker.kernel import die_with_parent
+
+
+def main() -> None:
+    die_with_parent()
+    folder, who, kind, out = sys.argv[1:]
+    try:
+        weights = weights_of(read_snapshot(Path(folder), who))
+        _write(weights, kind, Path(out))
+    except PacelineError as error:
+        print(json.dumps({"error": error.told()}), flush=True)
+        return
+    numbers = sum(tensor.numel() for tensor in weights.values())
+    print(json.dumps({"tensors": len(weights), "numbers": numbers}), flush=True)
+
+
+def weights_of(saved: Snapshot) -> dict[str, Tensor]:
+    """The module's state_dict: all tensors that belong neither to the optimizer nor to the strategy."""
+    others = marked(saved.facts["optimizer"]) | marked(saved.facts.get("strategy"))
+    return {name: tensor for name, tensor in saved.tensors.items() if name not in others}
+
+
+def _write(weights: dict[str, Tensor], kind: str, out: Path) -> None:
+    """Under another name first: whoever finds it finds it whole."""
+    draft = out.with_name(f".{out.name}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "dcp":
+            _write_dcp(weights, draft)
+        else:
+            save_file(weights, draft)
+        draft.rename(out)
+    except OSError as error:
+        raise PacelineError(
+            f"cannot write {out}: {error.strerror or error}", "name a folder with room and permission"
+        ) from error
+    finally:
+        if draft.is_dir():
+            shutil.rmtree(draft)
+        draft.unlink(missing_ok=True)
+
+
+def _write_dcp(weights: dict[str, Tensor], folder: Path) -> None:
+    """torch pickles the metadata of this format; we write it for others, and never read it."""
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    with warnings.catch_warnings():  # it warns that there is one process, which was said
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        save(dict(weights), checkpoint_id=folder, no_dist=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Does training go on while checkpoints are written, never with more than two at once, and when they fail?"""
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from paceline.checkpoints.catalog import folder_at, newest_complete, newest_shared
+from paceline.checkpoints.store import Snapshot, Wrote, read_snapshot
+from paceline.checkpoints.writer import Cataloguer, CheckpointWriter, Place
+from paceline.events.log import MemoryLog
+from paceline.worker.telling import CheckpointTeller, Report
+
+
+class SlowCoordinator(Cataloguer):
+    """Keeps the writing thread waiting until it is let go."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.noted: list[tuple[int, int, str]] = []
+
+    def begin(self, generation: int, at: int) -> None:
+        assert self.may_go_on.wait(30), "nobody let the writer go on"
+
+    def durable(self, generation: int, at: int, file: Path, wrote: Wrote) -> bool:
+        assert file.exists()
+        self.noted.append((generation, at, wrote.sha256))
+        return True
+
+
+@dataclass
+class Stage:
+    """One participant with a live tensor, which changes after every snapshot."""
+
+    root: Path
+    participants: int = 1
+    keep: int = 100
+    cataloguer: Cataloguer = field(default_factory=Cataloguer)
+
+    def __post_init__(self) -> None:
+        place = Place(root=self.root, who="worker-0", participants=self.participants, keep=self.keep)
+        self.writer = CheckpointWriter(place, self.cataloguer)
+        self.live = torch.zeros(1000)
+
+    def save(self, step: int, *, must: bool = False) -> None:
+        self.live.fill_(step)
+
+        def take() -> Snapshot:
+            return Snapshot({"w": self.live}, {"clock": step, "at": step, "optimizer": None})
+
+        self.writer.save(step, step, take, must=must, generation=7)
+        self.live.fill_(-1)
+
+    def saved(self, step: int) -> float:
+        found = read_snapshot(folder_at(self.root, step), "worker-0").tensors["w"]
+        assert len(set(found.tolist())) == 1
+        return float(found[0])
+
+
+def test_the_step_goes_on_before_anything_is_written_and_what_is_written_is_of_that_moment(
+    tmp_path: Path,
+) -> None:
+    slow = SlowCoordinator()
+    stage = Stage(tmp_path, cataloguer=slow)
+    stage.save(1)
+    assert not list(tmp_path.iterdir())  # we are back, and the writer has not even begun
+    slow.may_go_on.set()
+    stage.writer.drain()
+    assert stage.saved(1) == 1.0
+    (news,) = stage.writer.news()
+    assert (news.name, news.step, news.failure, news.is_catalogued) == ("at-00000001", 1, "", True)
+    assert news.nbytes == sum(p.stat().st_size for p in folder_at(tmp_path, 1).iterdir())
+    assert [(generation, at) for generation, at, _ in slow.noted] == [(7, 1)]
+
+
+def test_whoever_saves_for_all_leaves_out_what_comes_too_soon_but_never_the_last(tmp_path: Path) -> None:
+    slow = SlowCoordinator()
+    stage = Stage(tmp_path, cataloguer=slow)
+    for step in (1, 2, 3, 4):
+        stage.save(step)
+    last = threading.Thread(target=lambda: stage.save(5, must=True))
+    last.start()
+    slow.may_go_on.set()
+    last.join()
+    stage.writer.drain()
+    assert [stage.saved(step) for step in (1, 2, 5)] == [1.0, 2.0, 5.0]
+    assert not folder_at(tmp_path, 3).exists()
+    assert [news.name for news in stage.writer.news() if news.is_skipped] == ["at-00000003", "at-00000004"]
+
+
+def test_where_all_must_save_the_same_ones_nobody_leaves_one_out(tmp_path: Path) -> None:
+    slow = SlowCoordinator()
+    stage = Stage(tmp_path, participants=2, cataloguer=slow)
+    stage.save(1)
+    stage.save(2)
+    third = threading.Thread(target=lambda: stage.save(3))
+    third.start()
+    assert not stage.writer.news()
+    slow.may_go_on.set()
+    third.join()
+    stage.writer.drain()
+    assert [stage.saved(step) for step in (1, 2, 3)] == [1.0, 2.0, 3.0]
+
+
+def test_a_full_disk_is_said_once_and_the_checkpoint_before_stays(tmp_path: Path) -> None:
+    stage, log, told = Stage(tmp_path), MemoryLog(), list[Report]()
+    teller = CheckpointTeller(log, told.append)
+    stage.save(1)
+    stage.writer.drain()
+    for step in (2, 3):  # what is written here goes to a device that is always full
+        folder_at(tmp_path, step).mkdir()
+        (folder_at(tmp_path, step) / "worker-0.safetensors.part").symlink_to("/dev/full")
+        stage.save(step)
+    stage.writer.drain()
+    found = newest_complete(tmp_path, 1)
+    assert found is not None
+    assert found.version == 1
+    assert not list(tmp_path.rglob("*.part"))
+    stage.save(4)
+    stage.writer.drain()
+    assert stage.saved(4) == 4.0
+    teller.tell(stage.writer.news())
+    notes = [str(report["text"]) for report in told if report["ev"] == "note"]
+    assert len(notes) == 2
+    assert "at-00000002 could not be written: No space left on device" in notes[0]
+    assert "training goes on" in notes[0]
+    assert "written again: at-00000004" in notes[1]
+    kinds = [event.kind for event in log.plain]
+    assert kinds == ["checkpoint", "checkpoint_failed", "checkpoint_failed", "checkpoint"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_failure_and_no_end(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "checkpoints")
+    (tmp_path / "checkpoints").write_text("a file is in the way")
+    stage.save(1)
+    stage.writer.drain()
+    (news,) = stage.writer.news()
+    assert "checkpoints" in news.failure
+
+
+def test_a_mistake_of_ours_in_the_thread_is_raised_where_somebody_sees_it(tmp_path: Path) -> None:
+    class Broken(Cataloguer):
+        def begin(self, generation: int, at: int) -> None:
+            raise ZeroDivisionError("a mistake")
+
+    stage = Stage(tmp_path, cataloguer=Broken())
+    stage.save(1)
+    stage.writer.drain()
+    try:
+        stage.writer.news()
+    except ZeroDivisionError:
+        return
+    raise AssertionError("nobody was told")
+
+
+def test_a_checkpoint_that_is_there_already_is_not_written_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.save(1)
+    stage.writer.drain()
+    before = (folder_at(tmp_path, 1) / "worker-0.json").stat().st_mtime_ns
+    stage.save(1)
+    stage.writer.drain()
+    assert (folder_at(tmp_path, 1) / "worker-0.json").stat().st_mtime_ns == before
+    assert len(stage.writer.news()) == 1
+
+
+def test_old_checkpoints_go_when_newer_ones_are_complete(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, keep=2)
+    for step in range(1, 6):
+        stage.save(step)
+        stage.writer.drain()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["at-00000004", "at-00000005"]
+    assert [number for news in stage.writer.news() for number in news.removed] == [1, 2, 3]
+    assert newest_shared(tmp_path, 1) is not None
+
+
+def test_there_is_a_thread_only_while_there_is_something_to_write(tmp_path: Path) -> None:
+    slow = SlowCoordinator()
+    before, stage = threading.active_count(), Stage(tmp_path, cataloguer=slow)
+    assert threading.active_count() == before
+    stage.save(1)
+    assert threading.active_count() == before + 1
+    slow.may_go_on.set()
+    stage.writer.drain()
+    assert threading.active_count() == before
+    stage.save(2, must=True)
+    stage.writer.drain()
+    assert stage.saved(2) == 2.0

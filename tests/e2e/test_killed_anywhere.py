@@ -1,0 +1,48 @@
+"""Does a run that is killed at any moment, and resumed each time, end with the bits of one that never was?"""
+
+import random
+from pathlib import Path
+
+import pytest
+from tests.fixtures.command import paceline
+from tests.fixtures.killing import KilledRun
+
+SSGD = ["--mode", "ssgd", "--num-workers", "2"]
+LOCALSGD = ["--mode", "localsgd", "--sync-every", "4", "--num-workers", "2", "--optimizer", "momentum"]
+SHARDS = ["--shards", "4", "--num-workers", "2"]
+UNDISTURBED = {"shards": ["--mode", "ssgd", "--num-workers", "4"]}
+
+
+def kill_and_compare(name: str, mode: list[str], folder: Path, *, kills: int, steps: int, seed: int) -> None:
+    common = ["--task", "digits", "--batch-size", "4", "--steps", str(steps), "--seed", "5"]
+    settings = [*common, *mode, "--pace", "4ms", "--checkpoint-every", "10"]
+    killed = KilledRun(folder / "killed", settings, random.Random(seed))
+    while killed.kills < kills and killed.strike():
+        pass
+    assert killed.kills == kills, f"it finished after {killed.kills} kills: give it more steps"
+    hashes = set(killed.finish().values())
+    plain = [*common, *UNDISTURBED.get(name, mode)]
+    undisturbed = paceline("train", *plain, "--run-dir", str(folder / "undisturbed"), "--json")
+    assert undisturbed.code == 0, undisturbed.err
+    assert hashes == set(undisturbed.data()["result"]["state_sha256"].values())
+    assert paceline("checkpoint", "verify", str(folder / "killed")).code == 0
+
+
+CASES = [("ssgd", SSGD), ("localsgd", LOCALSGD), ("shards", SHARDS)]
+IDS = [name for name, _ in CASES]
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES, ids=IDS)
+def test_a_run_killed_at_random_moments_equals_the_uninterrupted_one(
+    name: str, mode: list[str], tmp_path: Path
+) -> None:
+    kill_and_compare(name, mode, tmp_path, kills=3, steps=600, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("name", "mode"), CASES, ids=IDS)
+def test_a_run_killed_twenty_times_equals_the_uninterrupted_one(
+    name: str, mode: list[str], tmp_path: Path
+) -> None:
+    kill_and_compare(name, mode, tmp_path, kills=20, steps=2500, seed=20)

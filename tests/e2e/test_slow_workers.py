@@ -1,0 +1,65 @@
+"""Is a worker that gets slow found, given less to do or replaced, and does the run end with the same bits?"""
+
+from pathlib import Path
+
+from tests.e2e.test_workers_command import events, stop_and_prove
+from tests.fixtures.command import Running, training
+from tests.fixtures.waiting import until
+
+RUN = ["--task", "digits", "--batch-size", "8", "--num-workers", "3", "--shards", "12", "--pace", "10ms"]
+
+
+def is_found(run: Running) -> bool:
+    found = [event for event in events(run, "slow_worker") if event.fields["worker"] == "worker-1"]
+    return any(event.fields["is_slow"] for event in found)
+
+
+def test_the_shards_are_dealt_by_speed_and_the_bits_stay_the_same(tmp_path: Path) -> None:
+    slow = ["--straggler", "worker=1,factor=10,from=20,over=10", "--on-slow", "rebalance"]
+    with training(tmp_path / "run", *RUN, "--steps", "100000", *slow, participants=3) as run:
+        until(lambda: is_found(run), "worker-1 is found slow", within_s=90)
+        until(lambda: _has_fewest(run), "worker-1 has fewest shards", within_s=60)
+        stop_and_prove(run)
+        dealt = events(run, "shards_dealt")
+        assert all("ms by worker" in str(event.fields["reason"]) for event in dealt)
+        (flagged, *_) = events(run, "slow_worker")
+        assert "shards are dealt out by speed" in str(flagged.fields["reason"])
+
+
+def _has_fewest(run: Running) -> bool:
+    dealt = events(run, "shards_dealt")
+    if not dealt:
+        return False
+    by_name = dict(
+        zip(
+            str(dealt[-1].fields["workers"]).split(","),
+            map(int, str(dealt[-1].fields["counts"]).split(",")),
+            strict=True,
+        )
+    )
+    return by_name["worker-1"] < min(by_name["worker-0"], by_name["worker-2"])
+
+
+def test_a_worker_that_became_slow_is_replaced_once_and_the_reason_is_told(tmp_path: Path) -> None:
+    slow = ["--straggler", "worker=1,factor=6,from=20", "--on-slow", "replace"]
+    with training(tmp_path / "run", *RUN, "--steps", "100000", *slow, participants=3) as run:
+        before = [e.fields["pid"] for e in events(run, "worker_started") if e.who == "worker-1"]
+
+        def pids() -> list[object]:
+            return [e.fields["pid"] for e in events(run, "worker_started") if e.who == "worker-1"]
+
+        until(lambda: len(pids()) == 2, "worker-1 is replaced", within_s=90)
+        assert pids()[0] == before[0]
+        said = [str(event.fields["decision"]) for event in events(run, "supervision")]
+        assert any("worker-1 is asked to leave, and will be replaced: it takes" in text for text in said)
+        assert any("worker-1 was lost (it was slow:" in text for text in said)
+        stop_and_prove(run)
+
+
+def test_by_default_it_is_only_told(tmp_path: Path) -> None:
+    slow = ["--straggler", "worker=1,factor=6"]
+    with training(tmp_path / "run", *RUN, "--steps", "100000", *slow, participants=3) as run:
+        until(lambda: is_found(run), "worker-1 is found slow", within_s=90)
+        stop_and_prove(run)
+        assert events(run, "shards_dealt") == []
+        assert len(events(run, "worker_started")) == 3
