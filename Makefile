@@ -3,9 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 10000
+# With `pip install torchft` and `pip install 'ray[train]'`; what is missing is skipped, and that is said.
+PEERS_PYTHON ?= $(BIN)/python
+RAY_PYTHON ?= $(BIN)/python
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover bench-coordinator bench-lighthouse sim proto docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover bench-coordinator bench-lighthouse bench-recovery sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -49,6 +52,10 @@ bench-coordinator: setup  ## commits, latency, heartbeats and memory of three co
 bench-lighthouse: setup  ## torchft's own workers on three coordinators: kills of the leader, failed steps, longest gap
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peers]'
 	$(BIN)/python -m benchmarks.lighthouse
+
+bench-recovery: setup  ## kill -9 of one of three workers, beside torchft, torchrun and Ray Train; what --elastic costs
+	$(BIN)/python -m benchmarks.recovery --peers-python $(PEERS_PYTHON) --ray-python $(RAY_PYTHON)
+	$(BIN)/python -m benchmarks.elastic_cost
 
 bench-gpu: setup  ## what the GPU's own paths are worth; needs one
 	$(BIN)/python -m benchmarks.gpu

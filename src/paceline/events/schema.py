@@ -107,6 +107,8 @@ PLAIN_KINDS: dict[str, str] = {
     "backup, epoch",
     "push_refused": "what a worker made of a share does not count, as it was given up meanwhile; fields: "
     "position, version",
+    "step_skipped": "the mean gradient of a step was not finite, and no worker made its update; fields: step "
+    "(of the run), shards (whose gradient it was)",
     "supervision": "what was decided about a lost worker; fields: decision (in words)",
     "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
 }

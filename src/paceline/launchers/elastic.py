@@ -38,6 +38,7 @@ class ElasticSupervisor:
     _pids: dict[str, int] = field(default_factory=dict)  # of those who live
     _waiting: dict[str, float] = field(default_factory=dict)  # who is replaced, and when
     _errors: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _hopeless: set[str] = field(default_factory=set)  # whose error a replacement would meet again
     _orders: list[Message] = field(default_factory=list)
     _is_ending: bool = False  # somebody has finished: nobody is replaced any more
     _has_result: bool = False  # a server has finished
@@ -45,8 +46,10 @@ class ElasticSupervisor:
     def started(self, who: str, pid: int) -> None:
         self._pids[who] = pid
 
-    def failed(self, who: str, what: str, hint: str) -> None:
+    def failed(self, who: str, what: str, hint: str, *, is_hopeless: bool = False) -> None:
         self._errors[who] = (what, hint)
+        if is_hopeless:
+            self._hopeless.add(who)
 
     def exited(self, who: str, code: int, ledger: Ledger) -> None:
         pid = self._pids.pop(who)
@@ -88,6 +91,12 @@ class ElasticSupervisor:
         self.registry.lost(who, pid, why)
         if self._is_ending:
             self.say(f"{who} was lost ({why}) while the run was ending")
+            return
+        if who in self._hopeless:
+            self.say(f"{who} ended ({why}); a replacement would meet the same, so the run ends")
+            ledger.error(Failure(who, why, hint, False, ExitCode.TRAINING_FAILED))
+            self.cancel()
+            self._orders.append({"op": "kill"})
             return
         restarts = self.restarts
         if _is_server(who):

@@ -40,8 +40,8 @@ class Supervisor(Protocol):
 
     def started(self, who: str, pid: int) -> None: ...
 
-    def failed(self, who: str, what: str, hint: str) -> None:
-        """A worker said what went wrong; its exit follows."""
+    def failed(self, who: str, what: str, hint: str, *, is_hopeless: bool = False) -> None:
+        """A worker said what went wrong; its exit follows. Hopeless: another would meet the same."""
         ...
 
     def exited(self, who: str, code: int, ledger: Ledger) -> None: ...
@@ -109,6 +109,11 @@ class LocalLauncher:
                 for order in supervisor.orders():
                     self._send(order)
 
+    @property
+    def pid(self) -> int:
+        """Of the helper process."""
+        return self._process.pid
+
     def stop(self) -> None:
         """Ask the run to stop at the next step on which its workers agree."""
         self._send({"op": "stop"})
@@ -151,7 +156,8 @@ class LocalLauncher:
             case "exited" if supervisor is not None:
                 supervisor.exited(str(message["who"]), int(str(message["code"])), ended.ledger)
             case "error" if supervisor is not None:
-                supervisor.failed(str(message["who"]), str(message["what"]), str(message["hint"]))
+                what, hint = str(message["what"]), str(message["hint"])
+                supervisor.failed(str(message["who"]), what, hint, is_hopeless=bool(message.get("hopeless")))
             case "error":
                 ended.ledger.error(
                     Failure(

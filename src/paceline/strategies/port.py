@@ -100,6 +100,7 @@ class Outcome:
     peer: int | None = None  # whom we averaged with, if with one worker alone
     exchange: int | None = None  # the number of that exchange in the order of all, from 1
     adapted: Adapted | None = None  # the workers changed how they share out the work
+    skipped: str | None = None  # no update was made, because of these shards' gradients
 
 
 class Strategy(Protocol):

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
-from paceline.plan.plan import Plan
+from paceline.plan.plan import OnNan, Plan
+from paceline.strategies.poison import in_words, is_poison, poisoned_shards, stopped
 from paceline.strategies.port import Begun, Links, Outcome, Replica
 from paceline.sync.assignment import Share
 from paceline.sync.averaging import mean_weight
@@ -74,8 +75,11 @@ class Sharded:
         # A copy of our own: updating may change it (clipping), and others read the mean too.
         arena.gradients.copy_(self._mean)
         stop = bool(arena.gradients[arena.layout.tail_start + STOP_FLAG] > 0)
-        arena.buffers_from_gradients()
-        apply_ns = self._replica.update()
+        skipped = self._skipped()
+        apply_ns = 0
+        if skipped is None:
+            arena.buffers_from_gradients()
+            apply_ns = self._replica.update()
         self.committed, self._at = self.committed + 1, 0
         for buffer, before in zip(self._buffers, self._before, strict=True):
             before.copy_(buffer)
@@ -85,7 +89,20 @@ class Sharded:
             synced=True,
             stop=stop,
             shares_done=self.committed * len(self._slots),
+            skipped=skipped,
         )
+
+    def _skipped(self) -> str | None:
+        """Whose gradients are not finite, if that makes this step one without an update."""
+        on_nan, end = self._plan.strategy.on_nan, self._arena.layout.tail_start
+        if on_nan is None or not is_poison(self._arena.gradients[:end]):
+            return None
+        shards = in_words(poisoned_shards([slot[:end] for slot in self._slots]))
+        if on_nan is OnNan.STOP:
+            raise stopped(self.committed, f"the gradient of shard {shards}")
+        self._meeting.settle()  # only then may anyone write its next gradient
+        self.undo()
+        return shards
 
     def snapshot(self) -> dict[str, Tensor]:
         return {}

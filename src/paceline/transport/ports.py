@@ -98,6 +98,10 @@ class Shards(Protocol):
         """Every slot is filled: afterwards their mean, added up in the order of shards, is in its slot."""
         ...
 
+    def settle(self) -> None:
+        """Wait until all have looked at the slots; nobody has written there meanwhile."""
+        ...
+
     def close(self) -> None: ...
 
 

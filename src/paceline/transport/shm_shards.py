@@ -53,5 +53,8 @@ class ShmShards:
         wait_ns += self._meeting.meet()
         return Traffic(self._traffic_bytes, self._traffic_bytes, wait_ns)
 
+    def settle(self) -> None:
+        self._meeting.meet()
+
     def close(self) -> None:
         self._slots, self._blocks = [], []
