@@ -35,6 +35,11 @@ class Replica(Protocol):
     arena: Arena
     forward: nn.Module  # what the loss is computed with; a strategy may wrap it
 
+    @property
+    def keeps_gradients(self) -> bool:
+        """Does `update` only read the gradients?"""
+        ...
+
     def update(self) -> int:
         """One optimizer step on the gradients as they now are, clipped if the plan says so.
 
