@@ -40,31 +40,30 @@ class Kill:
 
 def kills_of_ours(times: int, dice: random.Random) -> Iterator[Kill]:
     plan = usual_plan(workers=WORKERS, steps=1_000_000)
-    with tempfile.TemporaryDirectory() as folder:
-        with training(plan, Path(folder)) as run:
-            generation, kills = run.until_in(WORKERS, 0), []
-            for number in range(times):
-                run.wait(dice.uniform(0.75, 1.25))
-                before = run.pids()
-                victim = number % WORKERS
-                at_ns = run.signal(f"worker-{victim}", signal.SIGKILL)
-                generation, after = run.until_in(WORKERS, generation), run.pids()
-                survivors = [who for who in before if who != f"worker-{victim}"]
-                kills.append((victim, at_ns, any(before[who] != after[who] for who in survivors)))
-            history = run.finish(30, early=True)
+    with tempfile.TemporaryDirectory() as folder, training(plan, Path(folder)) as run:
+        generation, kills = run.until_in(WORKERS, 0), []
+        for number in range(times):
+            run.wait(dice.uniform(0.75, 1.25))
+            before = run.pids()
+            victim = number % WORKERS
+            at_ns = run.signal(f"worker-{victim}", signal.SIGKILL)
+            generation, after = run.until_in(WORKERS, generation), run.pids()
+            survivors = [who for who in before if who != f"worker-{victim}"]
+            kills.append((victim, at_ns, any(before[who] != after[who] for who in survivors)))
+        history = run.finish(30, early=True)
     for victim, at_ns, restarted in kills:
         gaps = gaps_s(history, {victim}, at_ns, WORKERS)
         yield Kill(max(gaps), _lost(history, victim, at_ns), restarted)
 
 
 def _lost(history: History, victim: int, at_ns: int) -> int:
-    """Steps that somebody had committed before the kill, and that survivors committed again after it."""
-    before, after = list[int](), list[int]()
-    for rank, rows in history.steps.items():
-        for row in rows:
-            if row.synced and (rank != victim or end_ns(row) <= at_ns):
-                (before if end_ns(row) <= at_ns else after).append(row.position // WORKERS)
-    return max(0, max(before) - min(after) + 1)
+    """Steps that a survivor had committed before the kill, and committed again after it."""
+    most = 0
+    for rank in set(history.steps) - {victim}:
+        done = [(end_ns(row), row.position // WORKERS) for row in history.steps[rank] if row.synced]
+        before = max(step for end, step in done if end <= at_ns)
+        most = max(most, before - min(step for end, step in done if end > at_ns) + 1)
+    return most
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +124,16 @@ def _kill_one(peer: Peer, folder: Path, steps: int) -> Kill:
     stayed = survivors <= {c.pid for c in found}
     first = {pid: min(c.at_ns for c in found if c.pid == pid) for pid in {c.pid for c in found}}
     over_ns = max(first[pid] for pid in survivors) if stayed else min(c.at_ns for c in new)
-    done = max(c.step for c in commits(folder) if c.at_ns <= at_ns)
-    again = min(c.step for c in (found if stayed else new))
+    before = [c for c in commits(folder) if c.at_ns <= at_ns]
+    if stayed:
+        lost = max(
+            max(c.step for c in before if c.pid == pid) - min(c.step for c in found if c.pid == pid) + 1
+            for pid in survivors
+        )
+    else:
+        lost = max(c.step for c in before) - min(c.step for c in new) + 1
     peer.replace(folder)
-    return Kill((over_ns - at_ns) / 1e9, max(0, done - again + 1), not stayed)
+    return Kill((over_ns - at_ns) / 1e9, max(0, lost), not stayed)
 
 
 def _until(is_true: Callable[[], bool], within_s: float, what: str, folder: Path) -> None:

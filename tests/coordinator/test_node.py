@@ -136,10 +136,12 @@ def test_a_silent_worker_is_lost_and_one_that_beats_is_not(tmp_path: Path) -> No
 
 def test_a_leader_gives_signs_of_life_when_there_is_no_news(tmp_path: Path) -> None:
     async def story() -> None:
-        async with a_run(tmp_path, lease_s=LEASE_S, grace_s=GRACE_S) as (_, client):
-            async with living(client, await join(client, "lively")) as orders:
-                await until(lambda: len(orders) >= 4, "a worker hears its leader again and again")
-                assert {order.lease_ms for order in orders} == {int(LEASE_S * 1000)}
+        async with (
+            a_run(tmp_path, lease_s=LEASE_S, grace_s=GRACE_S) as (_, client),
+            living(client, await join(client, "lively")) as orders,
+        ):
+            await until(lambda: len(orders) >= 4, "a worker hears its leader again and again")
+            assert {order.lease_ms for order in orders} == {int(LEASE_S * 1000)}
 
     asyncio.run(story())
 
