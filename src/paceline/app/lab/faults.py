@@ -52,8 +52,7 @@ class Striker:
         }
 
     def strike(self, fault: str, dice: Dice) -> str:
-        """Who was struck, in words."""
-        self.until_whole()
+        """Who was struck, in words. The run is whole before, and again when this returns."""
         self.run.wait(dice.wait_s)
         who = self.by_name[fault](dice)
         self.until_whole()

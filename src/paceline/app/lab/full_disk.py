@@ -65,13 +65,13 @@ def full_disk(run_dir: Path, times: int, say: Callable[[str], None]) -> list[Exp
 def _fill(cluster: Nodes, run: Training, is_tmpfs: bool) -> int:
     """Let others write until node 1 cannot; its exit code."""
     folder = cluster.data_dir(1)
-    used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if is_tmpfs:
-        _remount(folder, str(max(used + ROOM_BYTES, 1 << 17)))
+        disk = os.statvfs(folder)
+        _remount(folder, str((disk.f_blocks - disk.f_bfree) * disk.f_frsize + ROOM_BYTES))
     else:
         largest = max(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        limit = largest + ROOM_BYTES
-        resource.prlimit(cluster.pid(1), resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        _, hard = resource.prlimit(cluster.pid(1), resource.RLIMIT_FSIZE)
+        resource.prlimit(cluster.pid(1), resource.RLIMIT_FSIZE, (largest + ROOM_BYTES, hard))
     for number in range(MOST_WRITES):
         if cluster.has_ended(1):
             break
