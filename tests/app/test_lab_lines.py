@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -42,6 +44,14 @@ def echo() -> Iterator[str]:
         thread.join()
 
 
+@contextmanager
+def stranger() -> Iterator[int]:
+    """A process that has nothing to do with us."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process.pid
+        process.kill()
+
+
 def call(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=10)
@@ -62,8 +72,8 @@ def test_a_cut_line_is_silent_and_what_was_said_arrives_when_it_is_mended() -> N
 
 
 def test_who_is_not_cut_off_is_not_disturbed_and_a_new_line_is_cut_as_well() -> None:
-    with echo() as target, lines({1: target, 2: target}) as doors:
-        doors.cut([1], [1])  # process 1 has nothing to do with us
+    with stranger() as other_pid, echo() as target, lines({1: target, 2: target}) as doors:
+        doors.cut([other_pid], [1])
         with call(doors.addresses[1]) as caller:
             caller.sendall(b"a")
             assert caller.recv(100) == b"a"
@@ -79,9 +89,9 @@ def test_who_is_not_cut_off_is_not_disturbed_and_a_new_line_is_cut_as_well() -> 
 
 
 def test_the_kernel_says_which_ports_are_whose() -> None:
-    with echo() as target, call(target) as caller:
+    with stranger() as other_pid, echo() as target, call(target) as caller:
         assert caller.getsockname()[1] in ports_of([os.getpid()])
-        assert caller.getsockname()[1] not in ports_of([1])
+        assert caller.getsockname()[1] not in ports_of([other_pid])
 
 
 def test_bad_weather_is_the_same_for_the_same_seed() -> None:

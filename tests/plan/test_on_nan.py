@@ -29,7 +29,7 @@ def test_another_run_looks_only_if_it_is_asked_to() -> None:
 @pytest.mark.parametrize(
     ("said", "what"),
     [
-        ({"on_nan": "cry"}, "on_nan is 'cry', but it must be one of stop, skip"),
+        ({"on_nan": "cry"}, "on_nan is cry, but it must be one of stop, skip"),
         ({"mode": "asgd", "on_nan": "skip"}, "mode asgd does not read on_nan"),
     ],
 )
