@@ -158,6 +158,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # in order: peers end with us
     peers = _there(
         [
             TunedTorchft(options.peers_python),

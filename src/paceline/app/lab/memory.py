@@ -87,12 +87,12 @@ def _late(seen: "list[int] | list[float]") -> float:
 
 
 def memory_mb(pid: int | str) -> float:
-    """Its own: what it shares with the process that it was forked from is not counted. 0: it has ended."""
+    """What it has made itself, or has from the process that it was forked from; no files. 0: it has ended."""
     try:
-        status = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
-    return sum(int(kb) for kb in re.findall(r"^Private_(?:Clean|Dirty):\s+(\d+)", status, re.M)) / 1024
+    return sum(int(kb) for kb in re.findall(r"^RssAnon:\s+(\d+)", status, re.M)) / 1024
 
 
 def _files(pid: int | str) -> int:
