@@ -7,7 +7,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not say that it exports it
 from torchft import Manager, ProcessGroupGloo
 
 from benchmarks.recovery_model import Trainee
