@@ -109,10 +109,7 @@ class Worker:
     ) -> Outcome:
         now = self.clock.now_ns
         loss = self.source.compute(self.replica, begun.share, watch.look)
-        if self.plan.elastic is None:
-            tamper(self.plan, self.replica.arena, worker=self.rank, step=step)
-        else:  # the shard is bad, whoever computes it, and however often
-            tamper(self.plan, self.replica.arena, worker=begun.share.rank, step=begun.share.step)
+        self._tamper(step, begun.share)
         times = self.source.times_ns
         compute_s = (times.backward_end - times.start) / 1e9
         watch.sleep(slowness.duration_s(compute_s, self._pace_s(begun.share)) - compute_s)
@@ -153,6 +150,12 @@ class Worker:
             self._tell_skipped(begun.share.step, outcome.skipped)
         self.control.finished_step(step + 1, loss)
         return outcome
+
+    def _tamper(self, step: Step, share: Share) -> None:
+        if self.plan.elastic is None:
+            tamper(self.plan, self.replica.arena, worker=self.rank, step=step)
+        else:  # the shard is bad, whoever computes it, and however often
+            tamper(self.plan, self.replica.arena, worker=share.rank, step=share.step)
 
     def _pace_s(self, share: Share) -> float:
         """A step of fewer samples than planned takes less."""
