@@ -7,14 +7,11 @@ are measured after a warm-up, from their own logs. Part of `make bench-recovery`
 import argparse
 import dataclasses
 import statistics
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.report import Ratio, write
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
-from paceline.events.read import read_history
+from benchmarks.runs import really_run
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Elastic, OnNan, Plan
 
@@ -68,12 +65,9 @@ def measure(launcher: LocalLauncher, rounds: int) -> Iterator[Ratio]:
 
 
 def samples_per_s(launcher: LocalLauncher, plan: Plan) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        train(plan, Path(folder), SilentWatcher(), warm=launcher)
-        history = read_history(Path(folder) / "events.jsonl")
     rates = [
         BATCH * (len(rows) - 1 - WARM_UP) * 1e9 / (rows[-1].start_ns - rows[WARM_UP].start_ns)
-        for rows in history.steps.values()
+        for rows in really_run(launcher, plan).steps.values()
     ]
     return sum(rates)
 
