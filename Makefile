@@ -3,9 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 10000
+# With `pip install torchft` and `pip install 'ray[train]'`; what is missing is skipped, and that is said.
+PEERS_PYTHON ?= $(BIN)/python
+RAY_PYTHON ?= $(BIN)/python
 STAMP := $(VENV)/.paceline-ready
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover bench-coordinator bench-lighthouse bench-checkpoints sim proto docs clean
+.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -52,6 +55,10 @@ bench-lighthouse: setup  ## torchft's own workers on three coordinators: kills o
 
 bench-checkpoints: setup  ## how long a step pauses for a checkpoint, and what checkpoints cost a run
 	$(BIN)/python -m benchmarks.checkpoints
+
+bench-recovery: setup  ## kill -9 of one of three workers, beside torchft, torchrun and Ray Train; what --elastic costs
+	$(BIN)/python -m benchmarks.recovery --peers-python $(PEERS_PYTHON) --ray-python $(RAY_PYTHON)
+	$(BIN)/python -m benchmarks.elastic_cost
 
 bench-gpu: setup  ## what the GPU's own paths are worth; needs one
 	$(BIN)/python -m benchmarks.gpu

@@ -81,5 +81,9 @@ class TrainingError(PacelineError):
     exit_code = ExitCode.TRAINING_FAILED
 
 
+class HopelessError(TrainingError):
+    """Whoever tries the same again meets the same: an elastic run ends, and replaces nobody."""
+
+
 class PeerLostError(TrainingError):
     """Another participant of the run died or stopped answering within the timeout."""

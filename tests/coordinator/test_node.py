@@ -134,6 +134,28 @@ def test_a_silent_worker_is_lost_and_one_that_beats_is_not(tmp_path: Path) -> No
     asyncio.run(story())
 
 
+def test_a_leader_gives_signs_of_life_when_there_is_no_news(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            a_run(tmp_path, lease_s=LEASE_S, grace_s=GRACE_S) as (_, client),
+            living(client, await join(client, "lively")) as orders,
+        ):
+            await until(lambda: len(orders) >= 4, "a worker hears its leader again and again")
+            assert {order.lease_ms for order in orders} == {int(LEASE_S * 1000)}
+
+    asyncio.run(story())
+
+
+def test_who_doubts_the_leader_asks_another_node_first(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path, 3) as nodes, nodes.client() as client:
+            led = await client.find_leader()
+            client.doubt_leader()
+            assert await client.find_leader() == led  # the other one knows, and says so
+
+    asyncio.run(story())
+
+
 def test_a_worker_that_comes_back_within_the_grace_is_kept_and_a_lost_one_is_fenced(tmp_path: Path) -> None:
     async def story() -> None:
         async with a_run(tmp_path, lease_s=10.0, grace_s=LEASE_S) as (_, client):

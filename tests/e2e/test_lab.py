@@ -6,10 +6,19 @@ import pytest
 from tests.fixtures.command import paceline
 
 # How fast a busy machine is proves nothing; `paceline lab` itself judges that too.
-TIMED = ("survivors commit", "the same, p99", "is delayed", "left out, at the latest", "is back after")
+TIMED = ("survivors commit", "the same, p99", "is delayed", "at the latest", "is back after", "longest time")
+QUICK = ("kill-worker", "kill-two", "freeze-worker", "kill-leader", "partition-coordinators", "nan-gradient")
+SLOW = (
+    "corrupt-checkpoint",
+    "delay-packets",
+    "drop-packets",
+    "full-disk",
+    "lose-node-and-rejoin",
+    "partition-workers",
+)
 
 
-@pytest.mark.parametrize("name", ["kill-worker", "kill-two", "freeze-worker", "kill-leader"])
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.soak) for name in SLOW)])
 def test_an_experiment_shows_that_nothing_was_lost(name: str) -> None:
     done = paceline("lab", "run", name, "--times", "1", "--json", within_s=150)
     assert done.code in (0, 8), done.err
@@ -25,6 +34,27 @@ def test_an_unknown_experiment_is_refused_with_the_known_ones() -> None:
     assert done.code == 3
     assert "there is no experiment 'nope'" in done.err
     assert "kill-worker" in done.err
+
+
+def test_what_depends_on_the_machine_is_said_in_the_list() -> None:
+    rows = {row["name"]: row for row in paceline("lab", "list", "--json").data()["scenarios"]}
+    assert set(QUICK) | set(SLOW) <= set(rows)
+    assert "root" in rows["full-disk"]["how"]
+    assert "no root" in rows["partition-workers"]["how"]
+    assert rows["kill-worker"]["how"] == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (["--mode", "easgd"], "mode easgd is not soaked yet"),
+        (["--shards", "2"], "4 workers would share 2 shards"),
+    ],
+)
+def test_what_cannot_be_soaked_is_refused_at_once(args: list[str], what: str) -> None:
+    done = paceline("lab", "soak", "--faults", "1", *args)
+    assert done.code == 3
+    assert what in done.err
 
 
 @pytest.mark.soak

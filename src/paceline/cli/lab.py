@@ -29,8 +29,13 @@ def list_scenarios(session: Session) -> None:
     """Which experiments there are."""
     from paceline.app.lab.catalog import SCENARIOS
 
-    rows: list[Json] = [{"name": name, "what": s.what, "times": s.times} for name, s in SCENARIOS.items()]
-    lines = [f"{name:<16}{s.what} ({s.times} times)" for name, s in SCENARIOS.items()]
+    rows: list[Json] = [
+        {"name": name, "what": s.what, "times": s.times, "how": s.how} for name, s in SCENARIOS.items()
+    ]
+    lines = [
+        f"{name:<24}{s.what} ({s.times} times){f': {s.how}' if s.how else ''}"
+        for name, s in SCENARIOS.items()
+    ]
     emit(session, "lab.list", {"scenarios": rows}, lines)
 
 
@@ -60,16 +65,22 @@ def run(session: Session, name: str, times: int | None, run_dir: Path | None) ->
 @lab.command("soak")
 @click.option("--faults", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many.")
 @click.option("--seed", type=int, default=7, show_default=True, help="Decides which, and when.")
+@click.option("--mode", default="ssgd", show_default=True, help="The mode that is struck.")
+@click.option("--shards", type=click.IntRange(1, 1024), help="Its shards. [default: as many as workers]")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Keep the run here. [default: thrown away]")
 @common_options
-def soak(session: Session, faults: int, seed: int, run_dir: Path | None) -> ExitCode:
+def soak(
+    session: Session, faults: int, seed: int, mode: str, shards: int | None, run_dir: Path | None
+) -> ExitCode:
     """Strike many random faults, by a seed; exit code 8 when something does not hold."""
     from paceline.app.lab.soak import soak as strike
+    from paceline.app.lab.soak import soak_plan
 
-    say(session, f"soak: {faults} faults, seed {seed}")
+    plan = soak_plan(mode, shards)
+    say(session, f"soak: {faults} faults, seed {seed}, mode {mode}, {plan.num_workers} shards")
     with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
         place = Path(folder) / "run" if run_dir is None else session.folder / run_dir
-        found = strike(place, faults, seed, lambda line: say(session, line))
+        found = strike(place, faults, seed, plan, lambda line: say(session, line))
     return _show(session, "soak", faults, found)
 
 

@@ -453,6 +453,15 @@ _ROWS = (
         choices=("ring", "torus", "hypercube", "star", "complete", "exponential"),
     ),
     Key(
+        name="on_nan",
+        help="ssgd: when the mean gradient of a step is not finite: stop with an error, or make no update "
+        "at that step.",
+        kind=Kind.CHOICE,
+        default="stop in an elastic run; else nobody looks",
+        example="skip",
+        choices=("stop", "skip"),
+    ),
+    Key(
         name="straggler",
         help="Slow workers down: worker=1,factor=3 or p=0.05,factor=10 or "
         "worker=0,delay=50ms,from=100,to=200 or worker=2,factor=10,over=100 (little by little) or "

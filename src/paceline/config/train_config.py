@@ -64,6 +64,7 @@ class TrainConfig:
     freeze_after: int | None = None
     gossip: str | None = None
     topology: str | None = None
+    on_nan: str | None = None
     straggler: tuple[StragglerRule, ...] | None = None
     byzantine: tuple[ByzantineRule, ...] | None = None
     pace: float | None = None  # seconds

@@ -161,6 +161,10 @@ class Client:
         await self.read("Runs.List", pb.ListRuns(), pb.RunList)
         return self._leader
 
+    def doubt_leader(self) -> None:
+        """Whoever led last is silent: the next question goes to another node first."""
+        self._turn_away(self._leader, "", itertools.cycle(self._addresses))
+
     async def _session_open(self) -> pb.Session:
         async with self._opening:
             if self._session is None:

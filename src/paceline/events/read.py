@@ -100,6 +100,11 @@ def put_in_order(history: History) -> None:
                 history.steps[rank] = [r for r in rows if r.start_ns > at_ns or r.version < back]
 
 
+def take(history: History, line: str, *, is_header: bool) -> None:
+    """One whole line of a log that is still being written."""
+    _take(history, json.loads(line), is_header=is_header)
+
+
 def _take(history: History, event: dict[str, object], *, is_header: bool) -> None:
     if is_header:
         if event["schema"] != SCHEMA:

@@ -118,5 +118,7 @@ PLAIN_KINDS: dict[str, str] = {
     "score (times as long as its peers), shard_ms, peers_ms, best_ms (its own), step, reason",
     "shards_dealt": "the shards are dealt out by speed from the next step on; fields: step, counts and "
     "workers (by rank), reason",
+    "step_skipped": "the mean gradient of a step was not finite, and no worker made its update; fields: step "
+    "(of the run), shards (whose gradient it was)",
     "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
 }

@@ -73,6 +73,7 @@ class ElasticSupervisor:
     _leaving: dict[str, str | None] = field(default_factory=dict)  # and why it is replaced; None: it is not
     _goodbyes: set[str] = field(default_factory=set)  # of those who left before the run's end
     _errors: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _hopeless: set[str] = field(default_factory=set)  # whose error a replacement would meet again
     _orders: list[Message] = field(default_factory=list)
     _is_ending: bool = False  # somebody has finished: nobody is replaced any more
     _has_result: bool = False  # a server has finished
@@ -83,8 +84,10 @@ class ElasticSupervisor:
     def started(self, who: str, pid: int) -> None:
         self._pids[who] = pid
 
-    def failed(self, who: str, what: str, hint: str) -> None:
+    def failed(self, who: str, what: str, hint: str, *, is_hopeless: bool = False) -> None:
         self._errors[who] = (what, hint)
+        if is_hopeless:
+            self._hopeless.add(who)
 
     def left(self, who: str) -> None:
         """It goes without the run's end: asked to, or because it came too late; its exit follows."""
@@ -198,6 +201,12 @@ class ElasticSupervisor:
         if self._is_ending or self._paused is not None:
             state = "ending" if self._is_ending else "paused"
             self.say(f"{who} was lost ({why}) while the run was {state}")
+            return
+        if who in self._hopeless:
+            self.say(f"{who} ended ({why}); a replacement would meet the same, so the run ends")
+            self._ledger.error(Failure(who, why, hint, False, ExitCode.TRAINING_FAILED))
+            self.cancel()
+            self._orders.append({"op": "kill"})
             return
         restarts = self.restarts
         if _is_server(who):

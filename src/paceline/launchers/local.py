@@ -40,8 +40,8 @@ class Supervisor(Protocol):
 
     def started(self, who: str, pid: int) -> None: ...
 
-    def failed(self, who: str, what: str, hint: str) -> None:
-        """A worker said what went wrong; its exit follows."""
+    def failed(self, who: str, what: str, hint: str, *, is_hopeless: bool = False) -> None:
+        """A worker said what went wrong; its exit follows. Hopeless: another would meet the same."""
         ...
 
     def left(self, who: str) -> None:
@@ -121,6 +121,11 @@ class LocalLauncher:
                 for order in supervisor.orders():
                     self._send(order)
 
+    @property
+    def pid(self) -> int:
+        """Of the helper process."""
+        return self._process.pid
+
     def stop(self) -> None:
         """Ask the run to stop at the next step on which its workers agree."""
         if self._supervisor is not None:
@@ -169,7 +174,8 @@ class LocalLauncher:
             case "slow" if supervisor is not None:
                 supervisor.slow(str(message["worker"]), str(message["reason"]))
             case "error" if supervisor is not None:
-                supervisor.failed(str(message["who"]), str(message["what"]), str(message["hint"]))
+                what, hint = str(message["what"]), str(message["hint"])
+                supervisor.failed(str(message["who"]), what, hint, is_hopeless=bool(message.get("hopeless")))
             case "error":
                 ended.ledger.error(
                     Failure(

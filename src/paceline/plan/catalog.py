@@ -54,7 +54,7 @@ MODES: dict[str, Mode] = {
             name="ssgd",
             channel=Channel.COLLECTIVE,
             summary="all-reduce of gradients at every step, together",
-            options=ROBUST,
+            options=ROBUST | {"on_nan"},
             compresses=_ANY_CODEC,
         ),
         Mode(

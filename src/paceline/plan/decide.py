@@ -20,6 +20,7 @@ from paceline.plan.plan import (
     GossipVariant,
     Launcher,
     OnGiveUp,
+    OnNan,
     OnSlow,
     OptimizerChoice,
     StrategyOptions,
@@ -243,7 +244,15 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
         gossip=gossip_of(config),
         topology=topology_of(config),
         adaptive=Allowed(config.adaptive or Allowed.AUTO),
+        on_nan=on_nan_of(config) if "on_nan" in reads else None,
     )
+
+
+def on_nan_of(config: TrainConfig) -> OnNan | None:
+    """A run that is to survive faults looks; another only if it was asked to."""
+    if config.on_nan in tuple(OnNan):
+        return OnNan(config.on_nan)
+    return None if elastic_of(config) is None else OnNan.STOP
 
 
 def aggregate_of(config: TrainConfig) -> str:

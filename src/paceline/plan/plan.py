@@ -87,6 +87,13 @@ class Compression:
     warmup: int = 0  # dgc: averagings during which more is sent
 
 
+class OnNan(StrEnum):
+    """What happens when the mean of a step's gradients is no number."""
+
+    STOP = "stop"  # with an error, before the update
+    SKIP = "skip"  # nobody makes the update of that step
+
+
 class GossipVariant(StrEnum):
     """How a worker that talks to its neighbours only mixes and updates."""
 
@@ -122,6 +129,7 @@ class StrategyOptions:
     freeze_after: int = 1  # onebit: steps of plain Adam before its second moment is frozen
     gossip: GossipVariant = GossipVariant.DPSGD
     topology: Topology = Topology.RING  # gossip, adpsgd: who is whose neighbour
+    on_nan: OnNan | None = None  # ssgd: what to do about a mean that is not finite; None: nobody looks
 
 
 class OnSlow(StrEnum):

@@ -14,6 +14,7 @@ from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.means import Mean
+from paceline.strategies.poison import Guard
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import mean_weight
 from paceline.transport.arena import STOP_FLAG
@@ -37,6 +38,7 @@ class GradientsMeet(ABC):
         self._collective.broadcast(shared)
         arena.state.copy_(shared)
         arena.place_gradients(shared.zero_())
+        self._guard = Guard(self._plan, arena.module)
         self._make_means(shared)
 
     @abstractmethod
@@ -60,8 +62,11 @@ class GradientsMeet(ABC):
         tail[STOP_FLAG] = float(wants_stop)
         traffic = mean.reduce()
         stop = bool(tail[STOP_FLAG] > 0)
+        if self._guard.skips(arena.gradients[: arena.layout.tail_start], step, whose="some worker's"):
+            return Outcome(traffic=traffic, synced=True, stop=stop, skipped="unknown")
         arena.buffers_from_gradients()
         apply_ns = self._replica.update()
+        self._guard.keep()
         return Outcome(traffic=traffic, apply_ns=apply_ns, synced=True, stop=stop)
 
     def restore(self, saved: dict[str, Tensor]) -> None:

@@ -35,6 +35,11 @@ class Replica(Protocol):
     arena: Arena
     forward: nn.Module  # what the loss is computed with; a strategy may wrap it
 
+    @property
+    def keeps_gradients(self) -> bool:
+        """Does `update` only read the gradients?"""
+        ...
+
     def update(self) -> int:
         """One optimizer step on the gradients as they now are, clipped if the plan says so.
 
@@ -116,6 +121,7 @@ class Outcome:
     peer: int | None = None  # whom we averaged with, if with one worker alone
     exchange: int | None = None  # the number of that exchange in the order of all, from 1
     adapted: Adapted | None = None  # the workers changed how they share out the work
+    skipped: str | None = None  # no update was made, because of these shards' gradients
 
 
 class Strategy(Protocol):

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from paceline.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
-from paceline.plan.plan import Plan
+from paceline.plan.plan import OnNan, Plan
+from paceline.strategies.poison import in_words, poisoned_shards, stopped
 from paceline.strategies.port import Begun, Links, Outcome, Replica
 from paceline.sync.assignment import Share
 from paceline.sync.averaging import mean_weight
@@ -77,8 +78,10 @@ class Sharded:
         """`clock` steps of the run are committed, and everybody's replica has them."""
         arena = replica.arena
         self._replica, self._arena, self.committed = replica, arena, int(clock)
+        self._own = arena.gradients  # where gradients are when no generation is there
         slots, self._mean = self._meeting.allocate(arena.layout.numel, arena.layout.dtype)
         self._slots: Sequence[Tensor] = slots
+        self._meeting.looks_for_nan = self._plan.strategy.on_nan is not None
         self._buffers = list(arena.module.buffers())
         self._before = [buffer.clone() for buffer in self._buffers]
 
@@ -91,6 +94,7 @@ class Sharded:
         if not self._mine:
             return self._commit()
         self._begun_ns = self._clock.now_ns()
+        self._arena.place_gradients(self._slots[self._mine[self._at]])  # backward writes into the slot itself
         return Begun(share=Share(self._mine[self._at], self.committed))
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
@@ -100,7 +104,6 @@ class Sharded:
             arena.gradient_part.mul_(self._weights[shard])
         arena.buffers_to_gradients()
         arena.gradients[arena.layout.tail_start + STOP_FLAG] = float(wants_stop)
-        self._slots[shard].copy_(arena.gradients)
         self._at += 1
         self.gradients += 1
         if self._at < len(self._mine):
@@ -117,11 +120,13 @@ class Sharded:
         self._sharing.before_meeting(self.committed, self._busy_ns // self._at if self._at else None)
         traffic = self._meeting.mean()
         self._sharing.after_meeting(self.committed)
-        # A copy of our own: updating may change it (clipping), and others read the mean too.
-        arena.gradients.copy_(self._mean)
-        stop = bool(arena.gradients[arena.layout.tail_start + STOP_FLAG] > 0)
-        arena.buffers_from_gradients()
-        apply_ns = self._replica.update()
+        stop = bool(self._mean[arena.layout.tail_start + STOP_FLAG] > 0)
+        skipped = self._skipped()
+        apply_ns = 0
+        if skipped is None:
+            self._take_mean()
+            arena.buffers_from_gradients()
+            apply_ns = self._replica.update()
         self.committed, self._at, self._busy_ns = self.committed + 1, 0, 0
         self._mine = self._sharing.mine()
         for buffer, before in zip(self._buffers, self._before, strict=True):
@@ -132,7 +137,30 @@ class Sharded:
             synced=True,
             stop=stop,
             shares_done=self.committed * len(self._slots),
+            skipped=skipped,
         )
+
+    def _skipped(self) -> str | None:
+        """Whose gradients are not finite, if that makes this step one without an update."""
+        on_nan = self._plan.strategy.on_nan
+        if on_nan is None or self._meeting.is_finite():
+            return None
+        shards = in_words(poisoned_shards(self._slots))
+        if on_nan is OnNan.STOP:
+            raise stopped(self.committed, f"the gradient of shard {shards}")
+        self._meeting.settle()  # only then may anyone write its next gradient
+        self.undo()
+        return shards
+
+    def _take_mean(self) -> None:
+        """Let the update read the mean where it is, or a copy if it may change it: others read it too."""
+        arena = self._arena
+        if self._replica.keeps_gradients:
+            arena.place_gradients(self._mean)
+        else:
+            self._own.copy_(self._mean)
+            arena.place_gradients(self._own)
+        arena.bind_gradients()
 
     def snapshot(self) -> dict[str, Tensor]:
         return {}
@@ -141,4 +169,7 @@ class Sharded:
         assert not saved, "between two steps there is nothing but the replica's own state"
 
     def close(self) -> None:
+        self._arena.place_gradients(self._own)
+        self._arena.bind_gradients()
+        self._arena.forget_vectors()  # else the generation's memory would stay mapped
         self._meeting.close()

@@ -115,6 +115,11 @@ class Arena:
             self._known_vectors[flat.data_ptr()] = (flat, views, room)
         _, self._gradient_views, self._room_for_buffers = self._known_vectors[flat.data_ptr()]
 
+    def forget_vectors(self) -> None:
+        """Where gradients are now stays known; what they were placed in before may be freed."""
+        present = self.gradients.data_ptr()
+        self._known_vectors = {present: self._known_vectors[present]}
+
     def expect_backward(self) -> None:
         """Let backward write fresh gradients; accumulating into old ones would cost two more passes."""
         for parameter in self._parameters:

@@ -9,6 +9,7 @@ import errno
 import os
 import platform
 from ctypes import POINTER, Structure, c_int, c_long, c_uint32, c_void_p
+from functools import cache
 
 from paceline.errors import NotReadyError
 
@@ -41,6 +42,7 @@ def wake(address: int) -> None:
     _libc.syscall(_number(), address, _WAKE, _EVERYBODY, None, None, 0)
 
 
+@cache
 def _number() -> int:
     machine = platform.machine()
     if machine not in _NUMBERS:

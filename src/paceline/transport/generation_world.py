@@ -44,17 +44,16 @@ class GenerationWorld:
         self._end = -(-size // PAGE) * PAGE
         os.posix_fallocate(fd, 0, self._end)
         self._memory = mmap.mmap(fd, self._end)
-        numbers: NDArray[np.uint32] = np.frombuffer(self._memory, dtype=np.uint32)
         self.words: NDArray[np.int64] = np.frombuffer(
             self._memory, dtype=np.int64, count=parties * words_each
         ).reshape(parties, words_each)
-        start = 2 * parties * words_each
-        self._posts = numbers[start : start + counts].reshape(parties, semaphores_each, parties)
-        self._bells = numbers[start + counts : start + counts + parties * semaphores_each].reshape(
-            parties, semaphores_each
-        )
-        self._taken = np.zeros(semaphores_each, dtype=np.int64)
-        self._base = self._bells.ctypes.data
+        # Single numbers, many times a step: numpy would take several times as long for each.
+        self._numbers = memoryview(self._memory).cast("I")
+        self._places = semaphores_each
+        self._first_post = 2 * parties * words_each
+        self._first_bell = self._first_post + counts
+        self._taken = [0] * semaphores_each
+        self._base = self.words.ctypes.data
 
     def map_vectors(self, count: int, numel: int, dtype: torch.dtype) -> list[Tensor]:
         """`count` shared vectors. Every party makes the same calls in the same order."""
@@ -66,11 +65,13 @@ class GenerationWorld:
         return [torch.frombuffer(memory, dtype=dtype, count=numel, offset=i * stride) for i in range(count)]
 
     def post(self, party: int, which: int) -> None:
-        own = self._posts[party, which]
-        own[self.rank] += 1  # ours alone
+        numbers, place = self._numbers, party * self._places + which
+        own = self._first_post + place * self.parties + self.rank
+        count = (numbers[own] + 1) & 0xFFFFFFFF
+        numbers[own] = count  # ours alone
         # Any other value wakes whoever looked before; who wrote it does not matter.
-        self._bells[party, which] = (self.rank << 24) | (int(own[self.rank]) & 0xFFFFFF)
-        futex.wake(self._bell(party, which))
+        numbers[self._first_bell + place] = ((self.rank & 0xFF) << 24) | (count & 0xFFFFFF)
+        futex.wake(self._base + 4 * (self._first_bell + place))
 
     def wait(self, party: int, which: int, timeout_s: float | None, *, what: str) -> None:
         """Wait for one post; PeerLostError when the generation is over or nobody posts in time."""
@@ -84,9 +85,11 @@ class GenerationWorld:
         """Wait for one post, and say whether it came in time; PeerLostError when the generation is over."""
         assert party == self.rank, "everybody waits at its own places only"
         until_s = None if timeout_s is None else monotonic_s() + timeout_s
+        place = party * self._places + which
+        posts, at_bell = self._first_post + place * self.parties, self._first_bell + place
         while True:
-            bell = int(self._bells[party, which])
-            if int(self._posts[party, which].sum()) > self._taken[which]:
+            bell = self._numbers[at_bell]
+            if sum(self._numbers[posts : posts + self.parties]) > self._taken[which]:
                 self._taken[which] += 1
                 return True
             if self._is_over():
@@ -96,7 +99,7 @@ class GenerationWorld:
             left_s = LOOK_UP_S if until_s is None else min(LOOK_UP_S, until_s - monotonic_s())
             if left_s <= 0:
                 return False
-            futex.wait_while(self._bell(party, which), bell, left_s)
+            futex.wait_while(self._base + 4 * at_bell, bell, left_s)
 
     @property
     def is_aborted(self) -> bool:
@@ -104,11 +107,8 @@ class GenerationWorld:
 
     def wake_all(self) -> None:
         """Let our own waits look up at once: the generation is over."""
-        for which in range(self._bells.shape[1]):
-            futex.wake(self._bell(self.rank, which))
+        for which in range(self._places):
+            futex.wake(self._base + 4 * (self._first_bell + self.rank * self._places + which))
 
     def close(self) -> None:
         os.close(self._fd)
-
-    def _bell(self, party: int, which: int) -> int:
-        return int(self._base + 4 * (party * self._bells.shape[1] + which))

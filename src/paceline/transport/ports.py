@@ -85,6 +85,7 @@ class Shards(Protocol):
     """Gradients of logical shards meet, whoever computed them. All workers make the same calls."""
 
     shards: int
+    looks_for_nan: bool  # whether `is_finite` has something to say
 
     def allocate(self, numel: int, dtype: torch.dtype) -> tuple[Sequence[Tensor], Tensor]:
         """A slot for every shard, and one for their mean."""
@@ -96,6 +97,14 @@ class Shards(Protocol):
 
     def mean(self) -> Traffic:
         """Every slot is filled: afterwards their mean, added up in the order of shards, is in its slot."""
+        ...
+
+    def is_finite(self) -> bool:
+        """Was the last mean? Everybody gets the same answer."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until all have looked at the slots; nobody has written there meanwhile."""
         ...
 
     def close(self) -> None: ...

@@ -6,9 +6,12 @@ the shards, into the last slot; everybody meets again. So the number of workers
 changes who adds up which piece, and never the sum.
 """
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from paceline.clock import Clock
@@ -26,14 +29,20 @@ class ShmShards:
         self, world: SharedWorld | GenerationWorld, rank: Rank, *, shards: int, clock: Clock, timeout_s: float
     ) -> None:
         self.rank, self.world_size, self.shards = rank, world.parties, shards
+        self.looks_for_nan = False
         self._world = world
+        self._calls = 0
         self._meeting = Meeting(world, rank, clock=clock, timeout_s=timeout_s)
 
     def allocate(self, numel: int, dtype: torch.dtype) -> tuple[Sequence[Tensor], Tensor]:
         """A slot for every shard, and one for the mean."""
         *self._slots, self._mean = self._world.map_vectors(self.shards + 1, numel, dtype)
+        (bad,) = self._world.map_vectors(1, self.world_size, torch.int64)
+        self._bad: NDArray[np.int64] = bad.numpy()  # by rank: the last call at which its piece was not finite
         start, end = piece_of(self.rank, numel, self.world_size)
-        self._blocks = [slice(low, min(low + BLOCK, end)) for low in range(start, end, BLOCK)]
+        blocks = [slice(low, min(low + BLOCK, end)) for low in range(start, end, BLOCK)]
+        self._blocks = [([slot[block] for slot in self._slots], self._mean[block]) for block in blocks]
+        self._sums = torch.zeros(len(blocks), dtype=dtype)
         self._traffic_bytes = (numel - (end - start)) * dtype.itemsize
         return self._slots, self._mean
 
@@ -49,12 +58,26 @@ class ShmShards:
         return Traffic(self._traffic_bytes, self._traffic_bytes, wait_ns)
 
     def _average_our_piece(self) -> None:
-        for block in self._blocks:
-            total = self._mean[block]
-            total.copy_(self._slots[0][block])
-            for slot in self._slots[1:]:
-                total.add_(slot[block])
+        self._calls += 1
+        for number, (parts, total) in enumerate(self._blocks):
+            if len(parts) == 1:
+                total.copy_(parts[0])
+            else:
+                torch.add(parts[0], parts[1], out=total)
+            for part in parts[2:]:
+                total.add_(part)
             total.div_(self.shards)
+            if self.looks_for_nan:  # here, while the block is still in the cache
+                torch.sum(total, dim=0, out=self._sums[number])
+        if self.looks_for_nan and not math.isfinite(float(self._sums.sum())):
+            # Seen by all after the second meeting, and not changed before all have met again.
+            self._bad[self.rank] = self._calls
+
+    def is_finite(self) -> bool:
+        return not bool((self._bad == self._calls).any())
+
+    def settle(self) -> None:
+        self._meeting.meet()
 
     def close(self) -> None:
         self._slots, self._blocks = [], []

@@ -113,7 +113,7 @@ class Worker:
     ) -> Outcome:
         now = self.clock.now_ns
         loss = self.source.compute(self.replica, begun.share, watch.look)
-        tamper(self.plan, self.replica.arena, worker=self.rank, step=step)
+        self._tamper(step, begun.share)
         times = self.source.times_ns
         compute_s = (times.backward_end - times.start) / 1e9
         watch.sleep(slowness.duration_s(compute_s, self._pace_s(begun.share)) - compute_s)
@@ -150,14 +150,27 @@ class Worker:
             )
         if outcome.adapted is not None and self.rank == 0:  # all decided the same; one says so
             self._tell(outcome.adapted)
+        if outcome.skipped is not None:
+            self._tell_skipped(begun.share.step, outcome.skipped)
         self.control.finished_step(step + 1, loss)
         return outcome
+
+    def _tamper(self, step: Step, share: Share) -> None:
+        if self.plan.elastic is None:
+            tamper(self.plan, self.replica.arena, worker=self.rank, step=step)
+        else:  # the shard is bad, whoever computes it, and however often
+            tamper(self.plan, self.replica.arena, worker=share.rank, step=share.step)
 
     def _pace_s(self, share: Share) -> float:
         """A step of fewer samples than planned takes less."""
         if share.cut is None:
             return self.plan.pace_s
         return self.plan.pace_s * share.cut.count / self.plan.batch_sizes[share.rank]
+
+    def _tell_skipped(self, step: int, shards: str) -> None:
+        self.log.write("step_skipped", step=step, shards=shards)
+        if self.rank == 0:  # all decided the same; one says so
+            self.control.note(f"step {step} was left out: the gradient of shard {shards} is not finite")
 
     def _tell(self, adapted: Adapted) -> None:
         self.log.write("adapted", **adapted.fields())

@@ -29,6 +29,10 @@ Reply = TypeVar("Reply", bound=Message)
 ENDED = (pb.RUN_FINISHED, pb.RUN_FAILED, pb.RUN_STOPPED)
 BEATS_PER_LEASE = 4
 AGAIN_S = 0.1
+# A leader gives four signs of life in a lease. Whoever hears none for half of one looks for another leader,
+# and finds it before a new leader, who grants everybody one lease, gives us up.
+SILENT_PER_LEASE = 0.5
+LEAST_SILENCE_S = 1.0
 
 
 class Membership:
@@ -197,7 +201,7 @@ class Membership:
 
     async def _obey(self, client: Client, orders: AsyncIterator[pb.Order]) -> None:
         first = True
-        async for order in orders:
+        while (order := await self._next(client, orders)) is not None:
             if order.lease_ms:
                 self._lease_s = order.lease_ms / 1000
             if first:  # from here on we are told; what was before must be read
@@ -208,6 +212,18 @@ class Membership:
                 self._hear(None, order.change.generation)
             elif order.change.HasField("run"):
                 self._hear(order.change.run, None)
+
+    async def _next(self, client: Client, orders: AsyncIterator[pb.Order]) -> pb.Order | None:
+        """None: the stream has ended."""
+        patience_s = max(LEAST_SILENCE_S, self._lease_s * SILENT_PER_LEASE)
+        try:
+            async with asyncio.timeout(patience_s):
+                return await anext(orders, None)
+        except TimeoutError:
+            client.doubt_leader()
+            raise UnreachableError(
+                f"the leader has been silent for {patience_s:g} s", "another one is looked for"
+            ) from None
 
     def _hear(self, run: pb.Run | None, generation: pb.Generation | None) -> None:
         with self._changed:

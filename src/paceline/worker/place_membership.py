@@ -177,7 +177,7 @@ class PlaceMembership(Membership):
     async def _obey(self, client: Client, orders: AsyncIterator[pb.Order]) -> None:
         polling = asyncio.create_task(self._poll(client))
         try:
-            async for order in orders:
+            while (order := await self._next(client, orders)) is not None:
                 if order.lease_ms:
                     self._lease_s = order.lease_ms / 1000
                 await self._look(client)

@@ -39,6 +39,11 @@ class Replica:
             self._optimizer = self._build_optimizer()
         return self._optimizer
 
+    @property
+    def keeps_gradients(self) -> bool:
+        """Our own optimizers only read them; clipping, or somebody else's optimizer, may change them."""
+        return self._plan.clip_norm is None and isinstance(self.optimizer, Sgd | Adam)
+
     def update(self, rate_factor: float = 1.0) -> int:
         """One optimizer step, at this multiple of its rate; how long it took in nanoseconds."""
         started_ns = self._clock.now_ns()

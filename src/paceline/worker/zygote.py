@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.errors import ExitCode, PacelineError, PeerLostError
+from paceline.errors import ExitCode, HopelessError, PacelineError, PeerLostError
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel, server_names
 from paceline.plan.codec import Json, loads
@@ -273,7 +273,7 @@ def _live(seat: Seat, who: str, body: Callable[[Seat, Callable[[Report], None]],
         secondary = isinstance(error, PeerLostError)
         code = int(error.exit_code)
         fault = {"what": error.what, "hint": error.hint, "exit_code": code, "secondary": secondary}
-        tell({"ev": "error", "who": who, **fault})
+        tell({"ev": "error", "who": who, **fault, "hopeless": isinstance(error, HopelessError)})
         return code
     except Exception as error:
         # Any failure of a user's task ends here: the log has the traceback, the launcher the summary.

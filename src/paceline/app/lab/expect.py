@@ -16,6 +16,17 @@ def at_most(what: str, measured: float, limit: float, unit: str) -> Expectation:
     return Expectation(what, f"at most {limit:g} {unit}", f"{measured:.4g} {unit}", measured <= limit)
 
 
+def at_least(what: str, measured: float, limit: float, unit: str = "") -> Expectation:
+    return Expectation(
+        what, f"at least {limit:g} {unit}".strip(), f"{measured:.4g} {unit}".strip(), measured >= limit
+    )
+
+
+def told(what: str, measured: str) -> Expectation:
+    """A number that nothing was promised about."""
+    return Expectation(what, "told, not judged", measured, ok=True)
+
+
 def exactly(what: str, measured: object, limit: object) -> Expectation:
     return Expectation(what, str(limit), str(measured), measured == limit)
 

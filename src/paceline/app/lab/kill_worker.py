@@ -25,6 +25,7 @@ def kill_worker(run_dir: Path, times: int, say: Callable[[str], None]) -> list[E
         at_most("the same, p99", percentile(gaps, 0.99), 1.0, "s"),
         exactly("survivors that were restarted", _restarted(history) - times, 0),
         at_most("steps that a survivor computed again after a kill", _repeated(history), 1, "steps"),
+        exactly("generations that were entered with different bits", _different(history), 0),
         *proofs(run_dir, history),
     ]
 
@@ -48,6 +49,14 @@ def gaps_s(history: History, victims: set[int], at_ns: int, workers: int) -> lis
         later = [end for end in commits_ns(history, rank) if end > at_ns]
         found.append((later[0] - at_ns) / 1e9 if later else float("inf"))
     return found
+
+
+def _different(history: History) -> int:
+    """Whoever joins has taken the state from another, and must have it to the last bit."""
+    states: dict[str, set[str]] = {}
+    for event in events_of(history, "generation_entered"):
+        states.setdefault(str(event.fields["number"]), set()).add(str(event.fields["state"]))
+    return sum(len(found) > 1 for found in states.values())
 
 
 def _restarted(history: History) -> int:

@@ -6,6 +6,7 @@ also the one that the experiment notes its own deeds by.
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,30 +17,42 @@ from paceline.app.progress import Progress
 from paceline.app.train import train
 from paceline.clock import SystemClock, monotonic_s
 from paceline.errors import TrainingError
+from paceline.events.follow import Following
 from paceline.events.read import History, PlainEvent, read_history
 from paceline.events.schema import StepRow
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json
 from paceline.plan.plan import Elastic, Plan, StrategyOptions
+from paceline.plan.rounds import ROUND_MODES
 
 LOOK_S = 0.01
 START_S = 60.0
+LIVE_ROWS = 64  # of each worker, while the run goes on
+USUAL_ROUND = 4  # steps, in modes that have rounds
 
 
 def usual_plan(
-    *, workers: int, steps: int, pace_s: float = 0.05, mode: str = "ssgd", sync_every: int = 1
+    *,
+    workers: int,
+    steps: int,
+    pace_s: float = 0.05,
+    mode: str = "ssgd",
+    shards: int | None = None,
+    sync_every: int | None = None,
 ) -> Plan:
-    """Small enough for any machine: what takes time in a step is its pace."""
+    """Small enough for any machine: what takes time in a step is its pace. As many shards as workers."""
+    shards = shards or workers
+    every = sync_every or (USUAL_ROUND if mode in ROUND_MODES else 1)
     elastic = Elastic(workers=workers, min_workers=1, max_workers=workers, restarts=3000, longest_wait_s=0.1)
     return Plan(
         run="lab",
         task="digits",
         mode=mode,
-        num_workers=workers,
+        num_workers=shards,
         steps=steps,
-        batch_sizes=(8,) * workers,
+        batch_sizes=(8,) * shards,
         pace_s=pace_s,
-        strategy=StrategyOptions(sync_every=sync_every),
+        strategy=StrategyOptions(sync_every=every),
         elastic=elastic,
     )
 
@@ -54,6 +67,7 @@ class Training:
     error: BaseException | None = None
     _thread: threading.Thread | None = None
     _clock: SystemClock = field(default_factory=SystemClock)
+    _live: Following | None = None
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="training")
@@ -92,6 +106,12 @@ class Training:
     def history(self) -> History:
         return read_history(self.run_dir / "events.jsonl")
 
+    def live(self) -> History:
+        """The same while it runs, without reading all of it again and again; of steps only the newest."""
+        if self._live is None:
+            self._live = Following(self.run_dir / "events.jsonl", rows=LIVE_ROWS)
+        return self._live.read()
+
     def wait(self, duration_s: float) -> None:
         """Let it train."""
         self._clock.sleep(duration_s)
@@ -101,7 +121,7 @@ class Training:
 
     def pids(self) -> dict[str, int]:
         """Of the newest process under each name."""
-        started = [e for e in self.history().plain if e.kind == "worker_started"]
+        started = [e for e in self.live().plain if e.kind == "worker_started"]
         return {event.who: int(str(event.fields["pid"])) for event in started}
 
     def signal(self, who: str, number: int) -> int:
@@ -113,7 +133,7 @@ class Training:
 
     def until(self, is_true: Callable[[History], bool], what: str, within_s: float = 30.0) -> None:
         deadline_s = monotonic_s() + within_s
-        while not is_true(self.history()):
+        while not is_true(self.live()):
             if self.error is not None:
                 raise self.error
             if monotonic_s() > deadline_s:
@@ -137,8 +157,8 @@ class Training:
 
 def newest_full(history: History, workers: int) -> int:
     """The newest generation that so many workers have entered; 0: none."""
-    entered = [int(str(e.fields["number"])) for e in history.plain if e.kind == "generation_entered"]
-    return max((number for number in set(entered) if entered.count(number) == workers), default=0)
+    entered = Counter(int(str(e.fields["number"])) for e in events_of(history, "generation_entered"))
+    return max((number for number, count in entered.items() if count == workers), default=0)
 
 
 def end_ns(row: StepRow) -> int:

@@ -16,6 +16,8 @@ from paceline.coordinator.shell.node import Node
 from paceline.coordinator.shell.services import service
 from paceline.coordinator.state import view
 
+SIGNS_PER_LEASE = 4  # that a leader gives a worker at least
+
 
 class Streams:
     def __init__(self, node: Node, book: Book, leases: Leases) -> None:
@@ -53,7 +55,7 @@ class Streams:
         self._leases.heard(holder, monotonic_s())
         listening = asyncio.create_task(self._listen(coming, holder))
         try:
-            yield pb.Order(lease_ms=int(self._leases.lease_s * 1000))
+            yield self._sign()
             async for order in self._orders(first.run, listening, context):
                 yield order
             # It hung up, or was given up meanwhile: then it must know.
@@ -68,17 +70,30 @@ class Streams:
     async def _orders(
         self, run: str, listening: "asyncio.Task[None]", context: Context
     ) -> AsyncIterator[pb.Order]:
-        """Until the worker is not listened to any more."""
+        """Until the worker is not listened to any more. When there is no news, a sign of life of ours.
+
+        A line that is cut is silent: without it the worker could not tell a quiet leader from a lost one.
+        """
         feed = self._node.feed.watch(self._node.applied, run, only_orders=True)
-        while not listening.done():
-            news = asyncio.ensure_future(anext(feed))
-            await asyncio.wait((news, listening), return_when=asyncio.FIRST_COMPLETED)
-            if not news.done():
-                news.cancel()
-                return
-            await self._check_leader(context)
-            for change in news.result():
-                yield pb.Order(change=change)
+        sign_s = self._leases.lease_s / SIGNS_PER_LEASE
+        news = asyncio.ensure_future(anext(feed))
+        try:
+            while not listening.done():
+                await asyncio.wait((news, listening), timeout=sign_s, return_when=asyncio.FIRST_COMPLETED)
+                if listening.done() and not news.done():
+                    return
+                await self._check_leader(context)
+                if not news.done():
+                    yield self._sign()
+                    continue
+                for change in news.result():
+                    yield pb.Order(change=change)
+                news = asyncio.ensure_future(anext(feed))
+        finally:
+            news.cancel()
+
+    def _sign(self) -> pb.Order:
+        return pb.Order(lease_ms=int(self._leases.lease_s * 1000))
 
     async def _listen(self, beats: AsyncIterator[pb.Beat], holder: Holder) -> None:
         """Until it hangs up, or speaks although its lease has run out."""

@@ -1,0 +1,56 @@
+"""What do the peers of the recovery benchmark train? The same small model, a step every 50 ms.
+
+Runs under whatever Python has the peer, so it imports torch and nothing of ours.
+A commit is one line `STEP NANOSECONDS` in a file that is named by the process:
+the clock is the kernel's monotonic one, the same for all processes of a machine.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+STEP_S = 0.05
+CHECKPOINT_EVERY = 10
+
+
+class Trainee:
+    def __init__(self, folder: Path) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(64, 400), nn.Tanh(), nn.Linear(400, 400), nn.Linear(400, 10))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self._folder = folder
+        self._commits = (folder / f"commits-{os.getpid()}.txt").open("a", buffering=1)
+
+    def gradients(self) -> list[Tensor]:
+        """Of one step, which takes its time."""
+        until_s = time.monotonic() + STEP_S
+        self.optimizer.zero_grad()
+        samples, labels = torch.randn(8, 64), torch.randint(10, (8,))
+        nn.functional.cross_entropy(self.model(samples), labels).backward()  # type: ignore[no-untyped-call]
+        time.sleep(max(0.0, until_s - time.monotonic()))
+        return [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+
+    def commit(self, step: int) -> None:
+        self.optimizer.step()
+        self._commits.write(f"{step} {time.perf_counter_ns()}\n")
+
+    def save(self, step: int) -> None:
+        """Whole or not at all."""
+        vector = nn.utils.parameters_to_vector(self.model.parameters()).detach().numpy()
+        part = self._folder / "checkpoint.part.npz"
+        np.savez(part, parameters=vector, step=step)
+        part.rename(self._folder / "checkpoint.npz")
+
+    def load(self) -> int:
+        """The steps that are behind us."""
+        path = self._folder / "checkpoint.npz"
+        if not path.exists():
+            return 0
+        with np.load(path) as saved:
+            nn.utils.vector_to_parameters(torch.from_numpy(saved["parameters"]), self.model.parameters())
+            return int(saved["step"])

@@ -1,0 +1,111 @@
+"""Can lines between processes be cut and mended, for some callers only, and be bad by a seed?"""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from paceline.app.lab.lines import lines, ports_of
+from paceline.app.lab.weather import Weather
+
+SHORT_S = 0.2
+
+
+@contextmanager
+def echo() -> Iterator[str]:
+    """A server that says everything back; its address."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            while data := connection.recv(100):
+                connection.sendall(data)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join()
+
+
+@contextmanager
+def stranger() -> Iterator[int]:
+    """A process that has nothing to do with us."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process.pid
+        process.kill()
+
+
+def call(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def test_a_cut_line_is_silent_and_what_was_said_arrives_when_it_is_mended() -> None:
+    with echo() as target, lines({1: target}) as doors, call(doors.addresses[1]) as caller:
+        caller.sendall(b"before")
+        assert caller.recv(100) == b"before"
+        doors.cut([os.getpid()], [1])
+        caller.sendall(b"meanwhile")
+        caller.settimeout(SHORT_S)
+        with pytest.raises(TimeoutError):
+            caller.recv(100)
+        caller.settimeout(10)
+        doors.mend()
+        assert caller.recv(100) == b"meanwhile"
+
+
+def test_who_is_not_cut_off_is_not_disturbed_and_a_new_line_is_cut_as_well() -> None:
+    with stranger() as other_pid, echo() as target, lines({1: target, 2: target}) as doors:
+        doors.cut([other_pid], [1])
+        with call(doors.addresses[1]) as caller:
+            caller.sendall(b"a")
+            assert caller.recv(100) == b"a"
+        doors.cut([os.getpid()], [1])
+        with call(doors.addresses[1]) as silent, call(doors.addresses[2]) as other:
+            other.sendall(b"b")
+            assert other.recv(100) == b"b"
+            silent.sendall(b"c")
+            silent.settimeout(SHORT_S)
+            with pytest.raises(TimeoutError):
+                silent.recv(100)
+        doors.mend()
+
+
+def test_the_kernel_says_which_ports_are_whose() -> None:
+    with stranger() as other_pid, echo() as target, call(target) as caller:
+        assert caller.getsockname()[1] in ports_of([os.getpid()])
+        assert caller.getsockname()[1] not in ports_of([other_pid])
+
+
+def test_bad_weather_is_the_same_for_the_same_seed() -> None:
+    one = Weather(lost_share=0.2, stall_share=0.3, stall_s=0.1, late_s=(0.0, 0.05), seed=3)
+    other = Weather(lost_share=0.2, stall_share=0.3, stall_s=0.1, late_s=(0.0, 0.05), seed=3)
+    assert [one.next() for _ in range(50)] == [other.next() for _ in range(50)]
+    assert one.lost > 0
+    assert one.stalled > 0
+    assert one.lost + one.stalled + one.passed == 50
+
+
+def test_a_lost_piece_breaks_its_connection() -> None:
+    with echo() as target, lines({1: target}) as doors, call(doors.addresses[1]) as caller:
+        doors.set_weather(Weather(lost_share=1.0))
+        caller.sendall(b"gone")
+        with suppress(ConnectionResetError):  # the same, said more plainly
+            assert caller.recv(100) == b""

@@ -1,0 +1,48 @@
+"""Does an elastic run end when a replacement would meet the same error, instead of trying again and again?"""
+
+from paceline.errors import ExitCode
+from paceline.launchers.elastic import ElasticSupervisor
+from paceline.launchers.restarts import Restarts
+from paceline.launchers.supervise import Ledger
+from paceline.plan.plan import Elastic
+
+
+class Heard:
+    """Whom the coordinator was told about."""
+
+    def __init__(self) -> None:
+        self.lost_workers: list[str] = []
+
+    def lost(self, who: str, pid: int, reason: str) -> None:
+        self.lost_workers.append(who)
+
+
+def supervisor(said: list[str]) -> ElasticSupervisor:
+    elastic = Elastic(workers=3, min_workers=1, max_workers=3)
+    made = ElasticSupervisor({}, Heard(), Restarts(20, 1), said.append, elastic, shards=3)
+    for number in range(3):
+        made.started(f"worker-{number}", 100 + number)
+    return made
+
+
+def test_a_hopeless_error_ends_the_run_once_and_names_the_cause() -> None:
+    said: list[str] = []
+    ledger, watching = Ledger(), supervisor(said)
+    for number in range(3):  # all meet the same
+        watching.failed(f"worker-{number}", "step 7 is not finite", "look at it", is_hopeless=True)
+    watching.exited("worker-1", int(ExitCode.TRAINING_FAILED), ledger)
+    assert watching.orders() == [{"op": "kill"}]
+    watching.exited("worker-0", int(ExitCode.TRAINING_FAILED), ledger)
+    watching.exited("worker-2", -9, ledger)
+    assert watching.orders() == [{"op": "end"}]
+    assert [failure.what for failure in ledger.failures] == ["step 7 is not finite"]
+    assert "so the run ends" in said[0]
+
+
+def test_another_error_is_answered_with_a_replacement() -> None:
+    said: list[str] = []
+    ledger, watching = Ledger(), supervisor(said)
+    watching.failed("worker-1", "it stumbled", "look at it")
+    watching.exited("worker-1", int(ExitCode.TRAINING_FAILED), ledger)
+    assert ledger.failures == []
+    assert watching.wait_s() is not None
