@@ -94,6 +94,7 @@ class ShardedRounds:
         """The common parameters as they were when the round began; shards begin it again from there."""
         self._at, self._made, self._busy_ns = 0, 0, 0
         self._shown.clear()
+        self._kept = [kept.clone() for kept in self._kept]  # else the generation's memory would stay mapped
         self.settle()
 
     def settle(self) -> None:

@@ -16,6 +16,7 @@ from paceline.app.lab.training import commits_ns, training, usual_plan
 from paceline.errors import ConfigError, Problem
 from paceline.events.read import History
 from paceline.plan.plan import Plan
+from paceline.plan.rounds import ROUND_MODES
 
 WORKERS, NODES = 4, 3
 PACE_S = 0.02
@@ -23,7 +24,7 @@ STALL_S = 10.0  # a frozen worker is noticed after its lease
 _OF_WORKERS = ("kill-worker", "kill-worker", "kill-worker", "kill-two", "freeze-worker")
 _OF_NODES = ("kill-leader", "kill-follower", "kill-leader-and-worker", "cut-worker", "cut-leader")
 # By mode: what can strike it. Frequent ones are there several times. A mode that is not here is refused.
-FAULTS: Mapping[str, tuple[str, ...]] = {"ssgd": _OF_WORKERS + _OF_NODES}
+FAULTS: Mapping[str, tuple[str, ...]] = dict.fromkeys(("ssgd", *ROUND_MODES), _OF_WORKERS + _OF_NODES)
 
 
 def soak_plan(mode: str, shards: int | None) -> Plan:
