@@ -10,6 +10,7 @@ from paceline.app.lab import (
     freeze_worker,
     full_disk,
     kill_leader,
+    kill_server,
     kill_two,
     kill_worker,
     lose_node,
@@ -48,6 +49,9 @@ SCENARIOS: dict[str, Scenario] = {
         "kill -9 of the coordinator's leader, of three nodes",
         kill_leader.kill_leader,
         kill_leader.USUAL_TIMES,
+    ),
+    "kill-server": Scenario(
+        "kill -9 of the primary parameter server", kill_server.kill_server, kill_server.USUAL_TIMES
     ),
     "quorum-lost": Scenario(
         "kill -9 of two of three coordinators, which come back later", quorum.quorum_lost, quorum.USUAL_TIMES

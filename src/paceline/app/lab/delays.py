@@ -4,6 +4,7 @@ from collections.abc import Collection
 from itertools import pairwise
 
 from paceline.app.lab.expect import Expectation, at_most, percentile
+from paceline.app.lab.served import applied_ns
 from paceline.app.lab.training import commits_ns
 from paceline.events.read import History
 
@@ -24,8 +25,9 @@ def _longest_s(history: History, rank: int, from_ns: int, to_ns: int) -> float:
 
 
 def longest_pause_s(history: History, from_ns: int) -> float:
-    """The longest time in which nobody committed anything."""
-    ends = sorted(end for rank in history.steps for end in commits_ns(history, rank) if end >= from_ns)
+    """The longest time in which nobody committed anything, or no server applied anything."""
+    committed = [end for rank in history.steps for end in commits_ns(history, rank)]
+    ends = sorted(end for end in applied_ns(history) or committed if end >= from_ns)
     return max(((later - sooner) / 1e9 for sooner, later in pairwise(ends)), default=float("inf"))
 
 

@@ -6,12 +6,14 @@ dice of a fault are thrown before anything is looked at.
 
 import random
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from paceline.app.lab.nodes import Nodes
+from paceline.app.lab.served import backup, is_guarded, primary, updates
 from paceline.app.lab.training import Training, events_of, newest_full
 from paceline.events.read import History
+from paceline.plan.catalog import server_names
 
 WITHIN_S = 60.0
 
@@ -49,6 +51,9 @@ class Striker:
             "kill-leader-and-worker": self._kill_both,
             "cut-worker": self._cut_worker,
             "cut-leader": self._cut_leader,
+            "kill-primary": lambda _: self._kill_names([primary(self.run.live())]),
+            "kill-backup": lambda _: self._kill_names([backup(self.run.live())]),
+            "kill-primary-and-worker": self._kill_primary_and_worker,
         }
 
     def strike(self, fault: str, dice: Dice) -> str:
@@ -59,19 +64,28 @@ class Striker:
         return who
 
     def until_whole(self) -> None:
-        """Until all workers train together in the newest generation, and get further."""
-        self.run.until(self._is_whole, "all workers train together", WITHIN_S)
-        steps = furthest(self.run.live(), self.run.plan.num_workers)
-        self.run.until(
-            lambda history: furthest(history, self.run.plan.num_workers) > steps, "the run goes on", WITHIN_S
-        )
+        """Until all train together in the newest generation, or behind two servers, and get further."""
+        self.run.until(self._is_whole, "all train together", WITHIN_S)
+        done = self._done(self.run.live())
+        self.run.until(lambda history: self._done(history) > done, "the run goes on", WITHIN_S)
+
+    def _done(self, history: History) -> int:
+        plan = self.run.plan
+        return updates(history) if server_names(plan) else furthest(history, plan.num_workers)
 
     def _is_whole(self, history: History) -> bool:
+        if server_names(self.run.plan):
+            return is_guarded(history)
         entered = [int(str(e.fields["number"])) for e in events_of(history, "generation_entered")]
         return bool(entered) and newest_full(history, self.workers) == max(entered)
 
     def _kill(self, victims: Collection[int]) -> str:
-        names = [f"worker-{victim}" for victim in victims]
+        return self._kill_names([f"worker-{victim}" for victim in victims])
+
+    def _kill_primary_and_worker(self, dice: Dice) -> str:
+        return self._kill_names([primary(self.run.live()), f"worker-{dice.order[0]}"])
+
+    def _kill_names(self, names: Sequence[str]) -> str:
         before = self.run.pids()
         for name in names:
             self.run.signal(name, signal.SIGKILL)

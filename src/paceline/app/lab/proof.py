@@ -15,7 +15,7 @@ def proofs(run_dir: Path, history: History) -> list[Expectation]:
     return [
         *found,
         Expectation(
-            "the parameters are those of an undisturbed run",
+            "the parameters are those of an undisturbed run (behind servers: of the recorded order)",
             "equal bit by bit",
             str(parted),
             bool(verdict["is_equal"]),

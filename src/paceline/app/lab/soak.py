@@ -12,6 +12,7 @@ from paceline.app.lab.faults import Striker, throw
 from paceline.app.lab.memory import Piles
 from paceline.app.lab.nodes import nodes
 from paceline.app.lab.proof import proofs
+from paceline.app.lab.served import applied_ns
 from paceline.app.lab.training import commits_ns, training, usual_plan
 from paceline.errors import ConfigError, Problem
 from paceline.events.read import History
@@ -24,7 +25,11 @@ STALL_S = 10.0  # a frozen worker is noticed after its lease
 _OF_WORKERS = ("kill-worker", "kill-worker", "kill-worker", "kill-two", "freeze-worker")
 _OF_NODES = ("kill-leader", "kill-follower", "kill-leader-and-worker", "cut-worker", "cut-leader")
 # By mode: what can strike it. Frequent ones are there several times. A mode that is not here is refused.
-FAULTS: Mapping[str, tuple[str, ...]] = dict.fromkeys(("ssgd", *ROUND_MODES), _OF_WORKERS + _OF_NODES)
+_OF_SERVERS = ("kill-primary", "kill-primary", "kill-backup", "kill-primary-and-worker")
+FAULTS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("ssgd", *ROUND_MODES), _OF_WORKERS + _OF_NODES),
+    **dict.fromkeys(("asgd", "ssp", "dssp", "ps"), _OF_WORKERS + _OF_NODES + _OF_SERVERS),
+}
 
 
 def soak_plan(mode: str, shards: int | None) -> Plan:
@@ -60,7 +65,10 @@ def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: Callable[[str],
         at_most(
             "the longest time without a committed step", longest_pause_s(history, began_ns), STALL_S, "s"
         ),
-        told("goodput: committed steps at their usual pace, of the whole time", _goodput(history, plan)),
+        told(
+            "goodput: committed steps at their usual pace, of the whole time; or updates",
+            _goodput(history, plan),
+        ),
         told("faults a minute", f"{60e9 * faults / (ended_ns - began_ns):.1f}"),
         *piles.expectations(),
         *proofs(run_dir, history),
@@ -68,6 +76,8 @@ def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: Callable[[str],
 
 
 def _goodput(history: History, plan: Plan) -> str:
+    if updates := applied_ns(history):
+        return f"{len(updates)} updates, {1e9 * len(updates) / (updates[-1] - updates[0]):.0f} a second"
     by_rank = [commits_ns(history, rank) for rank in history.steps]
     ends = sorted(end for found in by_rank for end in found)
     gaps_s = [(later - sooner) / 1e9 for found in by_rank for sooner, later in pairwise(found)]
