@@ -6,8 +6,24 @@ import pytest
 from tests.fixtures.command import paceline
 
 # How fast a busy machine is proves nothing; `paceline lab` itself judges that too.
-TIMED = ("survivors commit", "the same, p99", "is delayed", "at the latest", "is back after", "longest time")
-QUICK = ("kill-worker", "kill-two", "freeze-worker", "kill-leader", "partition-coordinators", "nan-gradient")
+TIMED = (
+    "survivors commit",
+    "the same, p99",
+    "is delayed",
+    "at the latest",
+    "is back after",
+    "longest time",
+    "the next update",
+)
+QUICK = (
+    "kill-worker",
+    "kill-two",
+    "kill-server",
+    "freeze-worker",
+    "kill-leader",
+    "partition-coordinators",
+    "nan-gradient",
+)
 SLOW = (
     "corrupt-checkpoint",
     "delay-packets",
@@ -59,7 +75,20 @@ def test_what_cannot_be_soaked_is_refused_at_once(args: list[str], what: str) ->
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_hundred_random_faults_lose_nothing(seed: int) -> None:
-    done = paceline("lab", "soak", "--faults", "100", "--seed", str(seed), "--json", within_s=1700)
+@pytest.mark.parametrize(
+    ("mode", "seed"),
+    [
+        ("ssgd", 1),
+        ("ssgd", 2),
+        ("localsgd", 3),
+        ("diloco", 4),
+        ("asgd", 5),
+        ("ssp", 6),
+        ("dssp", 7),
+        ("ps", 8),
+    ],
+)
+def test_a_hundred_random_faults_lose_nothing(mode: str, seed: int) -> None:
+    order = ["--faults", "100", "--seed", str(seed), "--mode", mode]
+    done = paceline("lab", "soak", *order, "--json", within_s=1700)
     assert done.code == 0, done.out + done.err
