@@ -18,6 +18,12 @@ def replay_run(run_dir: Path, on_progress: Callable[[int, int], None]) -> dict[s
             f"{run_dir} has no result.json: the run did not finish, so there is nothing to compare with",
             f"finish it first:  paceline train --resume {run_dir}",
         )
+    if plan.elastic is not None and plan.elastic.servers > 1:
+        raise PacelineError(
+            f"{run_dir} had servers in {plan.elastic.servers} parts, each with an order of its own:"
+            " which versions a gradient was computed on is not recorded",
+            f"prove with `paceline verify {run_dir}` that each part applied each share once",
+        )
     verdict: dict[str, Json] = {}
     for message in json_lines("paceline.worker.replay_main", [str(run_dir)]):
         if "update" in message:

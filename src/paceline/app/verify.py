@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from paceline.app.findings import Finding
+from paceline.app.verify_parts import verify_parts
 from paceline.app.verify_servers import verify_servers
 from paceline.checkpoints.catalog import facts_of
 from paceline.errors import PacelineError
@@ -26,7 +27,9 @@ def verify_run(run_dir: Path) -> list[Finding]:
     history = read_history(run_dir / "events.jsonl")
     result = _result(run_dir)
     if server_names(plan):
-        return [*verify_servers(history, result.get("state_sha256")), _checkpoints(run_dir)]
+        parts = 1 if plan.elastic is None else plan.elastic.servers
+        findings = [*verify_servers(history, result.get("state_sha256")), *verify_parts(history, parts)]
+        return [*findings, _checkpoints(run_dir)]
     is_elastic = plan.elastic is not None
     findings = [_elastic(plan, history) if is_elastic else _shares(history)]
     hashes = result.get("state_sha256")

@@ -28,6 +28,7 @@ class TrainConfig:
     max_workers: int | None = None
     on_slow: str | None = None
     on_give_up: str | None = None
+    servers: int | None = None
     steps: int | None = None
     batch_size: int | tuple[int, ...] | None = None
     seed: int | None = None

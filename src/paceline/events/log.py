@@ -13,7 +13,7 @@ from typing import Protocol
 
 from paceline.clock import Clock, SystemClock
 from paceline.events.read import PlainEvent
-from paceline.events.schema import SCHEMA, AbandonedRow, Scalar, ServerRow, StepRow
+from paceline.events.schema import SCHEMA, AbandonedRow, PartRow, Scalar, ServerRow, StepRow
 
 FLUSH_NS = 500_000_000
 FLUSH_ROWS = 4096
@@ -43,6 +43,8 @@ class Log(Protocol):
 
     def add_server(self, row: ServerRow) -> None: ...
 
+    def add_part(self, row: PartRow) -> None: ...
+
     def flush(self) -> None:
         """What was added is in the log even if this process is killed now."""
         ...
@@ -58,13 +60,14 @@ class MemoryLog:
         self.steps: dict[int, list[StepRow]] = {}
         self.abandoned: dict[int, list[AbandonedRow]] = {}
         self.server: list[ServerRow] = []
+        self.parts: list[PartRow] = []
         self.plain: list[PlainEvent] = []
 
     def of(self, rank: int) -> "MemoryLog":
         """A pen for one worker that writes into this log."""
         pen = MemoryLog(self._clock)
         pen.steps, pen.abandoned, pen.server = self.steps, self.abandoned, self.server
-        pen.plain = self.plain
+        pen.plain, pen.parts = self.plain, self.parts
         pen._rank = rank
         return pen
 
@@ -83,6 +86,9 @@ class MemoryLog:
     def add_server(self, row: ServerRow) -> None:
         self.server.append(row)
 
+    def add_part(self, row: PartRow) -> None:
+        self.parts.append(row)
+
     def flush(self) -> None: ...
 
     def close(self) -> None: ...
@@ -98,6 +104,7 @@ class EventLog:
         self._steps: list[StepRow] = []
         self._abandoned: list[AbandonedRow] = []
         self._server: list[ServerRow] = []
+        self._parts: list[PartRow] = []
         self._flushed_ns = clock.now_ns()
 
     @property
@@ -120,10 +127,15 @@ class EventLog:
         self._server.append(row)
         self._maybe_flush(len(self._server), row.at_ns)
 
+    def add_part(self, row: PartRow) -> None:
+        self._parts.append(row)
+        self._maybe_flush(len(self._parts), row.at_ns)
+
     def flush(self) -> None:
         self._flush_columns("steps", StepRow._fields, self._steps)
         self._flush_columns("abandoned", AbandonedRow._fields, self._abandoned)
         self._flush_columns("server", ServerRow._fields, self._server)
+        self._flush_columns("part", PartRow._fields, self._parts)
         self._flushed_ns = self._clock.now_ns()
 
     def close(self) -> None:
@@ -137,7 +149,10 @@ class EventLog:
             self.flush()
 
     def _flush_columns(
-        self, kind: str, names: Sequence[str], rows: list[StepRow] | list[AbandonedRow] | list[ServerRow]
+        self,
+        kind: str,
+        names: Sequence[str],
+        rows: list[StepRow] | list[AbandonedRow] | list[ServerRow] | list[PartRow],
     ) -> None:
         if rows:
             columns = dict(zip(names, map(_packed, zip(*rows, strict=True)), strict=True))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.errors import PacelineError
-from paceline.events.schema import SCHEMA, AbandonedRow, ServerRow, StepRow
+from paceline.events.schema import SCHEMA, AbandonedRow, PartRow, ServerRow, StepRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class History:
     steps: dict[int, list[StepRow]] = field(default_factory=dict)  # by rank
     abandoned: dict[int, list[AbandonedRow]] = field(default_factory=dict)  # by rank
     server: list[ServerRow] = field(default_factory=list)
+    parts: list[PartRow] = field(default_factory=list)  # of the other parts, where there are several
     plain: list[PlainEvent] = field(default_factory=list)
     sessions: list[dict[int, int]] = field(default_factory=list)  # rows per rank when each resume began
 
@@ -92,9 +93,15 @@ def put_in_order(history: History) -> None:
     if not history.has_elastic_servers:
         return
     history.server = list(dict.fromkeys(sorted(history.server, key=lambda row: row.at_ns)))
+    history.parts = list(dict.fromkeys(sorted(history.parts, key=lambda row: row.at_ns)))
     for event in history.plain:
         if event.kind == "server_restored":
-            back, at_ns = _int(event.fields["version"]), event.at_ns
+            back, at_ns, part = _int(event.fields["version"]), event.at_ns, _int(event.fields["part"])
+            history.parts = [
+                r for r in history.parts if r.part != part or r.at_ns > at_ns or r.version <= back
+            ]
+            if part != 0:
+                continue
             history.server = [r for r in history.server if r.at_ns > at_ns or r.version <= back]
             for rank, rows in history.steps.items():
                 history.steps[rank] = [r for r in rows if r.start_ns > at_ns or r.version < back]
@@ -125,6 +132,8 @@ def _take(history: History, event: dict[str, object], *, is_header: bool) -> Non
         elif kind == "abandoned":
             given_up = history.abandoned.setdefault(_rank(who), [])
             given_up.extend(AbandonedRow(**dict(zip(full, row, strict=True))) for row in rows)
+        elif kind == "part":
+            history.parts.extend(PartRow(**dict(zip(full, row, strict=True))) for row in rows)
         else:
             history.server.extend(ServerRow(**dict(zip(full, row, strict=True))) for row in rows)
         return

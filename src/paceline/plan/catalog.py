@@ -176,10 +176,10 @@ OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
 
 
 def server_names(plan: Plan) -> tuple[str, ...]:
-    """The parameter servers of an elastic run, primary and backup; other runs have none that can be lost."""
+    """The parameter servers of an elastic run, primary and backup of each part; no other run can lose one."""
     if plan.elastic is None or MODES[plan.mode].channel is not Channel.STORE:
         return ()
-    return ("server-0-a", "server-0-b")
+    return tuple(f"server-{part}-{letter}" for part in range(plan.elastic.servers) for letter in "ab")
 
 
 def fewest_workers(aggregate: str, tolerance: int) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from paceline.config.train_config import TrainConfig
 from paceline.errors import Problem
 from paceline.plan import decide
+from paceline.plan.check_parts import check_parts
 from paceline.plan.plan import Device, Transport
 from paceline.plan.rounds import ROUND_MODES
 
@@ -32,16 +33,16 @@ _WHY_NOT = {
 
 
 def check_elastic(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Problem]:
-    if not are_sound("elastic", "shards", "min_workers", "max_workers", "num_workers", "mode"):
+    if not are_sound("elastic", "shards", "min_workers", "max_workers", "servers", "num_workers", "mode"):
         return []
-    said = (config.shards, config.min_workers, config.max_workers)
+    said = {config.shards, config.min_workers, config.max_workers, config.servers}
     elastic = decide.elastic_of(config)
     if elastic is None:
-        if said == (None, None, None):
+        if said == {None}:
             return _only_elastic(config)
-        what = "elastic is no, but shards, min_workers or max_workers is set"
+        what = "elastic is no, but shards, min_workers, max_workers or servers is set"
         return [_problem(config, "elastic", what, "leave --no-elastic out, or the others")]
-    return [*_numbers(config), *_combinations(config)]
+    return [*_numbers(config), *_combinations(config), *check_parts(config)]
 
 
 def _only_elastic(config: TrainConfig) -> list[Problem]:

@@ -95,9 +95,9 @@ def _said_workers(config: TrainConfig) -> int:
 
 
 def elastic_of(config: TrainConfig) -> Elastic | None:
-    """Whoever speaks of shards, or of fewest or most workers, wants an elastic run."""
-    spoken_of = (config.shards, config.min_workers, config.max_workers)
-    if config.elastic is False or (config.elastic is None and spoken_of == (None, None, None)):
+    """Whoever speaks of shards, of fewest or most workers, or of servers, wants an elastic run."""
+    spoken_of = {config.shards, config.min_workers, config.max_workers, config.servers}
+    if config.elastic is False or (config.elastic is None and spoken_of == {None}):
         return None
     workers = _said_workers(config)
     most = config.max_workers or max(workers, config.shards or 0)
@@ -107,6 +107,7 @@ def elastic_of(config: TrainConfig) -> Elastic | None:
         max_workers=most,
         on_slow=OnSlow(config.on_slow) if config.on_slow in tuple(OnSlow) else OnSlow.TOLERATE,
         on_give_up=OnGiveUp(config.on_give_up) if config.on_give_up in tuple(OnGiveUp) else OnGiveUp.FAIL,
+        servers=config.servers or 1,
     )
 
 

@@ -162,6 +162,7 @@ class Elastic:
     longest_wait_s: float = 30.0  # before a worker that is lost again and again is replaced
     on_slow: OnSlow = OnSlow.TOLERATE
     on_give_up: OnGiveUp = OnGiveUp.FAIL
+    servers: int = 1  # parts of the parameters, each with a primary and a backup (modes with servers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

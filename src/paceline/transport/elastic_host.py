@@ -20,14 +20,14 @@ import torch
 from paceline.errors import PeerLostError
 from paceline.transport import elastic_wire as wire
 from paceline.transport import tcp_wire
-from paceline.transport.elastic_store import SIDE
 from paceline.transport.elastic_wire import Frame, Say
+from paceline.transport.server_line import SIDE
 
 GREET_S = 5.0
 LONGEST_NAME = 128
 SEND_S = 2  # for a backup to take what it is sent, before it counts as lost
 _PUSHES = (Say.PUSH, Say.PUSH_AND_STOP)
-_ASKS = (Say.JOIN, Say.LEAVE, *_PUSHES)
+_ASKS = (Say.JOIN, Say.LEAVE, Say.PULL, Say.GATHER, *_PUSHES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,15 +26,19 @@ class Say(IntEnum):
     PUSH = 2
     PUSH_AND_STOP = 3
     LEAVE = 4
+    # Of a part that hands out no shares: a push names its share by `position`.
+    PULL = 5
+    GATHER = 6  # a server asks: everything that you hold
     # A server answers.
     PARAMETERS = 10  # number: the ticket; position: the share; time: the version. NO_SHARE: all is done
     UNKNOWN = 11  # join first
     FENCED = 12  # this incarnation was given up: join as a new one
+    APPLIED = 13  # this part has the share, from this push or an earlier one
     # A backup asks a primary, and confirms; `number` counts orders.
     FOLLOW = 20
     HAVE = 21
     # A primary tells its backup.
-    STATE = 30  # everything up to order `number`
+    STATE = 30  # everything up to order `number`; also what GATHER is answered
     ORDER = 31  # position: its kind
     RECORDED = 32  # the rows of all orders up to `number` are in the event log
     END = 33

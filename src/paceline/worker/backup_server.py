@@ -8,19 +8,20 @@ event log are kept, and written by whoever survives.
 
 import socket
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum
 
 import torch
 
 from paceline.checkpoints.store import from_bytes
 from paceline.errors import PeerLostError
-from paceline.events.schema import ServerRow
 from paceline.ids import Rank
 from paceline.transport import elastic_wire as wire
 from paceline.transport import tcp_wire
-from paceline.transport.elastic_store import CONNECT_S, SIDE, Primary
 from paceline.transport.elastic_wire import Frame, Say
-from paceline.worker.elastic_server import ElasticServer, Kind, Order
+from paceline.transport.server_line import CONNECT_S, SIDE, Primary
+from paceline.worker.elastic_server import Kind, Order
+from paceline.worker.guarded import Machine, Row
 from paceline.worker.place_membership import Places, primary_of
 
 
@@ -33,17 +34,14 @@ class Ended(Enum):
 
 
 class BackupServer:
-    def __init__(
-        self, *, name: str, part: int, server: ElasticServer, membership: Places, token: bytes
-    ) -> None:
+    def __init__(self, *, name: str, part: int, server: Machine, membership: Places, token: bytes) -> None:
         self._name, self._part, self._server = name, part, server
         self._membership, self._token = membership, token
-        state = server.replica.arena.state
-        self._gradient = torch.empty_like(state)
+        self._gradient = torch.empty(server.numel, dtype=server.dtype)
         self.orders = 0  # that our state holds
-        self._kept: deque[tuple[int, list[ServerRow]]] = deque()
+        self._kept: deque[tuple[int, Sequence[Row]]] = deque()
 
-    def rows(self) -> list[ServerRow]:
+    def rows(self) -> list[Row]:
         """Of orders that the primary may not have recorded."""
         return [row for _, rows in self._kept for row in rows]
 

@@ -37,13 +37,14 @@ class Kind(IntEnum):
     PUSHED_AND_STOP = 3
     GONE = 4
     ABSENT = 5  # it was expected, and never came
+    READ = 6  # of a part that hands out no shares: changes nothing, but the backup must know of it
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     kind: Kind
     rank: Rank
-    number: int  # JOINED: the incarnation; PUSHED: the ticket
+    number: int  # JOINED: the incarnation; PUSHED: the ticket (part 0) or the share (other parts)
     at_ns: int  # the primary's time: rules and rows of both see the same
 
 
@@ -96,6 +97,15 @@ class ElasticServer(ParameterServer):
     @property
     def plan(self) -> Plan:
         return self._plan
+
+    @property
+    def numel(self) -> int:
+        """Of what a worker pushes."""
+        return self.replica.arena.layout.numel
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.replica.arena.layout.dtype
 
     @property
     def is_finished(self) -> bool:
@@ -152,6 +162,8 @@ class ElasticServer(ParameterServer):
             case Kind.ABSENT:
                 self.expected.discard(rank)
                 return self._carry_out(self._admission.leave(rank))
+            case Kind.READ:
+                return []
 
     def _enter(self, rank: Rank, incarnation: int) -> list[Reply]:
         if rank in self.members:

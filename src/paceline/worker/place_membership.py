@@ -17,7 +17,7 @@ from paceline.clock import monotonic_s
 from paceline.coordinator.client import Client, RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.errors import PeerLostError, TrainingError
-from paceline.transport.elastic_store import Primary
+from paceline.transport.server_line import Primary
 from paceline.worker.membership import ENDED, Connect, Membership, Note
 
 FINISHED = "all work is done"  # why a server leaves in the end

@@ -10,6 +10,7 @@ copies; checkpoints/writer.py does the rest beside the training.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from torch import Tensor
 
@@ -17,11 +18,10 @@ from paceline.checkpoints.nested import join, split
 from paceline.checkpoints.store import Snapshot
 from paceline.checkpoints.writer import Cataloguer, CheckpointWriter, Place
 from paceline.events.log import Log
-from paceline.ids import Clock
+from paceline.ids import Clock, Version
 from paceline.plan.plan import Launcher, Plan
 from paceline.strategies.port import Outcome, Settles, Strategy
 from paceline.worker.replica import Replica
-from paceline.worker.server import ParameterServer
 from paceline.worker.telling import CheckpointTeller, Report, tell_nobody
 
 
@@ -179,11 +179,25 @@ def restore_worker(replica: Replica, strategy: Strategy, saved: Snapshot) -> Clo
     return Clock(saved.facts["clock"])
 
 
+class Saved(Protocol):
+    """A parameter server, or several that are saved as one."""
+
+    @property
+    def version(self) -> Version: ...
+
+    @property
+    def applied(self) -> set[int]: ...
+
+    def live(self) -> Snapshot:
+        """To be copied before anything changes it."""
+        ...
+
+
 class ServerSaver:
     def __init__(
         self,
         plan: Plan,
-        server: ParameterServer,
+        server: Saved,
         *,
         root: Path,
         log: Log,

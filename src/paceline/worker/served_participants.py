@@ -1,9 +1,9 @@
-"""What do workers and servers of an elastic run with parameter servers do from birth to end?
+"""What does a parameter server of an elastic run do from birth to end?
 
 Two servers hold the same part of the parameters. Each process starts knowing
 nothing; what it becomes is what the coordinator says: the first is primary, the
 other follows it, takes over when it is lost, or starts again from the newest
-checkpoint if both are.
+checkpoint if both are. What differs from part to part is in parts.py.
 """
 
 import os
@@ -11,95 +11,38 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 
-import torch
+from torch import nn
 
 from paceline.checkpoints.catalog import newest_complete
 from paceline.checkpoints.store import read_snapshot
 from paceline.clock import SystemClock, monotonic_s
 from paceline.coordinator.client import RefusedError
 from paceline.events.log import EventLog
-from paceline.ids import Clock as StepClock
-from paceline.ids import Rank
-from paceline.strategies.port import Links, Strategy
 from paceline.tasks.port import Task
 from paceline.transport.elastic_host import ElasticHost
-from paceline.transport.elastic_store import ElasticStore, Primary
+from paceline.transport.server_line import Primary
+from paceline.worker import parts
 from paceline.worker.backup_server import BackupServer, Ended
-from paceline.worker.control import WorkerControl
 from paceline.worker.elastic_participant import coordinator_client
 from paceline.worker.elastic_server import ElasticServer
-from paceline.worker.gradient import GradientSource
-from paceline.worker.loop import Worker
+from paceline.worker.gathering import Gathering, Together
+from paceline.worker.guarded import record
+from paceline.worker.part_primary import PartPrimary
+from paceline.worker.part_server import PartServer
 from paceline.worker.participant import Report, evaluate, state_hash
 from paceline.worker.place_membership import (
     FINISHED,
     FencedError,
     PlaceMembership,
-    PlaceRoute,
     Standing,
     primary_of,
 )
 from paceline.worker.primary import PrimaryServer
-from paceline.worker.replica import Replica
-from paceline.worker.saving import RowSaver, ServerSaver
-from paceline.worker.wiring import Seat, build_task, open_log, set_up_torch, strategy_class
+from paceline.worker.saving import ServerSaver
+from paceline.worker.wiring import Seat, build_task, open_log, set_up_torch
 
-PART = 0  # the whole vector; its place at the coordinator
 FIRST = "a"  # of a part's two servers, the one that begins as primary
 AGAIN_S = 0.01
-
-
-def work_with_servers(index: int, seat: Seat, report: Callable[[Report], None]) -> None:
-    assert seat.coordinator is not None, "an elastic run has a coordinator"
-    plan, place, name = seat.plan, seat.coordinator, f"worker-{index}"
-    set_up_torch(plan)
-    log = open_log(plan, seat.run_dir, name, SystemClock())
-    control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
-    membership = PlaceMembership(
-        partial(coordinator_client, place), run=place.run, worker=name, note=control.note
-    )
-    first = _first_step(seat, control, Rank(index))
-    log.write("worker_started", pid=os.getpid(), clock=first)
-    started_ns = SystemClock().now_ns()
-    try:
-        worker = _worker(Rank(index), seat, PlaceRoute(membership, PART, plan.timeout_s), log, control)
-        worker.strategy.prepare(worker.replica, first)
-        ran = worker.run(first)
-        worker.strategy.close()
-    finally:
-        membership.close("it has finished")
-    log.write("worker_finished", steps=ran.finished, reason="done")
-    log.close()
-    steps_s = (SystemClock().now_ns() - started_ns) / 1e9
-    report({"steps": ran.finished, "stopped": False, "steps_s": steps_s})
-
-
-def _worker(rank: Rank, seat: Seat, route: PlaceRoute, log: EventLog, control: WorkerControl) -> Worker:
-    plan, clock, cpu = seat.plan, SystemClock(), torch.device("cpu")
-    task = build_task(plan)
-    store = ElasticStore(route, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s)
-    store.on_refused = lambda position, version: log.write("push_refused", position=position, version=version)
-    links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
-    strategy: Strategy = strategy_class(plan.mode)(plan, links)
-    return Worker(
-        plan=plan,
-        rank=rank,
-        replica=Replica(plan, task, cpu, clock),
-        strategy=strategy,
-        source=GradientSource(plan, task, cpu, clock),
-        clock=clock,
-        log=log,
-        control=control,
-        saver=RowSaver(plan, log),
-    )
-
-
-def _first_step(seat: Seat, control: WorkerControl, rank: Rank) -> StepClock:
-    """A replacement goes on counting where the lost one stood; a resumed run where it was saved."""
-    saved = 0
-    if seat.resume_from is not None:
-        saved = int(read_snapshot(seat.resume_from, "server-0").facts["clocks"][str(rank)])
-    return StepClock(max(saved, control.finished))
 
 
 def serve_elastic(who: str, seat: Seat, report: Callable[[Report], None]) -> None:
@@ -124,12 +67,12 @@ class _Server:
         assert seat.coordinator is not None, "an elastic run has a coordinator"
         plan, clock, place = seat.plan, SystemClock(), seat.coordinator
         self._who, self._seat, self._clock, self._report = who, seat, clock, report
+        self._part = parts.part_named(who)
         self._task: Task = build_task(plan)
-        self._replica = Replica(plan, self._task, torch.device("cpu"), clock)
-        self._server = ElasticServer(plan, self._replica, strategy_class(plan.mode))
+        self._server = parts.build_machine(plan, self._task, self._part)
+        self._model: nn.Module | None = None  # the whole one, as soon as this server knows it
         self._log: EventLog = open_log(plan, seat.run_dir, who, clock)
-        layout = self._replica.arena.layout
-        self._host = ElasticHost(numel=layout.numel, dtype=layout.dtype, token=seat.token)
+        self._host = ElasticHost(numel=self._server.numel, dtype=self._server.dtype, token=seat.token)
         self._goodbye = "it failed"
         self._membership = PlaceMembership(
             partial(coordinator_client, place),
@@ -164,26 +107,29 @@ class _Server:
             return None
         if standing.is_done:
             return _Task.DONE
-        place = standing.places.get(PART)
+        place = standing.places.get(self._part)
         if place is None:
             return _Task.CLAIM if self._who.endswith(FIRST) else None
-        return primary_of(standing, PART) if place.primary else _Task.CLAIM
+        return primary_of(standing, self._part) if place.primary else _Task.CLAIM
 
     def _claim(self) -> bool:
         """Be primary, with the newest checkpoint, or from the start; False: another was first."""
-        epoch, plan = self._membership.standing.place(PART).epoch, self._seat.plan
+        epoch, plan = self._membership.standing.place(self._part).epoch, self._seat.plan
+        if epoch > 0:
+            parts.refuse_to_begin_again(plan, self._part)
         newest = newest_complete(self._seat.checkpoints, plan.num_workers)
         folder = self._seat.resume_from if newest is None else newest.folder
         if folder is not None:
-            self._server.restore(read_snapshot(folder, "server-0"))
-        self._server.tickets = (epoch + 1) << 32  # no ticket of a former primary is ever used again
+            parts.restore(self._server, read_snapshot(folder, "server-0"), self._part)
+        if isinstance(self._server, ElasticServer):
+            self._server.tickets = (epoch + 1) << 32  # no ticket of a former primary is ever used again
         try:
-            self._membership.put(PART, primary=self._who, backup="", epoch=epoch)
+            self._membership.put(self._part, primary=self._who, backup="", epoch=epoch)
         except RefusedError as error:
             self._note(f"{self._who} is not primary: {error.what}")
             return False
         if folder is not None or epoch > 0:
-            self._log.write("server_restored", part=PART, version=self._server.version, pid=os.getpid())
+            self._log.write("server_restored", part=self._part, version=self._server.version, pid=os.getpid())
         self._say("server_started")
         return True
 
@@ -191,7 +137,7 @@ class _Server:
         """None: it never became our primary."""
         backup = BackupServer(
             name=self._who,
-            part=PART,
+            part=self._part,
             server=self._server,
             membership=self._membership,
             token=self._seat.token,
@@ -207,13 +153,13 @@ class _Server:
         self._log.write(
             "server_promoted",
             pid=os.getpid(),
-            part=PART,
-            epoch=self._membership.standing.place(PART).epoch,
+            part=self._part,
+            epoch=self._membership.standing.place(self._part).epoch,
             version=self._server.version,
             instead_of=primary.name,
         )
         for row in backup.rows():
-            self._log.add_server(row)
+            record(self._log, row)
         self._log.flush()
         self._note(f"{self._who} is primary now, with version {self._server.version}")
         return self._lead(backup.orders)
@@ -223,7 +169,7 @@ class _Server:
         broke_s = monotonic_s()
 
         def find(standing: Standing) -> bool | None:
-            place = standing.places[PART]
+            place = standing.places[self._part]
             if place.primary == self._who:
                 return True
             is_left = place.backup != self._who and standing.taken_s > broke_s
@@ -235,13 +181,24 @@ class _Server:
             )
 
     def _lead(self, orders: int) -> Report:
+        if isinstance(self._server, PartServer):
+            self._lead_part(self._server, orders)
+        else:
+            self._lead_run(self._server, orders)
+        self._goodbye = FINISHED
+        self._log.write("worker_finished", steps=self._server.version, reason="done")
+        return self._facts()
+
+    def _lead_run(self, server: ElasticServer, orders: int) -> None:
+        """As primary of part 0."""
+        everything, self._model = self._everything(server)
         saver = ServerSaver(
-            self._seat.plan, self._server, root=self._seat.checkpoints, log=self._log, report=self._report
+            self._seat.plan, everything, root=self._seat.checkpoints, log=self._log, report=self._report
         )
         primary = PrimaryServer(
             name=self._who,
-            part=PART,
-            server=self._server,
+            part=self._part,
+            server=server,
             host=self._host,
             membership=self._membership,
             log=self._log,
@@ -252,23 +209,54 @@ class _Server:
         primary.run()
         saver.save()
         primary.end()
-        self._goodbye = FINISHED
-        self._log.write("worker_finished", steps=self._server.version, reason="done")
-        return self._facts()
+
+    def _lead_part(self, server: PartServer, orders: int) -> None:
+        primary = PartPrimary(
+            name=self._who,
+            server=server,
+            host=self._host,
+            membership=self._membership,
+            log=self._log,
+            clock=self._clock,
+            orders=orders,
+        )
+        primary.run()
+        primary.end()
+
+    def _everything(self, server: ElasticServer) -> tuple[ElasticServer | Together, nn.Module]:
+        """What a checkpoint is made of, and the model that then has all of it."""
+        plan = self._seat.plan
+        if parts.parts_of(plan) == 1:
+            return server, server.replica.arena.module
+        gathering = Gathering(
+            self._membership, parts=parts.parts_of(plan), token=self._seat.token, timeout_s=plan.timeout_s
+        )
+        together = Together(plan, self._task, server, gathering)
+        return together, together.model.arena.module
 
     def _note(self, text: str) -> None:
         self._report({"ev": "note", "text": text})
 
     def _say(self, kind: str) -> None:
-        place = self._membership.standing.place(PART)
+        place = self._membership.standing.place(self._part)
         self._log.write(
-            kind, pid=os.getpid(), part=PART, epoch=place.epoch, version=self._server.version, role="primary"
+            kind,
+            pid=os.getpid(),
+            part=self._part,
+            epoch=place.epoch,
+            version=self._server.version,
+            role="primary",
         )
 
     def _facts(self) -> Report:
-        return {
+        facts: Report = {
             "steps": self._server.version,
             "stopped": len(self._server.applied) < self._seat.plan.total_gradients,
-            "state_sha256": state_hash(self._replica.arena.named_state()),
-            "metrics": evaluate(self._task, self._replica.arena.module),
+            "state_sha256": state_hash(self._server.replica.arena.named_state()),
         }
+        model = self._model
+        if parts.parts_of(self._seat.plan) == 1:
+            model = self._server.replica.arena.module
+        if model is not None:
+            facts["metrics"] = evaluate(self._task, model)
+        return facts

@@ -138,7 +138,7 @@ class Zygote:
         # Here, once, and not in each child; and not for runs that need no coordinator.
         assert self._seat is not None, "a run was started"
         if server_names(self._seat.plan):
-            from paceline.worker.served_participants import work_with_servers as work_elastic
+            from paceline.worker.served_worker import work_with_servers as work_elastic
         else:
             from paceline.worker.elastic_participant import work_elastic
 
