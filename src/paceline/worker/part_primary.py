@@ -63,7 +63,8 @@ class PartPrimary(GuardedServer):
             case Say.GATHER:
                 self._order(Kind.READ, rank, 0)
                 state = torch.frombuffer(bytearray(to_bytes(self._server.snapshot())), dtype=torch.uint8)
-                self._answer_when_safe(talk, Frame(Say.STATE, number=self._ordered), state)
+                answer = partial(self._hand_over, talk, Frame(Say.STATE, number=self._ordered), state)
+                self._due.append(Due(self._ordered, [answer]))
             case Say.LEAVE:
                 pass
             case _:
@@ -85,6 +86,10 @@ class PartPrimary(GuardedServer):
         _, rows = self._order(Kind.PUSHED, rank, share, talk.gradient)
         answer = partial(talk.answer, Frame(Say.APPLIED, rank, position=share))
         self._due.append(Due(self._ordered, [answer], rows))
+
+    def _hand_over(self, talk: Talk, frame: Frame, state: torch.Tensor) -> None:
+        self._record()  # first: a checkpoint must never be ahead of the log
+        talk.answer(frame, state)
 
     def _answer_when_safe(self, talk: Talk, frame: Frame, vector: torch.Tensor | None = None) -> None:
         self._due.append(Due(self._ordered, [partial(talk.answer, frame, vector)]))
