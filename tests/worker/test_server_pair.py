@@ -25,6 +25,7 @@ from paceline.plan.plan import Plan
 from paceline.transport.elastic_host import ElasticHost
 from paceline.transport.elastic_store import ElasticStore
 from paceline.worker.backup_server import BackupServer, Ended
+from paceline.worker.guarded import record
 from paceline.worker.place_membership import FencedError, PlaceRoute, Standing, primary_of
 from paceline.worker.primary import PrimaryServer
 from paceline.worker.saving import ServerSaver
@@ -36,8 +37,9 @@ Found = TypeVar("Found")
 class Town:
     """Who is where, agreed on; each seat hears of it unless it is deaf."""
 
-    def __init__(self) -> None:
-        self.place = pb.ServerPlace()
+    def __init__(self, part: int = 0) -> None:
+        self.part, self.is_done = part, False
+        self.place = pb.ServerPlace(shard=part)
         self.living: dict[str, pb.Worker] = {}
         self.seats: list[Seat] = []
         self.changed = threading.Condition()
@@ -74,12 +76,14 @@ class Town:
         self.tell()
 
     def _put(self, primary: str, backup: str) -> None:
-        self.place = pb.ServerPlace(primary=primary, backup=backup, epoch=self.place.epoch + 1)
+        self.place = pb.ServerPlace(
+            shard=self.part, primary=primary, backup=backup, epoch=self.place.epoch + 1
+        )
 
 
 class Seat:
     def __init__(self, town: Town, number: int) -> None:
-        self._town, self.number = town, number
+        self.town, self.number = town, number
         self.standing = Standing()
         self.lease_s, self.is_fenced, self.is_deaf = 1000.0, False, False
         self._call: Callable[[], None] = lambda: None
@@ -88,19 +92,20 @@ class Seat:
         self._call = call
 
     def look(self) -> None:
-        with self._town.changed:
-            places = {0: self._town.place} if self._town.place.epoch else {}
-            self.standing = Standing(monotonic_s(), places, dict(self._town.living))
-            self._town.changed.notify_all()
+        with self.town.changed:
+            town = self.town
+            places = {town.part: town.place} if town.place.epoch else {}
+            self.standing = Standing(monotonic_s(), places, dict(town.living), town.is_done)
+            self.town.changed.notify_all()
         self._call()
 
     def put(self, part: int, *, primary: str, backup: str, epoch: int) -> None:
-        self._town.put(primary, backup, epoch)
+        self.town.put(primary, backup, epoch)
         self.look()
 
     def wait_for(self, find: Callable[[Standing], Found | None], what: str, timeout_s: float) -> Found:
-        with self._town.changed:
-            assert self._town.changed.wait_for(lambda: find(self.standing) is not None, timeout_s), what
+        with self.town.changed:
+            assert self.town.changed.wait_for(lambda: find(self.standing) is not None, timeout_s), what
             found = find(self.standing)
             assert found is not None
             return found
@@ -114,8 +119,12 @@ class Member:
         layout = self.server.replica.arena.layout
         self.host = ElasticHost(numel=layout.numel, dtype=layout.dtype, token=TOKEN)
         self.seat = town.join(name, "server", f"127.0.0.1:{self.host.port}")
-        self.ended: str = ""
         self._saver = ServerSaver(plan, self.server, root=folder, log=self.log)
+        self.begin()
+
+    def begin(self) -> None:
+        self.ended: str = ""
+        self._part = self.seat.town.part
         self._thread = threading.Thread(target=self._live)
 
     def start(self) -> None:
@@ -123,7 +132,8 @@ class Member:
 
     def _live(self) -> None:
         try:
-            orders = self._follow() if self.seat.standing.place(0).primary else self._claim()
+            is_led = bool(self.seat.standing.place(self._part).primary)
+            orders = self._follow() if is_led else self._claim()
             if orders is not None:
                 self._lead(orders)
                 self.ended = "done"
@@ -131,27 +141,30 @@ class Member:
             self.ended = f"fenced: {error.what}"
 
     def _claim(self) -> int:
-        self.seat.put(0, primary=self.name, backup="", epoch=0)
+        self.seat.put(self._part, primary=self.name, backup="", epoch=0)
         return 0
 
     def _follow(self) -> int | None:
-        backup = BackupServer(name=self.name, part=0, server=self.server, membership=self.seat, token=TOKEN)
-        primary = primary_of(self.seat.standing, 0)
+        backup = self._backup()
+        primary = primary_of(self.seat.standing, self._part)
         assert primary is not None
         if backup.follow(primary) is Ended.DONE:
             self.ended = "done"
             return None
 
         def decided(standing: Standing) -> bool | None:
-            place = standing.place(0)
+            place = standing.place(self._part)
             return None if place.backup == self.name else place.primary == self.name
 
         if not self.seat.wait_for(decided, "promotion", 10):
             self.ended = "left"
             return None
         for row in backup.rows():
-            self.log.add_server(row)
+            record(self.log, row)
         return backup.orders
+
+    def _backup(self) -> BackupServer:
+        return BackupServer(name=self.name, part=0, server=self.server, membership=self.seat, token=TOKEN)
 
     def _lead(self, orders: int) -> None:
         primary = PrimaryServer(

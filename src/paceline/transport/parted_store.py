@@ -89,8 +89,10 @@ class PartedStore:
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
         assert push_bytes is None, "what is pushed here is not compressed"
         slots = Slots.new(numel, dtype)
-        for line, where in zip((self._head, *self._others), self._slices, strict=True):
-            line.use(Slots(slots.parameters[where], slots.gradients[where]))
+        first, *rest = (Slots(slots.parameters[where], slots.gradients[where]) for where in self._slices)
+        self._head.use(first)
+        for line, mine in zip(self._others, rest, strict=True):
+            line.use(mine)
         return slots
 
     def join(self, clock: StepClock) -> None:

@@ -7,6 +7,8 @@ such a checkpoint, and left out by the parts that have them. So this is a
 consistent cut, and nobody has to stop for it.
 """
 
+from typing import Protocol
+
 import torch
 
 from paceline.checkpoints.store import Snapshot, from_bytes
@@ -27,6 +29,12 @@ ANSWER_S = 5.0  # without a sign of life; one that is frozen has been succeeded 
 AGAIN_S = 0.01
 
 
+class OtherParts(Protocol):
+    def states(self) -> list[Snapshot]:
+        """Of part 1 and those after it."""
+        ...
+
+
 class Gathering:
     """Asks the primaries of the other parts."""
 
@@ -35,7 +43,6 @@ class Gathering:
         self._token, self._timeout_s = token, timeout_s
 
     def states(self) -> list[Snapshot]:
-        """Of part 1 and those after it."""
         return [self._state(part) for part in range(1, self._parts)]
 
     def _state(self, part: int) -> Snapshot:
@@ -69,9 +76,9 @@ class Gathering:
 class Together:
     """All parts as one, for checkpoints and for the final model."""
 
-    def __init__(self, plan: Plan, task: Task, server: ElasticServer, gathering: Gathering) -> None:
+    def __init__(self, plan: Plan, task: Task, server: ElasticServer, others: OtherParts) -> None:
         assert plan.elastic is not None, "the run is elastic"
-        self._server, self._gathering = server, gathering
+        self._server, self._others = server, others
         parts = plan.elastic.servers
         self.model = Replica(plan, task, torch.device("cpu"), SystemClock())
         self._cuts = [Cuts.of(self.model.arena.layout, part, parts) for part in range(parts)]
@@ -87,7 +94,7 @@ class Together:
     def snapshot(self) -> Snapshot:
         """The whole model by its own names, and what each part needs besides; `model` then holds it too."""
         mine = self._server.snapshot()
-        saved = [mine, *self._gathering.states()]
+        saved = [mine, *self._others.states()]
         tensors: dict[str, torch.Tensor] = {}
         for part, (cuts, found) in enumerate(zip(self._cuts, saved, strict=True)):
             cuts.put_into(self.model.arena, found)
