@@ -23,7 +23,16 @@ from paceline.cli.options import COMMON
 from paceline.config.keys import KEYS, Key
 from paceline.environ import RESERVED
 from paceline.errors import ExitCode, PacelineError
-from paceline.events.schema import COLUMN_KINDS, PHASES, PLAIN_KINDS, SCHEMA, AbandonedRow, PartRow, ServerRow, StepRow
+from paceline.events.schema import (
+    COLUMN_KINDS,
+    PHASES,
+    PLAIN_KINDS,
+    SCHEMA,
+    AbandonedRow,
+    PartRow,
+    ServerRow,
+    StepRow,
+)
 from paceline.laws import catalog as laws_catalog
 from paceline.laws.law import Law
 from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, OPTIMIZERS, TASKS, TRANSPORTS, Mode
@@ -195,8 +204,12 @@ def _events() -> list[str]:
         "Frequent events are written many at a time: `rows` says how many, `columns` holds one list per",
         "field, or one value where all rows have the same.",
     ]
-    rows = {"steps": StepRow, "abandoned": AbandonedRow, "server": ServerRow, "part": PartRow}
-    for kind, row in rows.items():
+    for kind, row in (
+        ("steps", StepRow),
+        ("abandoned", AbandonedRow),
+        ("server", ServerRow),
+        ("part", PartRow),
+    ):
         assert COLUMN_KINDS[kind] == row._fields, f"{kind} has the fields of {row.__name__}"
         lines += ["", f"### {kind}", "", inspect.cleandoc(row.__doc__ or ""), ""]
         lines += table(("field", "type", "meaning"), _fields(row))

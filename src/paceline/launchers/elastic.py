@@ -212,7 +212,7 @@ class ElasticSupervisor:
         if _is_server(who):
             assert self.server_restarts is not None, "a run with servers says how they are replaced"
             restarts = self.server_restarts
-        living = sum(_is_server(other) == _is_server(who) for other in self._pids)
+        living = sum(_crew(other) == _crew(who) for other in self._pids)
         decision = restarts.lost(who, why, monotonic_s(), living=living, dice=self.dice.random())
         match decision:
             case Replace(_, at_s, reason):
@@ -240,6 +240,11 @@ class ElasticSupervisor:
         self.say(
             "to go on: `paceline workers add RUN`; to end: Ctrl-C, and `paceline train --resume RUN` later"
         )
+
+
+def _crew(who: str) -> str:
+    """Who can stand in for whom: all workers; the two servers of a part."""
+    return who.rpartition("-")[0]
 
 
 def _is_server(who: str) -> bool:
