@@ -44,6 +44,7 @@ RESULT_KEYS = {
     "discarded",
     "abandoned",
     "adapted",
+    "checkpoints",
     "staleness",
     "bytes",
 }
