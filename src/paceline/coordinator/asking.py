@@ -45,6 +45,8 @@ class Asking:
             raise _failure(grpc.StatusCode.DEADLINE_EXCEEDED, what) from error
         finally:
             del self._waiting[number]
+            if waiting.done() and not waiting.cancelled():
+                waiting.exception()  # looked at: the stream may have ended while we were still sending
 
     async def close(self) -> None:
         self._call.cancel()
