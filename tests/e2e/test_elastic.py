@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import Running, paceline, training
+from tests.fixtures.command import Running, assert_nothing_was_lost, paceline, training
 from tests.fixtures.waiting import kill, until, until_gone
 
 from paceline.events.read import PlainEvent, read_history
@@ -36,15 +36,6 @@ def until_all_are_in(run: Running, after: int) -> int:
 
     until(lambda: newest() > 0, f"three workers train in a generation behind {after}", within_s=60)
     return newest()
-
-
-def assert_nothing_was_lost(run_dir: Path) -> None:
-    verified = paceline("verify", str(run_dir), "--json")
-    assert verified.code == 0, verified.out
-    assert verified.data()["holds"] is True
-    replayed = paceline("replay", str(run_dir), "--json")
-    assert replayed.code == 0, replayed.out
-    assert replayed.data()["is_equal"] is True
 
 
 def test_killed_workers_are_replaced_and_the_result_has_the_same_bits(tmp_path: Path) -> None:

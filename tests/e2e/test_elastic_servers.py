@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import Running, paceline, training
+from tests.fixtures.command import Running, assert_nothing_was_lost, paceline, training
 from tests.fixtures.waiting import is_running, kill, until, until_gone
 
 from paceline.events.read import History, PlainEvent, read_history
@@ -64,15 +64,6 @@ def stop(run: Running) -> None:
     done = run.end(within_s=60)
     assert done.code == 130, done.err
     until_gone(everybody)
-
-
-def assert_nothing_was_lost(run_dir: Path) -> None:
-    verified = paceline("verify", str(run_dir), "--json")
-    assert verified.code == 0, verified.out
-    assert verified.data()["holds"] is True
-    replayed = paceline("replay", str(run_dir), "--json")
-    assert replayed.code == 0, replayed.out
-    assert replayed.data()["is_equal"] is True
 
 
 def test_any_worker_and_any_server_may_be_killed(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class RunRegistry:
 
     def drop(self, step: int) -> None:
         """The checkpoint of this step is gone; one that was never noted, or is the newest, stays as it is."""
+        # If nobody hears it, whoever resumes finds no file there, and takes the one before.
         with suppress(RefusedError, UnreachableError):
             self._client.write("Checkpoints.Drop", pb.DropCheckpoint(run=self._run, step=step), pb.Checkpoint)
 

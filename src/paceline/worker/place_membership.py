@@ -93,7 +93,6 @@ class PlaceMembership(Membership):
         self._standing = Standing()
         self._number, self._is_fenced = 0, False
         self._on_change: Callable[[], None] = lambda: None
-        self._client: Client | None = None
         super().__init__(connect, run=run, worker=worker, note=note, role=role, address=address)
 
     # What other threads ask.
@@ -144,11 +143,11 @@ class PlaceMembership(Membership):
         self._call(self._look)
 
     def _call(self, call: Callable[[Client], Coroutine[None, None, None]]) -> None:
-        assert self._client is not None, "we have joined"
-        until_s = monotonic_s() + PATIENCE_S
-        if self._failure is not None:
+        until_s, client = monotonic_s() + PATIENCE_S, self._client
+        if self._failure is not None:  # first: with the thread the client is gone too
             raise self._failure
-        answer = asyncio.run_coroutine_threadsafe(call(self._client), self._loop)
+        assert client is not None, "we have joined"
+        answer = asyncio.run_coroutine_threadsafe(call(client), self._loop)
         while not wait([answer], timeout=LOOK_S).done:
             if self._failure is not None:  # the thread has ended, and answers nothing any more
                 raise self._failure
@@ -167,7 +166,6 @@ class PlaceMembership(Membership):
                 f"{self._worker} was given up by the coordinator",
                 "its successor has taken over; a new process starts under this name",
             )
-        self._client = client
         me = await super()._join(client)
         with self._changed:
             self._number = me.incarnation
