@@ -52,8 +52,8 @@ def test_killed_workers_are_replaced_and_the_result_has_the_same_bits(tmp_path: 
         assert done.code == 0, done.err
         until_gone(everybody)
         assert pid_of(run, "worker-2") == survivor  # it trained on, in the same process
-        # From memory (there is no checkpoint before the end), and of the last two the first one back asked it:
-        # nobody else was left. The other may have asked either.
+        # From memory: there is no checkpoint before the end. Of the last two the first one back had nobody
+        # else to ask; the other may have asked either.
         assert "worker-2" in [e.fields["healed_from"] for e in events(run, "generation_entered")]
     assert_nothing_was_lost(tmp_path / "run")
 

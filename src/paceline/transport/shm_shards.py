@@ -43,6 +43,7 @@ class ShmShards:
         blocks = [slice(low, min(low + BLOCK, end)) for low in range(start, end, BLOCK)]
         self._blocks = [([slot[block] for slot in self._slots], self._mean[block]) for block in blocks]
         self._sums = torch.zeros(len(blocks), dtype=dtype)
+        self._sum_of = list(self._sums)
         self._traffic_bytes = (numel - (end - start)) * dtype.itemsize
         return self._slots, self._mean
 
@@ -68,13 +69,13 @@ class ShmShards:
                 total.add_(part)
             total.div_(self.shards)
             if self.looks_for_nan:  # here, while the block is still in the cache
-                torch.sum(total, dim=0, out=self._sums[number])
-        if self.looks_for_nan and not math.isfinite(float(self._sums.sum())):
+                torch.sum(total, dim=0, out=self._sum_of[number])
+        if self.looks_for_nan and not all(map(math.isfinite, self._sums.tolist())):
             # Seen by all after the second meeting, and not changed before all have met again.
             self._bad[self.rank] = self._calls
 
     def is_finite(self) -> bool:
-        return not bool((self._bad == self._calls).any())
+        return self._calls not in self._bad.tolist()
 
     def settle(self) -> None:
         self._meeting.meet()

@@ -3,6 +3,8 @@
 Before the meeting of a step everybody writes how long one of its shards took,
 and whether it was asked to leave; after it everybody reads all rows and comes to
 the same decisions, so nobody has to be asked. The first of them says so aloud.
+Where steps are short that is done at some of the meetings only; at which ones
+follows from what all have read, too.
 """
 
 from collections import deque
@@ -16,6 +18,9 @@ from paceline.plan.plan import OnSlow
 from paceline.sync.shares_by_speed import Dealt, SharesBySpeed, shards_between
 from paceline.sync.slow_workers import Found, SlowWorkers
 from paceline.transport.generation_board import GenerationBoard, Row
+
+LISTEN_S = 0.01  # more often than this rows are not exchanged: it would cost a short step a few per cent
+RARELY = 100  # meetings at most between two exchanges
 
 _ANSWERS = {
     OnSlow.TOLERATE: "nothing is done about it (--on-slow tolerate)",
@@ -69,6 +74,8 @@ class AgreedShares:
         self._best, self._wants_leave, self._voice = best, wants_leave, voice
         self._slow, self._shares = SlowWorkers(len(names)), SharesBySpeed(shards, len(names))
         self._leaving: list[int] = []
+        self._took_ns: list[int] = []  # for one of our shards, since rows were exchanged
+        self._every = self._left = 1  # meetings from one exchange to the next, and until that
 
     @property
     def has_left(self) -> bool:
@@ -80,19 +87,28 @@ class AgreedShares:
 
     def before_meeting(self, step: int, shard_ns: int | None) -> None:
         if shard_ns is not None:
-            self._best.take(shard_ns)
-        row = Row(shard_ns or 0, self._best.ns, int(self._wants_leave()))
-        self._board.write(row)
+            self._took_ns.append(shard_ns)
+        self._left -= 1
+        if self._left:
+            return
+        usual_ns = median_low(self._took_ns) if self._took_ns else 0
+        if usual_ns:
+            self._best.take(usual_ns)
+        self._took_ns.clear()
+        self._board.write(Row(usual_ns, self._best.ns, int(self._wants_leave())))
 
     def after_meeting(self, step: int) -> None:
+        if self._left:
+            return
         rows = self._board.read()
         self._leaving = who_leaves(rows)
         seconds = [row.shard_ns / 1e9 if row.shard_ns else None for row in rows]
         counts = self._shares.counts
         step_s = max(count * (own_s or 0.0) for count, own_s in zip(counts, seconds, strict=True))
         bests_s = [row.best_ns / 1e9 or float("inf") for row in rows]
-        for found in self._slow.heard(seconds, bests_s, step_s):
+        for found in self._slow.heard(seconds, bests_s, step_s * self._every):
             self._tell(found, step)
+        self._every = self._left = meetings_between(step_s)
         if self._on_slow is OnSlow.REBALANCE:
             dealt = self._shares.heard(seconds)
             if dealt is not None and self._speaks:
@@ -136,6 +152,11 @@ class AgreedShares:
         counts = ",".join(map(str, dealt.counts))
         workers = ",".join(self._names)
         self._voice.event("shards_dealt", step=step, counts=counts, workers=workers, reason=dealt.reason)
+
+
+def meetings_between(step_s: float) -> int:
+    """From one exchange of rows to the next, if a step takes so long."""
+    return min(RARELY, max(1, int(LISTEN_S / step_s))) if step_s > 0 else 1
 
 
 def who_leaves(rows: Sequence[Row]) -> list[int]:
