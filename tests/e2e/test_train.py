@@ -31,6 +31,8 @@ RESULT_KEYS = {
     "wall_s",
     "steps_s",
     "stopped_early",
+    "evaluations",
+    "best",
     "metrics",
     "state_sha256",
     "steps",
