@@ -195,7 +195,7 @@ def test_epochs_are_counted_by_the_trainer_that_trains(tmp_path: Path, capsys: C
     plan, _ = trainer.runs[0]
     assert (plan.steps, plan.epochs, plan.num_samples) == (30, 3.0, 640)
     assert (trainer.started, trainer.closed, trainer.counted) == (1, 1, 1)
-    said = "the learning rate is multiplied: times 2 (linear rule: 64 samples per update instead of 32)"
+    said = "times 2 (linear rule: 64 samples per update instead of 32), reached over the first 5 steps"
     assert said in capsys.readouterr().err
 
 

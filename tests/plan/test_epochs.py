@@ -21,9 +21,9 @@ def planned(num_samples: int = 1437, **said: object) -> Plan:
     return resolve(config, Facts(), count=lambda _: num_samples)
 
 
-def refused(**said: object) -> str:
+def refused(num_samples: int = 1437, **said: object) -> str:
     with pytest.raises(ConfigError) as caught:
-        planned(**said)
+        planned(num_samples, **said)
     assert len(caught.value.problems) == 1, caught.value.problems
     return caught.value.what
 
@@ -126,6 +126,6 @@ def test_the_plan_says_it_in_words() -> None:
     told = {line.topic: line.text for line in explain(plan)}
     assert "5 epochs asked for, 5.03 times all 1,437 training samples seen" in told["work"]
     assert "times 2 (linear rule: 64 samples per update instead of 32)" in told["rate"]
-    assert "reached over the first 22 steps" in told["rate"]
+    assert "rising over the first 22 steps" in told["rate"]
     assert "at the end of every epoch" in told["evaluated"]
     assert "for 2 evaluations in a row, and the best weights are kept" in told["evaluated"]

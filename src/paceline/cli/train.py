@@ -55,14 +55,14 @@ def _train(session: Session, flags: Sequence[Written], resume: str | None) -> Ex
 def _train_with(trainer: Trainer, session: Session, flags: Sequence[Written]) -> ExitCode:
     from paceline.cli.request import read_request
     from paceline.cli.watch import open_watcher
-    from paceline.plan.evaluation_in_words import scaling_in_words
+    from paceline.plan.evaluation_in_words import scaling_announced
 
     request = read_request(session, flags, trainer)
     plan, run_dir = request.plan, request.run_dir
     workers = "1 worker" if plan.processes == 1 else f"{plan.processes} workers"
     say(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
-    if scaled := scaling_in_words(plan):
-        say(session, f"the learning rate is multiplied: {scaled}")
+    if scaled := scaling_announced(plan):
+        say(session, scaled)
     with open_watcher(session, plan.run) as watcher:
         result = trainer.train(plan, run_dir, watcher)
     return _conclude(session, plan, run_dir, result)

@@ -26,9 +26,15 @@ def scaling_in_words(plan: Plan) -> str:
     """What `--scale-lr linear` did to the rate; empty when it did nothing."""
     if plan.lr_scale <= 1.0:
         return ""
-    warmup = 0 if plan.lr_schedule is None else plan.lr_schedule.warmup
-    rises = f", reached over the first {warmup} steps" if warmup else ", from the first step on"
     return (
         f"times {plan.lr_scale:g} (linear rule: {plan.global_batch} samples per update instead of"
-        f" {plan.global_batch // plan.num_workers}){rises}"
+        f" {plan.global_batch // plan.num_workers})"
     )
+
+
+def scaling_announced(plan: Plan) -> str:
+    """The same as a whole sentence, for whoever starts the run."""
+    warmup = 0 if plan.lr_schedule is None else plan.lr_schedule.warmup
+    rises = f"reached over the first {warmup} steps" if warmup else "from the first step on"
+    scaled = scaling_in_words(plan)
+    return f"the learning rate is its own {scaled}, {rises}" if scaled else ""

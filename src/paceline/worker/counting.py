@@ -39,8 +39,8 @@ def count_samples(order: Answer, orders: socket.socket) -> Answer:
         _answer_and_exit(order, orders, tell)
     os.close(tell)
     with os.fdopen(told, "rb") as answers:
-        ready, _, _ = select.select([answers, orders], [], [])
-        if answers not in ready and not orders.recv(1, socket.MSG_PEEK):
+        ready, _, _ = select.select([answers.fileno(), orders.fileno()], [], [])
+        if answers.fileno() not in ready and not orders.recv(1, socket.MSG_PEEK):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise BrokenPipeError
