@@ -9,6 +9,7 @@ from paceline.app.progress import Progress, Watcher
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.cli.main import run
 from paceline.cli.session import Session
+from paceline.config.train_config import TrainConfig
 from paceline.errors import ExitCode, TrainingError
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Plan
@@ -24,6 +25,7 @@ class FakeTrainer:
         self.error = error
         self.started = 0
         self.closed = 0
+        self.counted = 0
         self.runs: list[tuple[Plan, Path]] = []
 
     def start(self) -> "FakeTrainer":
@@ -63,6 +65,10 @@ class FakeTrainer:
 
     def resume(self, plan: Plan, run_dir: Path, checkpoint: Checkpoint, watcher: Watcher) -> dict[str, Json]:
         return self.train(plan, run_dir, watcher)
+
+    def count_samples(self, config: TrainConfig) -> int:
+        self.counted += 1
+        return 640
 
     def close(self) -> None:
         self.closed += 1
@@ -179,3 +185,36 @@ def test_a_run_that_was_stopped_in_order_still_tells_scripts(
 ) -> None:
     assert train(tmp_path, FakeTrainer({"stopped_early": True, **extra}), "-q") == code
     assert capsys.readouterr().out.startswith("stopped ")
+
+
+def test_epochs_are_counted_by_the_trainer_that_trains(tmp_path: Path, capsys: Captured) -> None:
+    trainer = FakeTrainer()
+    assert (
+        train(tmp_path, trainer, "--epochs", "3", "--scale-lr", "linear", "--lr-warmup", "5") == ExitCode.OK
+    )
+    plan, _ = trainer.runs[0]
+    assert (plan.steps, plan.epochs, plan.num_samples) == (30, 3.0, 640)
+    assert (trainer.started, trainer.closed, trainer.counted) == (1, 1, 1)
+    said = "times 2 (linear rule: 64 samples per update instead of 32), reached over the first 5 steps"
+    assert said in capsys.readouterr().err
+
+
+def test_a_plan_in_epochs_asks_for_the_count_and_starts_nothing_else(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    trainer = FakeTrainer()
+    session = Session(folder=tmp_path, start_trainer=trainer.start)
+    assert run(["plan", "--epochs", "2", "--evaluate-every", "epoch", "--json"], session) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["data"]["plan"]["steps"] == 20
+    assert (trainer.started, trainer.closed, trainer.counted, trainer.runs) == (1, 1, 1, [])
+
+
+def test_an_early_stop_is_no_interruption(tmp_path: Path, capsys: Captured) -> None:
+    why = "early stop: valid_loss was no better than 0.3 after step 9 in 2 evaluations"
+    best: dict[str, Json] = {"step": 9, "metrics": {"valid_loss": 0.3}}
+    trainer = FakeTrainer({"stopped_early": True, "stopped_by": why, "best": best})
+    assert train(tmp_path, trainer) == ExitCode.OK
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert rows["stopped"] == why
+    assert rows["best"] == "weights  of step 9, kept"
+    assert rows["next"].startswith("paceline replay")

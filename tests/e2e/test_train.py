@@ -31,6 +31,8 @@ RESULT_KEYS = {
     "wall_s",
     "steps_s",
     "stopped_early",
+    "evaluations",
+    "best",
     "metrics",
     "state_sha256",
     "steps",
@@ -174,3 +176,34 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
     done = paceline("train", "--resume", str(tmp_path))
     assert done.code != 0
     assert "plan.json" in done.err
+
+
+def test_epochs_end_early_and_are_told_and_a_task_that_cannot_be_counted_leaves_no_folder(
+    tmp_path: Path,
+) -> None:
+    looked_at = (
+        "train",
+        "--task",
+        "digits",
+        "--epochs",
+        "3",
+        "--evaluate-every",
+        "epoch",
+        "--run-dir",
+        "run",
+    )
+    done = paceline(
+        *looked_at, "--early-stop-patience", "1", "--early-stop-metric", "valid_loss:max", folder=tmp_path
+    )
+    assert done.code == 0, done.err
+    assert "evaluated after step 23 (epoch 1.02): valid_loss " in done.err
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert [one["step"] for one in result["evaluations"]] == [23, 45]
+    assert result["best"]["step"] == 23
+    assert result["stopped_by"].startswith("early stop: valid_loss was no better than ")
+    refused = paceline(
+        "train", "--task", "digits", "--epochs", "1", "--task-option", "hiden=3", folder=tmp_path
+    )
+    assert refused.code == 3
+    assert "unexpected keyword argument 'hiden'" in refused.err
+    assert not (tmp_path / "runs").exists()

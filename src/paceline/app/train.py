@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 
 from paceline import __version__
 from paceline.app.checkpoint_keeper import CheckpointKeeper
+from paceline.app.evaluations import evaluation_in_words, evaluations_json
 from paceline.app.progress import Progress, Watcher
 from paceline.app.resume import forget_newer, newest_checkpoint
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.checkpoints.durable import write_durably
 from paceline.checkpoints.object_store import ObjectStore
 from paceline.clock import SystemClock, monotonic_s, unix_now_s
+from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, ExitCode, PacelineError, Problem, TrainingError
 from paceline.events.log import EventLog, write_header
 from paceline.events.read import read_history
@@ -29,7 +31,8 @@ from paceline.launchers.local import Ended, LocalLauncher, Message
 from paceline.plan.catalog import server_names
 from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
 from paceline.plan.compression import in_words
-from paceline.plan.plan import EventDetail, Launcher, Plan
+from paceline.plan.decide import task_of
+from paceline.plan.plan import Dtype, EventDetail, Launcher, Plan
 
 if TYPE_CHECKING:
     from paceline.app.elastic import Coordinators
@@ -40,6 +43,17 @@ RESULT_SCHEMA = "paceline.result/1"
 def warm_up() -> LocalLauncher:
     """Begin to import torch, in a helper process, while the caller still reads its configuration."""
     return LocalLauncher()
+
+
+def count_samples(config: TrainConfig, warm: LocalLauncher) -> int:
+    """How many training samples the config's task has. Needed before there is a plan."""
+    name = task_of(config)
+    return warm.count_samples(
+        name if ":" in name else name.lower(),
+        options=config.task_options or {},
+        seed=config.seed or 0,
+        dtype=config.dtype or Dtype.FLOAT32,
+    )
 
 
 def train(
@@ -75,7 +89,9 @@ def train(
         if warm is None:
             launcher.close()
     result = _conclude(plan, run_dir, ended, log, wall_s=monotonic_s() - started_s)
-    if result["stopped_early"] and asked_by:  # whoever holds the launcher can also ask it to stop
+    if (
+        result["stopped_early"] and asked_by and "stopped_by" not in result
+    ):  # whoever holds the launcher can also ask it to stop
         result["stopped_by"] = asked_by[0]
     (run_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
     return result
@@ -154,6 +170,7 @@ class _Follower:
         self._plan, self._watcher, self._started_s = plan, watcher, started_s
         self._before = resume_from.clocks if resume_from is not None else (0,) * plan.num_workers
         self._workers_started_s = started_s
+        self._evaluating_s = 0.0
 
     def __call__(self, message: Message) -> None:
         if message["ev"] == "started":
@@ -162,6 +179,9 @@ class _Follower:
             self.keeper.heard(message)
         if message["ev"] == "note":
             self._watcher.note(str(message["text"]))
+        if message["ev"] == "evaluated":
+            self._evaluating_s += float(str(message["took_s"]))
+            self._watcher.note(evaluation_in_words(message, self._plan))
         if message["ev"] != "progress" or not isinstance(message["steps"], list):
             return
         # A worker that has not stepped yet in this session still stands where it resumed.
@@ -176,7 +196,7 @@ class _Follower:
                 step=min(self._plan.steps, sum(steps) // self._plan.num_workers),
                 total_steps=self._plan.steps,
                 loss=float(loss) if isinstance(loss, float) else None,
-                samples_per_s=samples / max(1e-9, now_s - self._workers_started_s),
+                samples_per_s=samples / max(1e-9, now_s - self._workers_started_s - self._evaluating_s),
                 workers_alive=int(str(message["alive"])),
                 num_workers=self._plan.num_workers,
                 elapsed_s=now_s - self._started_s,
@@ -246,6 +266,7 @@ def _result(
         # The slowest worker's loop alone, from first to last step; known also with events off.
         "steps_s": max(float(str(r["steps_s"])) for r in ended.reports.values() if "steps_s" in r),
         "stopped_early": stopped,
+        **evaluations_json(ended.reports),
         "metrics": metrics,
         "state_sha256": hashes,
         **(_summary_json(summary) if recorded else {}),

@@ -33,6 +33,7 @@ _METAVARS = {
     Kind.DURATION: "TIME",
     Kind.BATCH_SIZE: "N[,N…]",
     Kind.STALENESS: "N|inf",
+    Kind.STEPS_OR_EPOCH: "N|epoch",
     Kind.OPTIONS: "NAME=VALUE",
     Kind.STRAGGLERS: "RULE",
     Kind.BYZANTINE: "RULE",

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from paceline.cli.run_dirs import choose_run_dir, run_dir_problems
 from paceline.cli.session import Session
+from paceline.cli.trainer import Trainer
 from paceline.config.facts import Facts, look_up_facts
 from paceline.config.load import load
 from paceline.config.sources import from_sets
+from paceline.config.train_config import TrainConfig
 from paceline.config.written import Written
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
@@ -21,13 +23,26 @@ class Request:
     facts: Facts
 
 
-def read_request(session: Session, flags: Sequence[Written]) -> Request:
-    """Raises ConfigError with every problem, wherever it was found."""
+def read_request(session: Session, flags: Sequence[Written], trainer: Trainer | None = None) -> Request:
+    """Raises ConfigError with every problem, wherever it was found.
+
+    What only the task knows is asked of the `trainer`; without one, of one that is started for it.
+    """
+
+    def count(config: TrainConfig) -> int:
+        if trainer is not None:
+            return trainer.count_samples(config)
+        asked = session.start_trainer()
+        try:
+            return asked.count_samples(config)
+        finally:
+            asked.close()
+
     sets = from_sets(session.common.sets)
     loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
     config = loaded.config
     facts = look_up_facts(config)
     found = [*sets.problems, *loaded.problems, *run_dir_problems(config, session.folder)]
-    plan = resolve(config, facts, found=found)
+    plan = resolve(config, facts, found=found, count=count)
     run_dir = choose_run_dir(config.run_dir, plan.run, session.folder)
     return Request(plan=plan, run_dir=run_dir, facts=facts)

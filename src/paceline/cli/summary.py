@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.units import short_bytes, short_duration, short_number
+from paceline.events.schema import EARLY_STOP
 from paceline.plan.plan import Device, EventDetail, Plan, Transport
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[str]:
     rows = [
         *_learnt(result),
+        *_best(result),
         *_speed(result),
         *_bytes(result),
         *_compression(result),
@@ -24,12 +26,18 @@ def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[
         ("next", next_command(result, plan, run_dir)),
     ]
     if result.get("stopped_early"):
-        rows.insert(0, ("stopped", "early, before all steps were done"))
+        why = str(result["stopped_by"]) if is_early_stop(result) else "early, before all steps were done"
+        rows.insert(0, ("stopped", why))
     return [f"{name:<14}{text}" for name, text in rows]
 
 
+def is_early_stop(result: "dict[str, Json]") -> bool:
+    """Did the run end by itself, because its validation got no better?"""
+    return str(result.get("stopped_by", "")).startswith(EARLY_STOP)
+
+
 def next_command(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> str:
-    if result.get("stopped_early"):
+    if result.get("stopped_early") and not is_early_stop(result):
         return f"paceline train --resume {run_dir}"
     if _can_replay(plan):
         return f"paceline replay {run_dir}"
@@ -53,6 +61,11 @@ def _learnt(result: "dict[str, Json]") -> list[tuple[str, str]]:
         if (number := _number(value)) is not None:
             rows.append((name, f"{number:.4g}"))
     return rows
+
+
+def _best(result: "dict[str, Json]") -> list[tuple[str, str]]:
+    best = _object(result.get("best"))
+    return [("best weights", f"of step {best['step']}, kept")] if best else []
 
 
 def _speed(result: "dict[str, Json]") -> list[tuple[str, str]]:

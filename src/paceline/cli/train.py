@@ -55,11 +55,14 @@ def _train(session: Session, flags: Sequence[Written], resume: str | None) -> Ex
 def _train_with(trainer: Trainer, session: Session, flags: Sequence[Written]) -> ExitCode:
     from paceline.cli.request import read_request
     from paceline.cli.watch import open_watcher
+    from paceline.plan.evaluation_in_words import scaling_announced
 
-    request = read_request(session, flags)
+    request = read_request(session, flags, trainer)
     plan, run_dir = request.plan, request.run_dir
     workers = "1 worker" if plan.processes == 1 else f"{plan.processes} workers"
     say(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
+    if scaled := scaling_announced(plan):
+        say(session, scaled)
     with open_watcher(session, plan.run) as watcher:
         result = trainer.train(plan, run_dir, watcher)
     return _conclude(session, plan, run_dir, result)
@@ -105,7 +108,7 @@ def _fetched(session: Session, url: str) -> Path:
 
 
 def _conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, Json]") -> ExitCode:
-    from paceline.cli.summary import summary_lines
+    from paceline.cli.summary import is_early_stop, summary_lines
     from paceline.plan.codec import plan_hash
 
     emit(
@@ -114,6 +117,6 @@ def _conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, 
         {"run": plan.run, "run_dir": str(run_dir), "plan_hash": plan_hash(plan), "result": result},
         summary_lines(result, plan, run_dir),
     )
-    if not result.get("stopped_early"):
+    if not result.get("stopped_early") or is_early_stop(result):
         return ExitCode.OK
     return ExitCode.TERMINATED if result.get("stopped_by") == "SIGTERM" else ExitCode.INTERRUPTED

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from paceline.app.progress import Watcher
     from paceline.checkpoints.catalog import Checkpoint
+    from paceline.config.train_config import TrainConfig
     from paceline.plan.codec import Json
     from paceline.plan.plan import Plan
 
@@ -21,6 +22,10 @@ class Trainer(Protocol):
         self, plan: "Plan", run_dir: Path, checkpoint: "Checkpoint", watcher: "Watcher"
     ) -> "dict[str, Json]":
         """Go on with a run from a checkpoint."""
+        ...
+
+    def count_samples(self, config: "TrainConfig") -> int:
+        """How many training samples the task has; its own error if it cannot be built."""
         ...
 
     def close(self) -> None: ...
@@ -43,6 +48,11 @@ class AppTrainer:
         from paceline.app.train import train
 
         return train(plan, run_dir, watcher, warm=self._warm, resume_from=checkpoint)
+
+    def count_samples(self, config: "TrainConfig") -> int:
+        from paceline.app.train import count_samples
+
+        return count_samples(config, self._warm)
 
     def close(self) -> None:
         self._warm.close()

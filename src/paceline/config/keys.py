@@ -22,6 +22,7 @@ class Kind(StrEnum):
     CHOICE = "choice"
     BATCH_SIZE = "integer, or one per worker"
     STALENESS = "integer or inf"
+    STEPS_OR_EPOCH = "integer or epoch"
     OPTIONS = "name=value pairs"
     STRAGGLERS = "straggler rules"
     BYZANTINE = "attack rules"
@@ -175,6 +176,38 @@ _ROWS = (
         minimum=1,
     ),
     Key(
+        name="epochs",
+        help="Instead of steps: how often all training samples are seen. May be a part, such as 0.5.",
+        kind=Kind.NUMBER,
+        default="not said: steps count",
+        example="5",
+        above=0,
+        maximum=1_000_000,
+    ),
+    Key(
+        name="evaluate_every",
+        help="Steps between two looks at the validation data while training, or the word epoch.",
+        kind=Kind.STEPS_OR_EPOCH,
+        default="only at the end; epoch with early_stop_patience",
+        example="epoch",
+        minimum=1,
+    ),
+    Key(
+        name="early_stop_patience",
+        help="Stop after so many evaluations in a row without a better one, and keep the best weights.",
+        kind=Kind.INTEGER,
+        default="all steps are made",
+        example="3",
+        minimum=1,
+    ),
+    Key(
+        name="early_stop_metric",
+        help="What early stopping looks at, and wants small: NAME; NAME:max for what it wants large.",
+        kind=Kind.TEXT,
+        default="valid_loss, or test_loss if the task has no other",
+        example="valid_accuracy:max",
+    ),
+    Key(
         name="batch_size",
         help="Samples per gradient: one number, or a comma list with one per worker.",
         kind=Kind.BATCH_SIZE,
@@ -236,9 +269,17 @@ _ROWS = (
         name="lr_warmup",
         help="First steps during which the learning rate rises to its full size.",
         kind=Kind.INTEGER,
-        default="0",
+        default="0; with scale_lr 5 epochs, at most a fifth of the steps",
         example="100",
         minimum=0,
+    ),
+    Key(
+        name="scale_lr",
+        help="linear: multiply the learning rate by the global batch over one worker's, with a warm-up.",
+        kind=Kind.CHOICE,
+        default="none",
+        example="linear",
+        choices=("none", "linear"),
     ),
     Key(
         name="weight_decay",

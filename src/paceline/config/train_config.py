@@ -30,6 +30,10 @@ class TrainConfig:
     on_give_up: str | None = None
     servers: int | None = None
     steps: int | None = None
+    epochs: float | None = None
+    evaluate_every: int | Literal["epoch"] | None = None
+    early_stop_patience: int | None = None
+    early_stop_metric: str | None = None  # NAME, NAME:min or NAME:max
     batch_size: int | tuple[int, ...] | None = None
     seed: int | None = None
     dtype: str | None = None
@@ -38,6 +42,7 @@ class TrainConfig:
     lr: float | None = None
     lr_schedule: str | None = None
     lr_warmup: int | None = None
+    scale_lr: str | None = None
     weight_decay: float | None = None
     clip_norm: float | None = None
     compress: str | None = None  # NAME or NAME:AMOUNT

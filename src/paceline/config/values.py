@@ -115,6 +115,15 @@ def read_staleness(raw: Raw) -> int | Literal["inf"]:
         raise Unreadable("it must be an integer or inf") from error
 
 
+def read_steps_or_epoch(raw: Raw) -> int | Literal["epoch"]:
+    if isinstance(raw, str) and raw.strip().lower() in {"epoch", "epochs"}:
+        return "epoch"
+    try:
+        return read_integer(raw)
+    except Unreadable as error:
+        raise Unreadable("it must be a number of steps, or the word epoch") from error
+
+
 def read_option(raw: Raw) -> Option:
     """A task's option keeps the simplest type that its text has."""
     if isinstance(raw, list | dict):
@@ -162,4 +171,5 @@ _READERS: dict[Kind, Callable[[Raw], object]] = {
     Kind.DURATION: read_duration,
     Kind.BATCH_SIZE: read_batch_size,
     Kind.STALENESS: read_staleness,
+    Kind.STEPS_OR_EPOCH: read_steps_or_epoch,
 }

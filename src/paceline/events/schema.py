@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeAlias
 SCHEMA = "paceline.events/1"
 Scalar: TypeAlias = bool | int | float | str | None
 
+EARLY_STOP = "early stop"  # how the reason of a run begins that ended because it got no better
+
 PHASES = ("data", "forward", "backward", "delay", "wait", "codec", "comm", "apply")
 
 
@@ -106,6 +108,10 @@ PLAIN_KINDS: dict[str, str] = {
     "checkpoint_failed": "a snapshot could not be written, and training goes on; fields: path, step, reason",
     "checkpoint_skipped": "no snapshot was taken, because earlier ones were still being written; fields: "
     "path, step",
+    "evaluated": "the validation data was looked at, and no step made meanwhile; fields: step (of the run, "
+    "done by then), samples (seen by then), seconds (of training so far, without evaluations), took_s, "
+    "metrics (a JSON object)",
+    "early_stop": "the validation got no better, and all workers stop; fields: step, best_step, reason",
     "adapted": "mode adaptive shares out the work anew; fields: step (of the run, done by then), "
     "from and to (ssgd, batch, local-steps), shares (samples of a step, or local steps of a round, "
     "by worker), reason (in words, with its numbers)",

@@ -58,7 +58,8 @@ class Summary:
     gradients: int
     samples: int
     loss: float | None
-    training_s: float  # from the first step's start to the last one's end; pauses before a resume left out
+    # From the first step's start to the last one's end; evaluations, and pauses before a resume, left out.
+    training_s: float
     samples_per_s: float
     phases_s: dict[str, float]  # summed over workers
     bytes_out: int
@@ -82,7 +83,7 @@ def summarise(history: History) -> Summary:
         rows = [r for k, mine in history.steps.items() for r in mine if (k, r.position, r.version) in counted]
     given_up = [row for mine in history.abandoned.values() for row in mine]
     first = min((end_ns(r) for r in rows), default=None)
-    training_s = sum(_span_s(session) for session in _sessions(history))
+    training_s = sum(_span_s(session) - evaluating_s(session, history) for session in _sessions(history))
     samples = sum(r.samples for r in rows)
     last = [r.loss for mine in history.steps.values() for r in mine[-LAST_LOSSES:]]
     return Summary(
@@ -143,6 +144,15 @@ def _sessions(history: History) -> list[list[StepRow]]:
 
 def _span_s(rows: Sequence[StepRow]) -> float:
     return (max(map(end_ns, rows)) - min(r.start_ns for r in rows)) / 1e9 if rows else 0.0
+
+
+def evaluating_s(rows: Sequence[StepRow], history: History) -> float:
+    """How long nobody trained between these steps, because the validation data was looked at."""
+    if not rows:
+        return 0.0
+    began, ended = min(r.start_ns for r in rows), max(map(end_ns, rows))
+    seen = (e for e in history.plain if e.kind == "evaluated" and began <= e.at_ns <= ended)
+    return sum(float(str(event.fields["took_s"])) for event in seen)
 
 
 def end_ns(row: StepRow) -> int:

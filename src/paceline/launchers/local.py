@@ -11,16 +11,16 @@ import selectors
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from paceline import environ
-from paceline.errors import ConfigError, ExitCode, Problem, TrainingError
+from paceline.errors import ConfigError, ExitCode, NotReadyError, Problem, TrainingError
 from paceline.launchers.supervise import Failure, Ledger
 from paceline.plan.codec import Json, dumps
-from paceline.plan.plan import Plan
+from paceline.plan.plan import Option, Plan
 
 Message = dict[str, Json]
 
@@ -121,6 +121,20 @@ class LocalLauncher:
                 for order in supervisor.orders():
                     self._send(order)
 
+    def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
+        """How many training samples the task has; its own error if it cannot be built."""
+        order: Message = {"op": "count", "task": task, "options": dict(options), "seed": seed, "dtype": dtype}
+        self._send(order)
+        while True:
+            message = self._receive(None)
+            assert message is not None, "without a timeout there is always a message"
+            if message["ev"] == "counted":
+                return int(str(message["num_samples"]))
+            if message["ev"] == "refused" and message["exit_code"] == ExitCode.NOT_READY:
+                what, hint = _problems(message)[0].what, _problems(message)[0].hint
+                raise NotReadyError(what, hint)
+            self._note(Ended(), message, Path(), None)
+
     @property
     def pid(self) -> int:
         """Of the helper process."""
@@ -156,11 +170,7 @@ class LocalLauncher:
             case "ready":
                 self._is_ready = True
             case "refused":
-                problems = message["problems"]
-                assert isinstance(problems, list), "the helper lists its problems"
-                raise ConfigError(
-                    [Problem(str(p["what"]), str(p["hint"])) for p in problems if isinstance(p, dict)]
-                )
+                raise ConfigError(_problems(message))
             case "report":
                 ended.reports[str(message["who"])] = message
             case "progress" if isinstance(message["steps"], list):
@@ -231,3 +241,9 @@ class LocalLauncher:
             f"the process that starts the workers ended with exit code {code}",
             f"check that torch imports:  {sys.executable} -c 'import torch'",
         )
+
+
+def _problems(message: Message) -> list[Problem]:
+    problems = message["problems"]
+    assert isinstance(problems, list), "the helper lists its problems"
+    return [Problem(str(p["what"]), str(p["hint"])) for p in problems if isinstance(p, dict)]

@@ -40,6 +40,21 @@ class TinyTask(_LawTask):
         return (outputs - targets).square().mean()
 
 
+class ValidatedTask(TinyTask):
+    """Its validation draws random numbers, as a careless task may."""
+
+    rows = 83  # divides by no number of workers
+
+    def validation_size(self) -> int:
+        return self.rows
+
+    def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
+        inputs, targets = self.samples().batch(torch.arange(rows.start, rows.stop).numpy())
+        assert not model.training, "the model is to be in eval mode"
+        loss = (model(inputs) - targets).square().sum()
+        return {"valid_loss": float(loss), "dice": float(torch.rand(1))}
+
+
 class LedgerTask(_LawTask):
     """Every sample owns one parameter, and its gradient is 1 there and 0 elsewhere.
 

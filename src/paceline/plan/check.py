@@ -22,6 +22,7 @@ from paceline.plan.check_byzantine import check_aggregate, check_byzantine
 from paceline.plan.check_checkpoints import check_checkpoints
 from paceline.plan.check_compression import check_compression
 from paceline.plan.check_elastic import check_elastic
+from paceline.plan.check_evaluation import check_evaluation
 from paceline.plan.check_stragglers import check_stragglers
 from paceline.plan.plan import Device, GossipVariant, StrategyOptions
 from paceline.sync.setting import Allowed
@@ -76,6 +77,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     checked.problems += check_checkpoints(config)
     checked.problems += check_compression(config, facts, checked.are_sound)
     checked.problems += check_elastic(config, checked.are_sound)
+    checked.problems += check_evaluation(config, checked.are_sound)
     num_workers = decide.num_workers_of(config) if checked.are_sound("num_workers", "mode") else None
     checked.problems += check_stragglers(config, num_workers)
     checked.problems += check_byzantine(config, num_workers)
@@ -253,6 +255,8 @@ def _check_optimizer(checked: _Check) -> None:
 def _check_rate(checked: _Check) -> None:
     """A rate that never gets to its full size was hardly meant."""
     warmup, steps = checked.config.lr_warmup, decide.steps_of(checked.config)
+    if checked.config.epochs is not None:
+        return  # how many steps they are is not known yet
     if warmup is not None and checked.are_sound("lr_warmup", "steps") and warmup > steps:
         hint = f"set lr_warmup to {max(1, steps // 20)}, for example, or steps to more than {warmup}"
         checked.add("lr_warmup", f"lr_warmup is {warmup}, but the run has only {steps} steps", hint)

@@ -215,6 +215,8 @@ def lr_schedule_of(config: TrainConfig) -> RateSchedule | None:
 def lr_scale_of(config: TrainConfig) -> float:
     """Updates that are summed rather than averaged move N times as far; 1/N makes up for it."""
     mode = mode_of(config)
+    if config.scale_lr == "linear":
+        return float(num_workers_of(config))
     return 1.0 / num_workers_of(config) if mode is not None and mode.sums_updates else 1.0
 
 

@@ -7,6 +7,7 @@ from paceline.plan.catalog import MODES, TASKS, Channel, server_names
 from paceline.plan.compression import CODECS
 from paceline.plan.compression import in_words as codec_in_words
 from paceline.plan.elastic_in_words import crew_in_words
+from paceline.plan.evaluation_in_words import evaluation_in_words, length_in_words, scaling_in_words
 from paceline.plan.plan import Device, EventDetail, GossipVariant, Launcher, Plan, Transport
 from paceline.plan.remarks import remarks, shares_work
 from paceline.plan.stragglers_in_words import in_words
@@ -40,9 +41,11 @@ def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
         Line("workers", _workers(plan)),
         Line("travels", _travels(plan)),
         *_smaller(plan),
-        Line("work", _work(plan)),
+        Line("work", _work(plan) + length_in_words(plan)),
         Line("rate", _rate(plan)),
     ]
+    if plan.evaluation is not None:
+        lines.append(Line("evaluated", evaluation_in_words(plan.evaluation)))
     if plan.strategy.aggregate != "mean":
         lines.append(Line("aggregate", aggregate_in_words(plan)))
     lines += [Line("stragglers", in_words(rule)) for rule in plan.stragglers]
@@ -211,6 +214,8 @@ def _rate(plan: Plan) -> str:
         rate += f", gradients clipped to norm {plan.clip_norm:g}"
     if plan.lr_scale == 1.0:
         return rate
+    if plan.lr_scale > 1.0:
+        return f"{rate}, {scaling_in_words(plan)}"
     return (
         f"{rate}, divided by {plan.num_workers}: each gradient is applied alone, and {plan.num_workers}"
         " such updates then move as far as one with their mean, so equal samples count equally in every mode"

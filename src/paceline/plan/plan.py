@@ -166,6 +166,16 @@ class Elastic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """When the validation data is looked at while training goes on, and what follows from what is seen."""
+
+    every: int | None  # steps; None: at the end of every epoch
+    patience: int | None = None  # evaluations in a row that are no better, then all stop; None: nobody stops
+    metric: str | None = None  # what patience looks at; None: valid_loss, or else test_loss
+    lower_is_better: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     run: str
     task: str  # a built-in name or `module:Class`
@@ -173,6 +183,9 @@ class Plan:
     num_workers: int
     steps: int  # gradients that each worker computes
     batch_sizes: tuple[int, ...]  # samples per gradient, one entry per worker
+    epochs: float | None = None  # what `steps` was made from; None: steps were said
+    num_samples: int | None = None  # training samples of the task; None: nobody had to ask
+    evaluation: Evaluation | None = None  # None: at the end only
     launcher: Launcher = Launcher.LOCAL
     transport: Transport = Transport.SHM
     seed: int = 0
@@ -181,7 +194,8 @@ class Plan:
     task_options: dict[str, Option] = field(default_factory=dict)
     optimizer: OptimizerChoice | None = None  # None: the task builds its own
     lr: float | None = None  # overrides the rate of the task's own optimizer
-    lr_scale: float = 1.0  # asynchronous updates are summed: 1/N makes equal samples move equally far
+    # Asynchronous updates are summed: 1/N makes equal samples move equally far. N: scaled for a larger batch.
+    lr_scale: float = 1.0
     lr_schedule: RateSchedule | None = None  # None: the rate stays as it is
     clip_norm: float | None = None
     compress: Compression | None = None  # None: numbers travel as they are

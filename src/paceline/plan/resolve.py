@@ -4,20 +4,34 @@ Either a complete plan, or a ConfigError with every problem at once: those
 found while reading (`found`) and those found here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, Problem
 from paceline.plan import decide
 from paceline.plan.check import check
+from paceline.plan.epochs import evaluation_of, needs_count, with_steps
 from paceline.plan.plan import Dtype, EventDetail, Launcher, Plan
 
 
-def resolve(config: TrainConfig, facts: Facts, *, found: Sequence[Problem] = ()) -> Plan:
+def resolve(
+    config: TrainConfig,
+    facts: Facts,
+    *,
+    found: Sequence[Problem] = (),
+    count: Callable[[TrainConfig], int] | None = None,
+) -> Plan:
+    """`count` says how many training samples the task has; it is asked only when the plan depends on it."""
     problems = [*found, *check(config, facts)]
     if problems:
         raise ConfigError(problems)
+    num_samples, epochs = None, config.epochs
+    if needs_count(config):
+        num_samples = _counted(config, count)
+        config = with_steps(config, num_samples)
+        if problems := check(config, facts):  # now that the steps are known
+            raise ConfigError(problems)
     optimizer = decide.optimizer_of(config)
     return Plan(
         run=decide.run_name_of(config),
@@ -26,6 +40,9 @@ def resolve(config: TrainConfig, facts: Facts, *, found: Sequence[Problem] = ())
         num_workers=decide.num_workers_of(config),
         steps=decide.steps_of(config),
         batch_sizes=decide.batch_sizes_of(config),
+        epochs=epochs,
+        num_samples=num_samples,
+        evaluation=evaluation_of(config),
         launcher=Launcher(config.launcher or Launcher.LOCAL),
         transport=decide.transport_of(config, facts),
         seed=config.seed or 0,
@@ -52,6 +69,16 @@ def resolve(config: TrainConfig, facts: Facts, *, found: Sequence[Problem] = ())
         checkpoint_store=config.checkpoint_store,
         events=EventDetail(config.events or EventDetail.FULL),
     )
+
+
+def _counted(config: TrainConfig, count: Callable[[TrainConfig], int] | None) -> int:
+    task = decide.task_of(config)
+    num_samples = None if count is None else count(config)
+    if num_samples:
+        return num_samples
+    what = f"task {task} has no training samples" if count is not None else f"nobody counted those of {task}"
+    hint = "say --steps, and --evaluate-every in steps, instead of epochs"
+    raise ConfigError([Problem(f"epochs are made of samples, but {what}", hint, config.origin("epochs"))])
 
 
 def _builtin_in_lower_case(name: str) -> str:

@@ -8,7 +8,7 @@ docs/guides/your-own-task.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,33 @@ class Task(Protocol):
         ...
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer: ...
+
+
+@runtime_checkable
+class Validating(Protocol):
+    """What a task also has whose validation data many workers may share; `--evaluate-every` uses it.
+
+    A task without it is evaluated by `metrics`, whole, by every worker.
+    """
+
+    def validation_size(self) -> int:
+        """How many rows of validation data there are."""
+        ...
+
+    def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
+        """Each number **summed** over these rows: {"valid_loss": …, "valid_accuracy": number of right ones}.
+
+        Paceline adds the sums up and divides them by the number of all rows, so that parts of any
+        size count as they should. The model is in eval mode, and no gradients are recorded.
+        """
+        ...
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """What a task also has whose sums over all rows become something else than means, such as an F1."""
+
+    def scores(self, sums: dict[str, float], num_rows: int) -> dict[str, float]: ...
 
 
 def device_of(model: nn.Module) -> torch.device:

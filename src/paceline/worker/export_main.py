@@ -17,6 +17,7 @@ from torch import Tensor
 from paceline.checkpoints.nested import marked
 from paceline.checkpoints.store import Snapshot, read_snapshot
 from paceline.errors import PacelineError
+from paceline.worker.evaluating import best_weights
 from paceline.worker.kernel import die_with_parent
 
 
@@ -34,8 +35,13 @@ def main() -> None:
 
 
 def weights_of(saved: Snapshot) -> dict[str, Tensor]:
-    """The module's state_dict: all tensors that belong neither to the optimizer nor to the strategy."""
+    """The module's state_dict: all tensors that belong neither to the optimizer nor to the strategy.
+
+    Of a run that stops early, the best weights so far.
+    """
     others = marked(saved.facts["optimizer"]) | marked(saved.facts.get("strategy"))
+    if best := best_weights(saved):
+        return best
     return {name: tensor for name, tensor in saved.tensors.items() if name not in others}
 
 

@@ -23,6 +23,7 @@ from paceline.strategies.port import Begun, Outcome, Strategy
 from paceline.sync.assignment import Share
 from paceline.sync.setting import Adapted
 from paceline.sync.stragglers import Slowness, Stragglers
+from paceline.worker.evaluating import NO_EVALUATION, Evaluates
 from paceline.worker.gradient import Source
 from paceline.worker.replica import Replica
 from paceline.worker.tampering import tamper
@@ -63,6 +64,7 @@ class Worker:
     log: Log
     control: Control
     saver: Saver
+    evaluator: Evaluates = NO_EVALUATION
 
     def run(self, first: StepClock) -> Ran:
         """Do this worker's steps from `first` on, until nothing is left or all agree to stop."""
@@ -70,12 +72,15 @@ class Worker:
         # Where workers share the shards of a step, how many of them one does changes.
         by_steps_of_the_run = self.plan.elastic is not None and not server_names(self.plan)
         watch = Watch(self.strategy, self.clock)
+        if self.evaluator.begins_at_end():  # a run that has stopped early is over, also when it is resumed
+            return Ran(first, was_stopped=True)
         finished, abandoned, started_ns = first, 0, self.clock.now_ns()
         while True:
             begun = self.strategy.begin_step(Step(finished))
             if begun is None:
                 return Ran(finished, was_stopped=False)
             if isinstance(begun, Outcome):  # the others made steps, and we agreed with them
+                begun = self.evaluator.after_step(finished, begun)
                 self.saver.maybe_save(finished, begun)
                 if begun.stop:
                     return Ran(finished, was_stopped=True)
@@ -91,6 +96,7 @@ class Worker:
                 started_ns = self.clock.now_ns()
                 continue
             finished = StepClock(finished + 1)
+            outcome = self.evaluator.after_step(finished, outcome)
             self.saver.maybe_save(finished, outcome)
             if outcome.stop:
                 return Ran(finished, was_stopped=True)

@@ -37,6 +37,7 @@ def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
         if isinstance(worker.saver, EndSaver):
             worker.saver.save_at_end(ran.finished)
             _finish_writing(worker.saver)
+        worker.evaluator.conclude(facts)
         if rank == 0:
             facts["metrics"] = evaluate(built.task, worker.replica.arena.module)
     worker.strategy.close()

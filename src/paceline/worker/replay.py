@@ -62,6 +62,7 @@ def replay(
             "this run recorded no steps, so there is nothing to replay",
             "make the run with --events full (the default)",
         )
+    plan = dataclasses.replace(plan, evaluation=None)  # it changed nothing, and a stop is in the log
     channel = channel_of(plan.mode)
     if channel is not Channel.STORE and plan.transport not in (Transport.SHM, Transport.NONE):
         if plan.num_workers > 2 and plan.strategy.aggregate == "mean":

@@ -48,6 +48,7 @@ class WorkerSaver:
         self._every, self._total, self._num_workers = plan.checkpoint_every, plan.steps, plan.num_workers
         self._replica, self._strategy, self._log = replica, strategy, log
         self._carried: dict[str, Tensor] = {}  # what there is to save beside the replica without a strategy
+        self.also: Callable[[], Snapshot] = lambda: Snapshot({}, {})  # what else belongs to the moment
         self._writer = writer
         self._teller = CheckpointTeller(log, report)
         self.begin_at(Clock(0))
@@ -86,7 +87,9 @@ class WorkerSaver:
             self._strategy.settle()
         mine = self._carried if self._strategy is None else self._strategy.snapshot()
         both = with_strategy(self._replica.live(), mine, copy=False)
-        return Snapshot(both.tensors, {**both.facts, "clock": finished, "at": at})
+        also = self.also()
+        facts = {**both.facts, **also.facts, "clock": finished, "at": at}
+        return Snapshot({**both.tensors, **also.tensors}, facts)
 
 
 class SharedSaver(WorkerSaver):

@@ -32,12 +32,14 @@ from paceline.transport.in_process import (
 )
 from paceline.transport.ports import Collective, ParameterStore, Peers
 from paceline.transport.turns import Turns
+from paceline.worker.evaluating import Evaluates
 from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, Ran, Saver, Worker
 from paceline.worker.replica import Replica
 from paceline.worker.saving import NoSaver
 from paceline.worker.server import ParameterServer
-from paceline.worker.wiring import build_task, channel_of, set_up_torch, strategy_class
+from paceline.worker.telling import Report
+from paceline.worker.wiring import build_task, channel_of, evaluator_for, set_up_torch, strategy_class
 
 Wrap = Callable[[Rank, ParameterStore], ParameterStore]
 WrapCollective = Callable[[Rank, Collective], Collective]
@@ -148,6 +150,7 @@ class Cluster:
         self._run = VirtualRun(History(run=plan.run))
         self._meeting, self._mail = Meeting(plan.num_workers), Mail()
         self._table = Table(plan.num_workers)
+        self._evaluators: dict[int, Evaluates] = {}  # by rank
         self._server: ParameterServer | None = None
         if channel_of(plan.mode) is Channel.STORE:
             server_side = strategy_class(plan.mode)
@@ -181,9 +184,14 @@ class Cluster:
 
     def _new_worker(self, rank: Rank) -> Worker:
         replica = self._run.replicas[rank] = self._new_replica()
-        strategy: Strategy = self._kind(self._plan, self._links(rank))
+        links = self._links(rank)
+        strategy: Strategy = self._kind(self._plan, links)
         log = self._worker_log(rank)
         self._run.strategies[rank] = strategy
+        channel = channel_of(self._plan.mode)
+        self._evaluators[rank] = evaluator_for(
+            self._plan, self._task, replica, links, channel, log=log, report=self._report
+        )
         return Worker(
             plan=self._plan,
             rank=rank,
@@ -194,7 +202,11 @@ class Cluster:
             log=log,
             control=self._new_control(rank, replica),
             saver=self._new_saver(rank, replica, strategy, log),
+            evaluator=self._evaluators[rank],
         )
+
+    def _report(self, report: Report) -> None:
+        """What a worker says to whoever started it; nobody did."""
 
     def _restored(self, worker: Worker) -> StepClock:
         """How many steps are behind this worker when it begins."""

@@ -18,6 +18,7 @@ from paceline.plan.catalog import Channel
 from paceline.strategies.port import Strategy
 from paceline.transport.turns import Turns
 from paceline.worker.control import WorkerControl
+from paceline.worker.evaluating import Evaluator
 from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, Ran, Saver, Worker
 from paceline.worker.participant import Report, evaluate, state_hash
@@ -41,7 +42,7 @@ def work_in_turns(seat: Seat, report: Callable[[Report], None]) -> None:
 
 class _Participants(Cluster):
     def __init__(self, seat: Seat, report: Callable[[Report], None]) -> None:
-        self._seat, self._report = seat, report
+        self._seat, self._tell = seat, report
         self._logs: list[EventLog] = []
         self._ran: dict[int, Ran] = {}
         # Begins where the launcher's clock stands, so that all times of the log have one origin.
@@ -78,6 +79,7 @@ class _Participants(Cluster):
         facts["steps_s"] = steps_s
         if self._server is None:
             facts["state_sha256"] = state_hash(replica.arena.named_state())
+            self._evaluators[rank].conclude(facts)
             if rank == 0:
                 facts["metrics"] = evaluate(self._task, replica.arena.module)
         return facts
@@ -104,6 +106,8 @@ class _Participants(Cluster):
             first = restore_worker(worker.replica, worker.strategy, saved)
             assert isinstance(worker.saver, WorkerSaver), "a worker without a server saves itself"
             worker.saver.begin_at(StepClock(saved.facts["at"]))
+            if isinstance(worker.evaluator, Evaluator):
+                worker.evaluator.restore(saved)
         worker.log.write("worker_started", pid=os.getpid(), clock=first)
         return first
 
@@ -124,13 +128,19 @@ class _Participants(Cluster):
             self._seat.control, rank, lambda text: self._report({"ev": "note", "text": text})
         )
 
+    def _report(self, report: Report) -> None:
+        self._tell(report)
+
     def _new_saver(self, rank: Rank, replica: Replica, strategy: Strategy, log: Log) -> Saver:
         if self._server is not None:
             return RowSaver(self._plan, log)
         kind = EndSaver if strategy.channel is Channel.PEERS else WorkerSaver
         plan, root = self._plan, self._seat.checkpoints
         writer = writer_for(plan, root, f"worker-{rank}", participants=plan.num_workers)
-        return kind(plan, replica, strategy, log=log, writer=writer, report=self._report)
+        saver = kind(plan, replica, strategy, log=log, writer=writer, report=self._report)
+        if isinstance(evaluator := self._evaluators[rank], Evaluator):
+            saver.also = evaluator.live
+        return saver
 
     def _server_log(self) -> Log:
         return self._opened("server-0")

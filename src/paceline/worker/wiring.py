@@ -16,7 +16,7 @@ from paceline.checkpoints.store import read_snapshot
 from paceline.clock import Clock, SystemClock
 from paceline.compression.push import push_format
 from paceline.errors import ConfigError, Problem
-from paceline.events.log import EventLog
+from paceline.events.log import EventLog, Log
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel
@@ -35,12 +35,14 @@ from paceline.transport.shm_store import ShmStore, ShmStoreHost, store_world
 from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
 from paceline.transport.torch_dist import TorchCollective, join_group
 from paceline.worker.control import ControlBlock, WorkerControl
+from paceline.worker.evaluating import NO_EVALUATION, Evaluates, Evaluator
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
 from paceline.worker.replica import Replica
 from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker, writer_for
 from paceline.worker.server import ParameterServer
 from paceline.worker.telling import Report, tell_nobody
+from paceline.worker.validation import Validation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,18 +141,24 @@ def build_worker(
     task, device = build_task(plan), _device(plan, rank)
     replica = Replica(plan, task, device, clock)
     channel = channel_of(plan.mode)
-    strategy: Strategy = strategy_class(plan.mode)(plan, _links(seat, rank, channel, device, clock))
+    links = _links(seat, rank, channel, device, clock)
+    strategy: Strategy = strategy_class(plan.mode)(plan, links)
     log = open_log(plan, seat.run_dir, f"worker-{rank}", clock)
+    evaluator = evaluator_for(plan, task, replica, links, channel, log=log, report=report)
     saver: WorkerSaver | RowSaver = RowSaver(plan, log)
     first = StepClock(0)
     if channel is not Channel.STORE:
         kind = EndSaver if channel is Channel.PEERS else WorkerSaver
         writer = writer_for(plan, seat.checkpoints, f"worker-{rank}", participants=plan.num_workers)
         saver = kind(plan, replica, strategy, log=log, writer=writer, report=report)
+        if isinstance(evaluator, Evaluator):
+            saver.also = evaluator.live
         if seat.resume_from is not None:
             saved = read_snapshot(seat.resume_from, f"worker-{rank}")
             first = restore_worker(replica, strategy, saved)
             saver.begin_at(StepClock(saved.facts["at"]))
+            if isinstance(evaluator, Evaluator):
+                evaluator.restore(saved)
     elif seat.resume_from is not None:
         first = StepClock(read_snapshot(seat.resume_from, "server-0").facts["clocks"].get(str(rank), 0))
     strategy.prepare(replica, first)
@@ -164,8 +172,32 @@ def build_worker(
         log=log,
         control=WorkerControl(seat.control, rank, note),
         saver=saver,
+        evaluator=evaluator,
     )
     return BuiltWorker(worker, task, first, channel)
+
+
+def evaluator_for(
+    plan: Plan,
+    task: Task,
+    replica: Replica,
+    links: Links,
+    channel: Channel,
+    *,
+    log: Log,
+    report: Callable[[Report], None],
+) -> Evaluates:
+    if plan.evaluation is None:
+        return NO_EVALUATION
+    if channel in (Channel.STORE, Channel.PEERS):  # of a mode of the user's own; others were refused earlier
+        what = f"workers of {plan.mode} hold the same parameters only at the end"
+        raise ConfigError([Problem(what, "leave evaluate_every and early_stop_patience out")])
+    collective, clock = links.collective, links.clock
+    if channel is Channel.TORCH:
+        collective = TorchCollective(device=replica.arena.state.device, clock=clock, timeout_s=plan.timeout_s)
+    validation = Validation(task, replica.arena, seed=plan.seed, collective=collective, channel=channel)
+    tell = report if links.rank == 0 else None  # all see the same; one says so
+    return Evaluator(plan, replica.arena, validation, clock=clock, log=log, report=tell)
 
 
 @dataclass(frozen=True, slots=True)

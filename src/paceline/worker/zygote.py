@@ -31,6 +31,7 @@ from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.tasks.load import task_class
 from paceline.worker.child_reports import ChildReports
 from paceline.worker.control import ControlBlock
+from paceline.worker.counting import count_samples
 from paceline.worker.kernel import die_with_parent
 from paceline.worker.participant import Report, serve, work
 from paceline.worker.virtual_participants import work_in_turns
@@ -93,6 +94,9 @@ class Zygote:
                 except PacelineError as error:
                     problems: list[Json] = [dict(problem) for problem in error.told()]
                     self._tell("refused", problems=problems, exit_code=int(error.exit_code))
+            case "count":
+                answer = count_samples(order, self._orders)
+                self._orders.sendall(json.dumps(answer).encode() + b"\n")
             case "stop" if self._seat is not None:
                 self._seat.control.ask_to_stop()
             case "kill":

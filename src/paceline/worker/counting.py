@@ -1,0 +1,89 @@
+"""How many training samples does a task have? A child of the warm process builds it, and says so.
+
+A child, because a task may read much, and whatever it holds must be gone
+before workers are forked. It ends when the command does.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import NoReturn
+
+import torch
+
+from paceline.errors import PacelineError
+from paceline.plan.codec import Json
+from paceline.plan.plan import Dtype
+from paceline.tasks.load import load_task, task_class
+from paceline.worker.kernel import die_with_parent
+
+Answer = dict[str, Json]
+
+
+def count_samples(order: Answer, orders: socket.socket) -> Answer:
+    """{"ev": "counted", num_samples} or {"ev": "refused", problems, exit_code}, to be told to the launcher.
+
+    BrokenPipeError when the command goes meanwhile.
+    """
+    try:
+        task_class(str(order["task"]))  # imported here, once, as workers will need it too
+    except PacelineError as error:
+        return _refused(error)
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _answer_and_exit(order, orders, tell)
+    os.close(tell)
+    with os.fdopen(told, "rb") as answers:
+        ready, _, _ = select.select([answers.fileno(), orders.fileno()], [], [])
+        if answers.fileno() not in ready and not orders.recv(1, socket.MSG_PEEK):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise BrokenPipeError
+        text = answers.read()
+    _, status = os.waitpid(pid, 0)
+    if text:
+        answer: Answer = json.loads(text)
+        return answer
+    code = os.waitstatus_to_exitcode(status)
+    what = f"task {order['task']} could not be built: its process ended with exit code {code}"
+    return _refused(PacelineError(what, "build it in a Python of your own, and look at what it does"))
+
+
+def _answer_and_exit(order: Answer, orders: socket.socket, tell: int) -> NoReturn:
+    die_with_parent()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    orders.close()
+    os.dup2(2, 1)  # stdout is the command's, and a task may print
+    os.write(tell, json.dumps(_answer(order)).encode())
+    os.close(tell)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _answer(order: Answer) -> Answer:
+    name, options = str(order["task"]), order["options"]
+    assert isinstance(options, dict), "options come by name"
+    torch.set_default_dtype(torch.float64 if order["dtype"] == Dtype.FLOAT64 else torch.float32)
+    try:
+        # As in a plan: options are numbers, words, yes or no.
+        task = load_task(name, seed=int(str(order["seed"])), options=options)  # type: ignore[arg-type]
+        return {"ev": "counted", "num_samples": len(task.samples())}
+    except PacelineError as error:
+        return _refused(error)
+    except Exception as error:
+        # Any failure of a user's task ends here: what it was, and where, in one line.
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"task {name} cannot be built: {type(error).__name__}: {error}"[:500]
+        return _refused(PacelineError(what, f"it was raised in {last.filename}, line {last.lineno}"))
+
+
+def _refused(error: PacelineError) -> Answer:
+    problems: list[Json] = [dict(problem) for problem in error.told()]
+    return {"ev": "refused", "problems": problems, "exit_code": int(error.exit_code)}
