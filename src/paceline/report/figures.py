@@ -1,0 +1,298 @@
+"""What is shown in a picture? Figures as data: the page draws them one way, picture files another. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.events.schema import PHASES
+from paceline.report import words
+from paceline.report.comparison import Comparison
+from paceline.report.statistics import Amdahl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line through (x, y); broken where y is None."""
+
+    label: str
+    colour: int  # a number of the palette; -1: of no mode, in the text's own colour
+    points: tuple[tuple[float, float | None], ...]
+    is_dashed: bool = False
+    has_marks: bool = False
+    errors: tuple[tuple[float, float] | None, ...] = ()  # low and high of each point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFigure:
+    name: str  # of its file
+    title: str
+    x: str
+    y: str
+    says: str  # what it shows, for those who do not see it
+    lines: tuple[Line, ...]
+    has_log_y: bool = False
+    from_zero: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar, of one or several parts: (name, colour, length)."""
+
+    label: str
+    parts: tuple[tuple[str, int, float], ...]
+    note: str
+    error: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarFigure:
+    """Horizontal bars, one under another."""
+
+    name: str
+    title: str
+    x: str
+    says: str
+    bars: tuple[Bar, ...]
+    mark: tuple[float, str] | None = None  # a line across, such as 1, with what it means
+    is_share: bool = False  # lengths are shares: shown in per cent
+
+
+Figure = LineFigure | BarFigure
+
+
+def figures_of(comparison: Comparison) -> list[Figure]:
+    found: list[Figure | None] = [
+        _loss_over_time(comparison),
+        _loss_over_samples(comparison),
+        *_evaluations(comparison),
+        _speedup(comparison),
+        _efficiency(comparison),
+        phase_figure(
+            {label: cell.phases for label, cell in comparison.cells.items()}, words.names(comparison)
+        ),
+        staleness_figure(
+            {label: c.staleness.histogram for label, c in comparison.cells.items() if c.staleness},
+            words.names(comparison),
+            colours(comparison),
+        ),
+    ]
+    return [figure for figure in found if figure is not None]
+
+
+def colours(comparison: Comparison) -> dict[str, int]:
+    """Each contender keeps its colour in every figure."""
+    return {label: number for number, label in enumerate(comparison.cells)}
+
+
+def _loss_over_time(comparison: Comparison) -> LineFigure | None:
+    return loss_figure(
+        "loss-over-time",
+        "Loss over time",
+        "seconds",
+        [
+            (words.names(comparison)[label], tuple(zip(c.curve.seconds, c.curve.loss, strict=True)))
+            for label, c in comparison.cells.items()
+        ],
+        "Training loss of every mode against seconds since its first step. Lower and further left is better.",
+    )
+
+
+def _loss_over_samples(comparison: Comparison) -> LineFigure | None:
+    return loss_figure(
+        "loss-over-samples",
+        "Loss over samples",
+        "samples",
+        [
+            (words.names(comparison)[label], tuple(zip(c.curve.samples, c.curve.loss, strict=True)))
+            for label, c in comparison.cells.items()
+        ],
+        "Training loss of every mode against samples. Where lines lie together, modes learn alike.",
+    )
+
+
+def loss_figure(
+    name: str,
+    title: str,
+    x: str,
+    curves: Sequence[tuple[str, tuple[tuple[float, float | None], ...]]],
+    says: str,
+) -> LineFigure | None:
+    lines = tuple(
+        Line(label=label, colour=number, points=points)
+        for number, (label, points) in enumerate(curves)
+        if len(points) > 1
+    )
+    if not lines:
+        return None
+    values = [y for line in lines for _, y in line.points if y is not None]
+    is_wide = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
+    return LineFigure(
+        name=name, title=title, x=x, y="training loss", says=says, lines=lines, has_log_y=is_wide
+    )
+
+
+def _evaluations(comparison: Comparison) -> list[LineFigure]:
+    if comparison.quality is None:
+        return []
+    metric, names = comparison.quality.name, words.names(comparison)
+    numbers = colours(comparison)
+    lines = tuple(
+        Line(
+            label=names[label],
+            colour=numbers[label],
+            points=tuple((e.seconds, e.metrics.get(metric)) for e in cell.evaluations),
+            has_marks=True,
+        )
+        for label, cell in comparison.cells.items()
+        if cell.evaluations
+    )
+    title = f"{words.quality_name(comparison.quality)} over time"
+    return (
+        []
+        if not lines
+        else [
+            LineFigure(
+                name="quality-over-time",
+                title=title.capitalize(),
+                x="seconds",
+                y=words.quality_name(comparison.quality),
+                says=f"{title.capitalize()}, as it was evaluated during one repeat of each mode.",
+                lines=lines,
+            )
+        ]
+    )
+
+
+def _speedup(comparison: Comparison) -> Figure:
+    counts = words.worker_counts(comparison.cells, comparison.baseline)
+    if len(counts) > 1:
+        return _speedup_lines(comparison, counts)
+    names, numbers = words.names(comparison), colours(comparison)
+    bars = tuple(
+        Bar(
+            label=names[label],
+            parts=((names[label], numbers[label], cell.speedup.value),),
+            note=words.times(cell.speedup.value),
+            error=_error(cell.speedup.low, cell.speedup.high),
+        )
+        for label, cell in comparison.cells.items()
+    )
+    return BarFigure(
+        name="speedup",
+        title="Speedup",
+        x="times as fast as one worker alone",
+        says="How many times as fast as one worker alone each mode did the same work, with 95 % intervals;"
+        f" {counts[0]} would be ideal.",
+        bars=bars,
+        mark=(float(counts[0]), f"ideal: {counts[0]}"),
+    )
+
+
+def _speedup_lines(comparison: Comparison, counts: Sequence[int]) -> LineFigure:
+    numbers = colours(comparison)
+    ends = (1.0, float(counts[-1]))
+    lines = [Line(label="ideal", colour=-1, points=tuple((n, n) for n in ends), is_dashed=True)]
+    for mode in dict.fromkeys(
+        c.mode for label, c in comparison.cells.items() if label != comparison.baseline
+    ):
+        mine = sorted((c for c in comparison.cells.values() if c.mode == mode), key=lambda c: c.workers)
+        colour = numbers[mine[0].label]
+        lines.append(
+            Line(
+                label=mode,
+                colour=colour,
+                points=tuple((float(c.workers), c.speedup.value) for c in mine),
+                has_marks=True,
+                errors=tuple(_error(c.speedup.low, c.speedup.high) for c in mine),
+            )
+        )
+        if mode in comparison.scaling:
+            fit = Amdahl(serial=comparison.scaling[mode].serial)
+            steps = [1 + (counts[-1] - 1) * i / 30 for i in range(31)]
+            points = tuple((n, fit.speedup(n)) for n in steps)
+            share = words.percent(fit.serial, 1)
+            lines.append(
+                Line(label=f"{mode}: Amdahl, {share} serial", colour=colour, points=points, is_dashed=True)
+            )
+    return LineFigure(
+        name="speedup",
+        title="Speedup",
+        x="workers",
+        y="times as fast as one worker",
+        says="Speedup of every mode against its number of workers, with 95 % intervals, the ideal line and"
+        " the curve of Amdahl's law that fits best.",
+        lines=tuple(lines),
+        from_zero=True,
+    )
+
+
+def _efficiency(comparison: Comparison) -> BarFigure:
+    names, numbers = words.names(comparison), colours(comparison)
+    bars = tuple(
+        Bar(
+            label=names[label],
+            parts=((names[label], numbers[label], cell.efficiency.value),),
+            note=words.percent(cell.efficiency.value),
+            error=_error(cell.efficiency.low, cell.efficiency.high),
+        )
+        for label, cell in comparison.cells.items()
+    )
+    return BarFigure(
+        name="efficiency",
+        title="Efficiency",
+        x="speedup over workers",
+        says="Speedup divided by the number of workers, with 95 % intervals; 100 % would be ideal.",
+        bars=bars,
+        mark=(1.0, "ideal"),
+        is_share=True,
+    )
+
+
+def phase_figure(phases: dict[str, dict[str, float]], names: dict[str, str]) -> BarFigure:
+    """Shares of the workers' time, by contender."""
+    shown = [p for p in PHASES if any(mine.get(p, 0.0) >= 0.005 for mine in phases.values())]
+    bars = tuple(
+        Bar(
+            label=names[label],
+            parts=tuple((p, PHASES.index(p), mine.get(p, 0.0)) for p in shown),
+            note=f"{words.percent(mine.get('wait', 0.0))} waiting",
+        )
+        for label, mine in phases.items()
+    )
+    return BarFigure(
+        name="phases",
+        title="Where the time goes",
+        x="share of the workers' time",
+        says="Shares of the workers' time by phase: "
+        + "; ".join(
+            f"{names[label]} waits {words.percent(m.get('wait', 0.0))}" for label, m in phases.items()
+        )
+        + ".",
+        bars=bars,
+        is_share=True,
+    )
+
+
+def staleness_figure(
+    histograms: dict[str, dict[str, int]], names: dict[str, str], numbers: dict[str, int]
+) -> LineFigure | None:
+    if not histograms:
+        return None
+    lines = []
+    for label, histogram in histograms.items():
+        total = sum(histogram.values())
+        most = max(map(int, histogram))
+        points = tuple((float(v), histogram.get(str(v), 0) / total) for v in range(most + 1))
+        lines.append(Line(label=names[label], colour=numbers[label], points=points, has_marks=True))
+    return LineFigure(
+        name="staleness",
+        title="How stale gradients were",
+        x="updates between reading and applying",
+        y="share of gradients",
+        says="Which share of the gradients was how many updates old when it was applied.",
+        lines=tuple(lines),
+        from_zero=True,
+    )
+
+
+def _error(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return None if low is None or high is None else (low, high)
