@@ -22,11 +22,10 @@ from paceline.config.facts import Facts, look_up_facts
 from paceline.errors import Problem
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.per_mode import BASELINE
-from paceline.report.assess import assess, quality_of, target_of
+from paceline.report.assess import assess, quality_of, scaling_of, target_of
 from paceline.report.caveats import how_of, warnings_of
-from paceline.report.comparison import Cell, Comparison, Machine, Scaling
+from paceline.report.comparison import Comparison, Machine
 from paceline.report.measured import Measured, is_finished, read_run
-from paceline.report.statistics import fit_amdahl
 from paceline.report.verdict import judge
 
 
@@ -123,23 +122,13 @@ def conclude(layout: Layout, request: CompareRequest, folder: CompareFolder) -> 
         quality=quality,
         target=target,
         cells=cells,
-        scaling=_scaling(cells),
+        scaling=scaling_of(cells),
         verdict=judge(cells, BASELINE, quality, target),
         warnings=tuple(warnings_of(cells, layout.contenders, BASELINE, quality, machines)),
         how=how_of(layout.contenders, BASELINE, quality, target),
         machine=_busiest(machines),
         order=tuple(name for _, name in started),
     )
-
-
-def _scaling(cells: dict[str, Cell]) -> dict[str, Scaling]:
-    found = {}
-    for mode in dict.fromkeys(cell.mode for cell in cells.values()):
-        mine = [cell for cell in cells.values() if cell.mode == mode]
-        fit = fit_amdahl([(cell.workers, cell.speedup.value) for cell in mine])
-        if fit is not None:
-            found[mode] = Scaling(mode=mode, serial=fit.serial, limit=fit.limit)
-    return found
 
 
 def _busiest(machines: Sequence[Machine]) -> Machine:

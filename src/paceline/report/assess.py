@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import TypedDict
 
 from paceline.events.curve import first_below, thinned
-from paceline.report.comparison import Cell, Curve, Estimate, Evaluated, Quality, Stale, Target
+from paceline.report.comparison import Cell, Curve, Estimate, Evaluated, Quality, Scaling, Stale, Target
 from paceline.report.measured import Measured
 from paceline.report.statistics import (
     Interval,
     difference_interval,
+    fit_amdahl,
     is_different,
     mean_interval,
     quotient_interval,
@@ -20,6 +21,7 @@ from paceline.report.statistics import (
 
 CURVE_POINTS = 150
 NO_DIFFERENCE = "no significant difference"
+FASTER = "significantly faster"
 ONE_REPEAT = "not known: one repeat has no spread"
 
 Runs = Mapping[str, Sequence[Measured]]  # by label, in the order of the rounds
@@ -118,6 +120,17 @@ def _cell(
     )
 
 
+def scaling_of(cells: dict[str, Cell]) -> dict[str, Scaling]:
+    """By mode, where it was run with several numbers of workers."""
+    found = {}
+    for mode in dict.fromkeys(cell.mode for cell in cells.values()):
+        mine = [cell for cell in cells.values() if cell.mode == mode]
+        fit = fit_amdahl([(cell.workers, cell.speedup.value) for cell in mine])
+        if fit is not None:
+            found[mode] = Scaling(mode=mode, serial=fit.serial, limit=fit.limit)
+    return found
+
+
 class _QualityFields(TypedDict):
     quality: Estimate | None
     quality_all: tuple[float | None, ...]
@@ -167,7 +180,7 @@ def _speed_in_words(speedup: float, interval: Interval | None) -> str:
         case False:
             return NO_DIFFERENCE
         case True:
-            return "significantly faster" if speedup > 1 else "significantly slower"
+            return FASTER if speedup > 1 else "significantly slower"
 
 
 def _estimate(value: float, interval: Interval | None, times: float = 1.0) -> Estimate:

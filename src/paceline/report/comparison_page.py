@@ -69,16 +69,7 @@ def _speed_table(comparison: Comparison) -> Markup:
     judged = comparison.quality
     quality = "quality" if judged is None else words.quality_name(judged)
     difference = "difference, points" if judged is not None and judged.is_share else "difference"
-    heads = (
-        "workers",
-        "time",
-        "speedup",
-        "efficiency",
-        quality,
-        difference,
-        "time to target",
-        "loss at the end",
-    )
+    heads = ("workers", "time", "speedup", "efficiency", quality, difference, "time to target")
     rows = [_speed_row(comparison, cell) for cell in comparison.cells.values()]
     caption = (
         "Time is the median of the repeats. Small print: the fastest and the slowest repeat, 95 % intervals,"
@@ -113,7 +104,6 @@ def _speed_row(comparison: Comparison, cell: Cell) -> list[Markup]:
             cell.quality_in_words,
         ),
         number_cell(words.seconds(cell.target_s), f"{key}/target_s", cell.target_s),
-        number_cell("–" if cell.loss is None else f"{cell.loss:.4g}", f"{key}/loss", cell.loss),
     ]
 
 
@@ -137,7 +127,16 @@ def _estimate_cell(
 
 
 def _cost_table(comparison: Comparison) -> Markup:
-    heads = ("sent", "received", "staleness, mean", "staleness, most", "waiting", "samples/s", "each repeat")
+    heads = (
+        "loss at the end",
+        "sent",
+        "received",
+        "staleness, mean",
+        "staleness, most",
+        "waiting",
+        "samples/s",
+        "each repeat",
+    )
     rows = []
     for cell in comparison.cells.values():
         key, stale = f"/cells/{cell.label}", cell.staleness
@@ -146,6 +145,7 @@ def _cost_table(comparison: Comparison) -> Markup:
         hides = cell.mode == "ddp"  # torch waits inside backward
         rows.append(
             [
+                number_cell("–" if cell.loss is None else f"{cell.loss:.4g}", f"{key}/loss", cell.loss),
                 number_cell(words.megabytes(cell.bytes_out), f"{key}/bytes_out", cell.bytes_out),
                 number_cell(words.megabytes(cell.bytes_in), f"{key}/bytes_in", cell.bytes_in),
                 *_stale_cells(key, stale.mean if stale else None, stale.max if stale else None),

@@ -20,7 +20,7 @@ class Markup(str):
 Child: TypeAlias = "str | Markup | Iterable[Child]"
 
 
-def tag(name: str, *children: Child, **attributes: str | float | bool | None) -> Markup:
+def tag(name: str, /, *children: Child, **attributes: str | float | bool | None) -> Markup:
     """`tag("td", "a < b", scope="row")`; `class_` and `data_key` become `class` and `data-key`."""
     said = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in VOID:

@@ -43,7 +43,8 @@ p,li{max-width:48rem}
 table{border-collapse:collapse;width:100%;font-size:.92rem}
 caption{text-align:left;padding:.5rem .6rem;color:var(--soft)}
 th,td{padding:.4rem .6rem;text-align:left;border-top:1px solid var(--line);vertical-align:top}
-thead th{border-top:0;white-space:nowrap;background:var(--box)}
+thead th{border-top:0;background:var(--box);vertical-align:bottom}
+tbody th{white-space:nowrap}
 th.number{text-align:right}
 td.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 td.number .note{display:block}

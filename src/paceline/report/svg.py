@@ -12,7 +12,7 @@ from paceline.report.scales import Scale, scale_for, tick_text
 
 WIDTH, HEIGHT = 480.0, 290.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 14.0, 12.0, 44.0
-_ROW, _LABEL, _NOTE = 30.0, 118.0, 84.0
+_ROW, _LABEL, _NOTE = 30.0, 112.0, 92.0
 COLOURS = 8
 
 
@@ -163,14 +163,12 @@ def _bar(bar: Bar, x: Scale, top: float) -> Iterator[Markup]:
         box = tag("rect", x=left, y=top + 5, width=max(0.0, right - left), height=_ROW - 10)
         yield tag("g", title, box, class_=f"{colour_class(colour)} fill")
         begin += length
-    end = x.at(begin)
     if bar.error is not None:
         low, high = (x.at(max(0.0, value)) for value in bar.error)
         yield tag("line", x1=low, x2=high, y1=middle, y2=middle, class_="plain")
         for at in (low, high):
             yield tag("line", x1=at, x2=at, y1=middle - 4, y2=middle + 4, class_="plain")
-        end = max(end, high)
-    yield tag("text", bar.note, x=end + 6, y=middle + 4)
+    yield tag("text", bar.note, x=WIDTH - _NOTE + 8, y=middle + 4)
 
 
 def _short(label: str) -> str:

@@ -8,6 +8,7 @@ fewest workers and the least staleness and parts is taken.
 from collections.abc import Mapping
 
 from paceline.report import words
+from paceline.report.assess import FASTER, ONE_REPEAT
 from paceline.report.comparison import Cell, Quality, Target, Verdict
 from paceline.report.statistics import is_different, quotient_interval
 from paceline.simulate.advice import simplicity
@@ -70,7 +71,8 @@ class _Judge:
         use, base = self._use, self._base
         if use is base:
             best = min((c for c in self._cells.values() if c is not base), key=lambda c: c.seconds)
-            if not is_good_enough(best, base, self._quality) and best.seconds < base.seconds:
+            is_faster = best.speed_in_words in (FASTER, ONE_REPEAT) and best.seconds < base.seconds
+            if is_faster and not is_good_enough(best, base, self._quality):
                 return "Do not distribute this: whatever was faster than one worker lost too much quality."
             return (
                 "Do not distribute this: no mode was significantly faster than one worker alone"
@@ -89,10 +91,8 @@ class _Judge:
         use = self._use
         found = []
         if use is not self._base:
-            found.append(
-                f"Of {use.workers} workers it makes {use.speedup.value:.2f}:"
-                f" an efficiency of {words.percent(use.efficiency.value)}."
-            )
+            share = words.percent(use.efficiency.value)
+            found.append(f"That is {share} of what {use.workers} workers could give at best.")
         if (kept := self._about_quality(use)) is not None:
             found.append(kept)
         found += self._about_waiting(use)
@@ -142,22 +142,19 @@ class _Judge:
         if not reached:
             return [f"Nobody always reached {words.target(self._target)}."]
         first_s, first = min(reached, key=lambda pair: pair[0])
-        text = (
-            f"{self._name(first)} was first at {words.target(self._target)}: after {words.seconds(first_s)}"
-        )
+        text = f"First at {words.target(self._target)}: {self._name(first)}, after {words.seconds(first_s)}"
         if first is not self._base and self._base.target_s is not None:
-            text += f", one worker alone after {words.seconds(self._base.target_s)}"
+            text += f"; one worker alone after {words.seconds(self._base.target_s)}"
         if first is not self._use and self._use.target_s is not None and self._use is not self._base:
-            text += f", {self._name(self._use)} after {words.seconds(self._use.target_s)}"
-        return [text[0].upper() + text[1:] + "."]
+            text += f"; {self._name(self._use)} after {words.seconds(self._use.target_s)}"
+        return [f"{text}."]
 
     def _why_not(self, cell: Cell) -> str:
         use = self._use
         if cell.quality is None and self._quality is not None:
             return "It diverged: its quality is not a number."
         if not is_good_enough(cell, self._base, self._quality):
-            lost = words.quality_difference(cell.quality_difference, self._quality)
-            return f"It lost too much: {lost} against one worker alone."
+            return f"It lost too much: {self._about_quality(cell)}"
         if cell in self._level:
             return f"As fast as {self._name(use)} by all that can be told: no significant difference."
         slower = f"It took {cell.seconds / use.seconds:.2f} times as long as {self._name(use)}"
