@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from paceline.config.train_config import TrainConfig
 from paceline.plan import decide
+from paceline.plan.catalog import MODES
 from paceline.plan.plan import Plan, StrategyOptions, Transport
 
 BASELINE = "single"
@@ -27,10 +28,10 @@ def config_for(config: TrainConfig, mode: str) -> TrainConfig:
 
 def unread_by_all(config: TrainConfig, modes: Sequence[str]) -> list[str]:
     """Settings that were said and that none of these modes reads."""
-    found = [decide.mode_of(replace(config, mode=mode)) for mode in modes]
-    if None in found:
+    if any(":" in mode for mode in modes):
         return []  # the user's own mode may read whatever it likes
-    read = frozenset(option for mode in found if mode is not None for option in mode.options)
+    known = (MODES[mode].options for mode in modes if mode in MODES)
+    read = frozenset[str]().union(*known)
     return [name for name in sorted(_KNOBS - read) if getattr(config, name) is not None]
 
 
