@@ -93,7 +93,7 @@ def test_all_problems_are_reported_at_once() -> None:
         "reads staleness",
         "run_dir",
         "events is off",
-        "there is no mode 'sgdd'",
+        "there is no mode sgdd",
         "lists 2 numbers",
     ):
         assert words in said

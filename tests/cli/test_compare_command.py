@@ -37,7 +37,7 @@ def test_it_answers_with_a_table_a_verdict_and_where_the_report_is(tmp_path: Pat
     [
         (["--num-workers", "two"], "whole numbers"),
         (["--num-workers", "2,2"], "different numbers"),
-        (["--modes", "ssgd,aasgd"], "there is no mode 'aasgd'"),
+        (["--modes", "ssgd,aasgd"], "there is no mode aasgd"),
         (["--steps", "0"], "steps is 0"),
         (["--straggler", "worker=7,factor=3"], "there is no worker 7 among 2"),
         (["--checkpoint-store", "s3://a/b"], "checkpoint_store does not go together"),

@@ -125,7 +125,7 @@ def test_a_report_can_be_printed(browser: Browser, folder: Path) -> None:
 
 
 def test_no_text_of_a_run_becomes_markup(browser: Browser, tmp_path: Path) -> None:
-    evil = "<img src=x onerror=console.log('run')>"
+    evil = "<img src=x onerror=console.log('run')></style></script>"
     path = tmp_path / "report.html"
     path.write_text(run_page([run("ssgd", 2, 3.0)], [evil]), encoding="utf-8")
     opened = Opened(browser, path)

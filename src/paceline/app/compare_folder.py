@@ -15,7 +15,7 @@ from paceline.errors import ConfigError, PacelineError, Problem
 from paceline.plan.codec import decode, plan_hash, to_json
 from paceline.report.comparison import Comparison, Machine
 
-SCHEMA = "paceline.compare/1"
+SCHEMA = "paceline.compared-runs/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,10 @@ _KNOBS = frozenset(field.name for field in dataclasses.fields(StrategyOptions))
 
 def config_for(config: TrainConfig, mode: str) -> TrainConfig:
     """The config under this mode; settings that the mode does not read are left out."""
-    said = replace(config, mode=mode)
-    known = decide.mode_of(said)
-    unread = frozenset() if known is None else _KNOBS - known.options
-    return replace(said, **dict.fromkeys(unread))
+    known = decide.mode_of(replace(config, mode=mode))
+    unread = frozenset[str]() if known is None else _KNOBS - known.options
+    said = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in unread}
+    return TrainConfig(**{**said, "mode": mode})
 
 
 def unread_by_all(config: TrainConfig, modes: Sequence[str]) -> list[str]:

@@ -247,9 +247,11 @@ def _efficiency(comparison: Comparison) -> BarFigure:
     )
 
 
-def phase_figure(phases: dict[str, dict[str, float]], names: dict[str, str]) -> BarFigure:
-    """Shares of the workers' time, by contender."""
+def phase_figure(phases: dict[str, dict[str, float]], names: dict[str, str]) -> BarFigure | None:
+    """Shares of the workers' time, by contender; None: nothing was recorded."""
     shown = [p for p in PHASES if any(mine.get(p, 0.0) >= 0.005 for mine in phases.values())]
+    if not shown:
+        return None
     bars = tuple(
         Bar(
             label=names[label],
@@ -258,15 +260,14 @@ def phase_figure(phases: dict[str, dict[str, float]], names: dict[str, str]) -> 
         )
         for label, mine in phases.items()
     )
+    waits = "; ".join(
+        f"{names[label]} waits {words.percent(m.get('wait', 0.0))}" for label, m in phases.items()
+    )
     return BarFigure(
         name="phases",
         title="Where the time goes",
         x="share of the workers' time",
-        says="Shares of the workers' time by phase: "
-        + "; ".join(
-            f"{names[label]} waits {words.percent(m.get('wait', 0.0))}" for label, m in phases.items()
-        )
-        + ".",
+        says=f"Shares of the workers' time: {waits}. Delay is the pace and the slowness that were asked for.",
         bars=bars,
         is_share=True,
     )

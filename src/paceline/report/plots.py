@@ -88,8 +88,10 @@ def _draw_bars(axes: "Axes", figure: BarFigure) -> None:
         axes.annotate(bar.note, (end, row), xytext=(5, 0), textcoords="offset points", va="center")
     if figure.mark is not None:
         axes.axvline(figure.mark[0], color=_PLAIN, linestyle="--", linewidth=1, label=figure.mark[1])
+    if figure.is_share:
+        axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %" if share <= 1.001 else "")
     axes.invert_yaxis()
-    axes.margins(x=0.15)
-    axes.set_xlabel(figure.x)
+    axes.margins(x=0.24)
+    axes.set_xlabel(figure.x if figure.mark is None else f"{figure.x} (dashed: {figure.mark[1]})")
     if len(figure.bars[0].parts) > 1:
         axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)

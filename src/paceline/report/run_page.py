@@ -51,7 +51,7 @@ def _about(runs: Sequence[Measured]) -> Markup:
 
 def _numbers(runs: Sequence[Measured], names: Sequence[str]) -> Markup:
     metrics = list(dict.fromkeys(name for run in runs for name in run.metrics))
-    heads = ["mode", "workers", "time", "samples", "samples/s", "loss at the end"]
+    heads = ["mode", "workers", "time", "samples/s", "loss at the end"]
     heads += [name.replace("_", " ") for name in metrics]
     heads += ["sent", "received", "staleness", "waiting"]
     body = [
@@ -68,7 +68,7 @@ def _numbers(runs: Sequence[Measured], names: Sequence[str]) -> Markup:
 
 
 def _row(run: Measured, name: str, metrics: Sequence[str]) -> list[Markup]:
-    stale = "–" if run.staleness is None else f"{run.staleness.mean:.2f}, at most {run.staleness.max}"
+    stale = "–" if run.staleness is None else f"{run.staleness.mean:.2f}, most {run.staleness.max}"
     busy = sum(run.phases_s.values())
     hides = run.plan.mode == "ddp"  # torch waits inside backward
     waiting = "hidden" if hides or not busy else words.percent(run.phases_s["wait"] / busy)
@@ -76,7 +76,6 @@ def _row(run: Measured, name: str, metrics: Sequence[str]) -> list[Markup]:
         tag("td", run.plan.mode, class_="number"),
         number_cell(str(run.plan.processes), f"{name}/workers", run.plan.processes),
         number_cell(words.seconds(run.seconds), f"{name}/seconds", run.seconds),
-        number_cell(f"{run.samples:,}", f"{name}/samples", run.samples),
         number_cell(f"{run.samples_per_s:,.0f}", f"{name}/samples_per_s", run.samples_per_s),
         number_cell(_short(run.loss), f"{name}/loss", _finite(run.loss)),
         *(number_cell(_short(v), f"{name}/{m}", _finite(v)) for m in metrics for v in [run.metrics.get(m)]),
