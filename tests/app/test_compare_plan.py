@@ -105,3 +105,23 @@ def test_batches_that_differ_by_worker_stay_as_they_were_said() -> None:
     layout = lay_out(request(TrainConfig(batch_size=(4, 12)), modes=("ssgd",)), Facts())
     assert layout.contenders["ssgd-2"].batch_sizes == (4, 12)
     assert layout.contenders["single"].batch_sizes == (16,)
+
+
+def test_epochs_are_the_same_number_of_steps_for_everybody() -> None:
+    asked = request(TrainConfig(epochs=2, batch_size=8), modes=("ssgd", "asgd"), worker_counts=(2, 4))
+    plans = lay_out(asked, Facts(), count=lambda _: 320).contenders
+    assert {plan.steps for plan in plans.values()} == {20}  # 640 samples, 32 in a step
+
+
+def test_modes_that_cannot_be_evaluated_on_the_way_are_not_and_that_is_said() -> None:
+    layout = lay_out(request(TrainConfig(evaluate_every=10), modes=("ssgd", "asgd")), Facts())
+    evaluated = {label: plan.evaluation is not None for label, plan in layout.contenders.items()}
+    assert evaluated == {"single": True, "ssgd-2": True, "asgd-2": False}
+    assert layout.remarks[0].startswith("asgd can be evaluated at the end only")
+
+
+def test_what_would_make_the_work_unequal_is_refused() -> None:
+    said = problems(request(TrainConfig(early_stop_patience=2, evaluate_every=5, scale_lr="linear")))
+    assert "do not do equal work" in said
+    assert "nothing to scale" in said
+    assert "--evaluate-every" in problems(request(target_accuracy=0.9))

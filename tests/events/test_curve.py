@@ -3,7 +3,7 @@
 import math
 
 from paceline.events.curve import Point, first_below, running_loss, thinned
-from paceline.events.read import History
+from paceline.events.read import History, PlainEvent
 from paceline.events.schema import StepRow
 
 
@@ -66,3 +66,9 @@ def test_a_thinned_curve_keeps_its_ends() -> None:
     assert (len(few), few[0], few[-1]) == (50, points[0], points[-1])
     assert thinned(points[:10], 50) == points[:10]
     assert running_loss(History(), 8) == []
+
+
+def test_the_time_of_evaluations_is_not_counted() -> None:
+    seen = PlainEvent("evaluated", "worker-0", 1_010_000_000, {"took_s": 1.0})
+    history = History(steps={0: [step(0, 0, 4.0), step(1, 1_010, 2.0)]}, plain=[seen])
+    assert [point.seconds for point in running_loss(history, 4)] == [0.010, 0.020]

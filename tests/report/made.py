@@ -109,7 +109,7 @@ def comparison(found: dict[str, list[Measured]], *, machine: Machine = MACHINE) 
     """As app.compare puts it together, without folders."""
     plans = {label: mine[0].plan for label, mine in found.items()}
     quality = quality_of(found)
-    target = target_of(found, quality, None)
+    target = target_of(found)
     cells = assess(found, "single", quality, target)
     return Comparison(
         paceline="0.0",
@@ -126,7 +126,7 @@ def comparison(found: dict[str, list[Measured]], *, machine: Machine = MACHINE) 
         scaling=scaling_of(cells),
         verdict=judge(cells, "single", quality, target),
         warnings=tuple(warnings_of(cells, plans, "single", quality, [machine])),
-        how=how_of(plans, "single", quality, target),
+        how=how_of(plans, "single", quality, target, 1_437),
         machine=machine,
         order=tuple(run.name for mine in found.values() for run in mine),
     )

@@ -72,12 +72,12 @@ def test_the_target_is_what_every_run_reaches_unless_one_is_asked_for() -> None:
     quick = [Point(1.0, 100, 0.9), Point(2.0, 200, 0.3), Point(3.0, 300, 0.1234)]
     slow = [Point(2.0, 100, 0.9), Point(4.0, 200, 0.5), Point(6.0, 300, 0.45678)]
     found = {"single": [run("single", 1, 6.0, points=slow)], "ssgd-4": [run("ssgd", 4, 3.0, points=quick)]}
-    target = target_of(found, None, None)
+    target = target_of(found)
     assert target is not None
     assert (target.value, target.is_chosen) == (0.457, True)
     cells = assess(found, "single", None, target)
     assert (cells["single"].target_s, cells["ssgd-4"].target_s) == (6.0, 2.0)
-    asked = target_of(found, None, 0.2)
+    asked = target_of(found, wanted_loss=0.2)
     assert asked is not None
     cells = assess(found, "single", None, asked)
     assert (cells["single"].target_s, cells["ssgd-4"].target_s) == (None, 3.0)
@@ -85,17 +85,33 @@ def test_the_target_is_what_every_run_reaches_unless_one_is_asked_for() -> None:
 
 def test_evaluations_make_the_target_where_every_run_has_them() -> None:
     seen = tuple(
-        Evaluated(seconds=s, samples=100, metrics={"test_accuracy": a})
+        Evaluated(seconds=s, samples=100, metrics={"valid_loss": 1 - a, "valid_accuracy": a})
         for s, a in ((1.0, 0.5), (2.0, 0.8), (3.0, 0.9))
     )
     found = {
         "single": [run("single", 1, 6.0, evaluations=seen)],
         "ssgd-4": [run("ssgd", 4, 3.0, evaluations=seen[:2])],
     }
-    target = target_of(found, quality_of(found), None)
+    target = target_of(found)
     assert target is not None
-    assert (target.what, target.value) == ("test_accuracy", 0.8)
+    assert (target.what, target.value) == ("valid_accuracy", 0.8)
     assert assess(found, "single", quality_of(found), target)["single"].target_s == 2.0
+    asked = target_of(found, wanted_accuracy=0.85)
+    assert asked is not None
+    cells = assess(found, "single", quality_of(found), asked)
+    assert (cells["single"].target_s, cells["ssgd-4"].target_s) == (3.0, None)
+
+
+def test_where_some_runs_are_evaluated_at_the_end_only_the_training_loss_makes_the_target() -> None:
+    seen = (Evaluated(seconds=1.0, samples=100, metrics={"valid_accuracy": 0.5}),)
+    found = {"single": [run("single", 1, 6.0, evaluations=seen)], "asgd-4": [run("asgd", 4, 3.0)]}
+    target = target_of(found)
+    assert target is not None
+    assert not target.is_evaluated
+    asked = target_of(found, wanted_accuracy=0.4)
+    assert asked is not None
+    cells = assess(found, "single", quality_of(found), asked)
+    assert (cells["single"].target_s, cells["asgd-4"].target_s) == (1.0, None)
 
 
 def test_test_accuracy_is_taken_before_any_other_metric() -> None:

@@ -16,7 +16,7 @@ from paceline.app.compare_folder import CompareFolder
 from paceline.app.compare_plan import CompareRequest, Layout, Turn, lay_out
 from paceline.app.machine import look_at_machine
 from paceline.app.progress import Watcher
-from paceline.app.train import train
+from paceline.app.train import count_samples, train
 from paceline.clock import monotonic_s
 from paceline.config.facts import Facts, look_up_facts
 from paceline.errors import Problem
@@ -62,7 +62,12 @@ def compare(
 
     `found` are problems from reading the settings; ConfigError reports them with all others.
     """
-    layout = lay_out(request, facts_for(request), found=found)
+    layout = lay_out(
+        request,
+        facts_for(request),
+        found=found,
+        count=lambda config: count_samples(config, launcher),
+    )
     return carry_out(layout, request, out, watch, launcher=launcher)
 
 
@@ -85,7 +90,8 @@ def carry_out(
         left_s = spent_s / number * (len(waiting) - number) if number else None
         coming = Coming(turn=turn, number=done + number + 1, count=len(layout.turns), left_s=left_s)
         _run(folder.run(turn), turn, watch(coming), launcher)
-    comparison = conclude(layout, request, folder)
+    num_samples = count_samples(request.config, launcher)
+    comparison = conclude(layout, request, folder, num_samples=num_samples)
     folder.write(comparison)
     return comparison
 
@@ -98,14 +104,16 @@ def _run(place: Path, turn: Turn, watcher: Watcher, launcher: LocalLauncher) -> 
         raise StoppedError(str(result.get("stopped_by", "SIGINT")))
 
 
-def conclude(layout: Layout, request: CompareRequest, folder: CompareFolder) -> Comparison:
-    """From the run folders alone."""
+def conclude(
+    layout: Layout, request: CompareRequest, folder: CompareFolder, *, num_samples: int
+) -> Comparison:
+    """From the run folders alone; `num_samples` are those of the task, for counting epochs."""
     runs: dict[str, list[Measured]] = {label: [] for label in layout.contenders}
     for turn in sorted(layout.turns, key=lambda turn: turn.round):
         runs[turn.label].append(read_run(folder.run(turn)))
     quality = quality_of(runs)
-    target = target_of(runs, quality, request.target_loss)
-    cells = assess(runs, BASELINE, quality, target)
+    target = target_of(runs, wanted_loss=request.target_loss, wanted_accuracy=request.target_accuracy)
+    cells = assess(runs, BASELINE, quality, target, training_samples=num_samples)
     machines = folder.machines()
     base = layout.contenders[BASELINE]
     widest = max(layout.contenders.values(), key=lambda plan: plan.num_workers)
@@ -125,7 +133,7 @@ def conclude(layout: Layout, request: CompareRequest, folder: CompareFolder) -> 
         scaling=scaling_of(cells),
         verdict=judge(cells, BASELINE, quality, target),
         warnings=tuple(warnings_of(cells, layout.contenders, BASELINE, quality, machines)),
-        how=how_of(layout.contenders, BASELINE, quality, target),
+        how=how_of(layout.contenders, BASELINE, quality, target, num_samples),
         machine=_busiest(machines),
         order=tuple(name for _, name in started),
     )

@@ -9,7 +9,7 @@ nobody always runs first. Pure. See docs/concepts/equal-work.md.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.config.facts import Facts
@@ -17,6 +17,7 @@ from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, Problem
 from paceline.plan import decide
 from paceline.plan.check import check
+from paceline.plan.check_evaluation import EVALUATED
 from paceline.plan.per_mode import BASELINE, alone, config_for, unread_by_all
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
@@ -28,6 +29,9 @@ PACE_S = 0.010  # of a step, when somebody is to be slow and nobody said how lon
 _BATCH = 32
 
 
+Count = Callable[[TrainConfig], int]  # how many training samples its task has
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest:
     config: TrainConfig  # its own mode and num_workers are not read
@@ -35,6 +39,7 @@ class CompareRequest:
     worker_counts: tuple[int, ...] = (2,)
     repeats: int = USUAL_REPEATS
     target_loss: float | None = None  # None: what every run reaches
+    target_accuracy: float | None = None  # the same of what is evaluated on the way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +59,25 @@ class Layout:
     remarks: tuple[str, ...]  # what was decided that nobody asked for
 
 
-def lay_out(request: CompareRequest, facts: Facts, *, found: Sequence[Problem] = ()) -> Layout:
-    """Raises ConfigError with every problem, each once."""
+def lay_out(
+    request: CompareRequest, facts: Facts, *, found: Sequence[Problem] = (), count: Count | None = None
+) -> Layout:
+    """Raises ConfigError with every problem, each once. `count` is asked where epochs must become steps."""
     config, remarks = _with_pace(request.config)
     modes = _modes(request)
+    remarks += _about_evaluations(config, modes)
     problems = [*found, *_about_request(request, modes), *_about_config(config, modes)]
     shares, about_batches = _shares(config, request.worker_counts)
     problems += about_batches
     configs = {
-        _label(mode, count): shares[count].of(config_for(config, mode), count)
+        _label(mode, number): shares[number].of(_evaluated(config_for(config, mode)), number)
         for mode in modes
-        for count in request.worker_counts
+        for number in request.worker_counts
     }
     problems += [problem for said in configs.values() for problem in check(said, facts)]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    plans = {label: resolve(said, facts) for label, said in configs.items()}
+    plans = {label: resolve(said, facts, count=count) for label, said in configs.items()}
     contenders = {BASELINE: alone(next(iter(plans.values()))), **plans}
     return Layout(
         contenders=contenders,
@@ -119,6 +127,19 @@ def _with_pace(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
     ]
 
 
+def _evaluated(config: TrainConfig) -> TrainConfig:
+    """Modes that cannot be evaluated on the way are not: their model is looked at when it is done."""
+    mode = decide.mode_of(config)
+    return config if mode is None or mode.name in EVALUATED else replace(config, evaluate_every=None)
+
+
+def _about_evaluations(config: TrainConfig, modes: Sequence[str]) -> list[str]:
+    not_seen = [mode for mode in modes if ":" not in mode and mode not in EVALUATED]
+    if config.evaluate_every is None or not not_seen:
+        return []
+    return [f"{', '.join(not_seen)} can be evaluated at the end only; the others are on the way too"]
+
+
 @dataclass(frozen=True, slots=True)
 class _Share:
     """What one of so many workers takes of a step, and how long that is to last."""
@@ -160,6 +181,12 @@ def _about_request(request: CompareRequest, modes: Sequence[str]) -> list[Proble
     if request.repeats < 1:
         what = f"repeats is {request.repeats}, but it must be 1 or more"
         problems.append(Problem(what, "three repeats give a first idea of the spread", "--repeats"))
+    if request.target_accuracy is not None and request.config.evaluate_every is None:
+        what = "an accuracy is to be reached, but nobody looks at it before the end"
+        problems.append(Problem(what, "add --evaluate-every epoch, for example", "--target-accuracy"))
+    if request.target_accuracy is not None and request.target_loss is not None:
+        what = "there are two targets, a loss and an accuracy"
+        problems.append(Problem(what, "leave one of them out", "--target-accuracy"))
     counts = request.worker_counts
     if not counts or len(set(counts)) < len(counts):
         what = f"num_workers is {','.join(map(str, counts))!r}, but it must name different numbers"
@@ -187,4 +214,7 @@ def _about_config(config: TrainConfig, modes: Sequence[str]) -> list[Problem]:
 _REFUSED = {
     "run_dir": "leave it out; --out says where the runs go",
     "checkpoint_store": "leave it out: every run would write to the same place",
+    "early_stop_patience": "leave it out: runs that end when they like do not do equal work",
+    "early_stop_metric": "leave it out, like early_stop_patience",
+    "scale_lr": "leave it out: a step has the same samples for everybody, so there is nothing to scale",
 }

@@ -1,6 +1,7 @@
 """`paceline compare`: several modes on equal work, in turns, and a report that says which to use."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
     help="How soon does each reach this training loss? [default: the best that every run reaches]",
 )
 @click.option(
+    "--target-accuracy",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    help="The same for the accuracy of evaluations on the way (--evaluate-every).",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path("comparison"),
@@ -52,6 +58,7 @@ def compare(
     num_workers: str | None,
     repeats: int,
     target_loss: float | None,
+    target_accuracy: float | None,
     out: Path,
 ) -> None:
     """Train one task under several modes, on equal work, and report which to use and why.
@@ -66,9 +73,13 @@ def compare(
     with warm_up() as launcher:
         from paceline.app.compare import StoppedError, carry_out, facts_for
         from paceline.app.compare_plan import lay_out
+        from paceline.app.train import count_samples
 
-        request, found = _request(session, flags, modes, num_workers, repeats, target_loss)
-        layout = lay_out(request, facts_for(request), found=found)
+        asked, found = _request(session, flags, modes, num_workers, repeats)
+        request = replace(asked, target_loss=target_loss, target_accuracy=target_accuracy)
+        layout = lay_out(
+            request, facts_for(request), found=found, count=lambda config: count_samples(config, launcher)
+        )
         folder = session.folder / out
         say(session, f"comparing {', '.join(layout.contenders)}: {len(layout.turns)} runs, in {folder}")
         for remark in layout.remarks:
@@ -90,7 +101,6 @@ def _request(
     modes: str | None,
     num_workers: str | None,
     repeats: int,
-    target_loss: float | None,
 ) -> "tuple[CompareRequest, list[Problem]]":
     from paceline.app.compare_plan import USUAL_MODES, CompareRequest
     from paceline.config.load import load
@@ -105,7 +115,6 @@ def _request(
         modes=named if modes is None else tuple(part.strip() for part in modes.split(",") if part.strip()),
         worker_counts=(config.num_workers or 2,) if num_workers is None else _counts(num_workers),
         repeats=repeats,
-        target_loss=target_loss,
     )
     return request, [*sets.problems, *loaded.problems]
 
@@ -136,7 +145,7 @@ class _Notes:
     def progress(self, progress: object) -> None: ...
 
     def note(self, text: str) -> None:
-        say(self._session, text)
+        say(self._session, f"        {text}")
 
 
 def _show(session: Session, comparison: "Comparison", folder: Path) -> None:

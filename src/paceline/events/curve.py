@@ -17,7 +17,7 @@ from paceline.events.summary import end_ns
 
 
 class Point(NamedTuple):
-    seconds: float  # since the first step's start
+    seconds: float  # since the first step's start, without evaluations on the way
     samples: int
     loss: float
 
@@ -25,16 +25,24 @@ class Point(NamedTuple):
 def running_loss(history: History, window: int) -> list[Point]:
     """A point for each gradient, from the first that ends a whole window of so many samples."""
     rows = sorted((row for mine in history.steps.values() for row in mine), key=end_ns)
-    return list(_points(rows, window))
+    return list(_points(rows, window, _evaluations(history)))
 
 
-def _points(rows: Sequence[StepRow], window: int) -> Iterator[Point]:
+def _evaluations(history: History) -> deque[tuple[int, int]]:
+    """When each was over, and how long nobody trained for it; in nanoseconds."""
+    seen = [event for event in history.plain if event.kind == "evaluated"]
+    return deque(sorted((e.at_ns, round(float(str(e.fields["took_s"])) * 1e9)) for e in seen))
+
+
+def _points(rows: Sequence[StepRow], window: int, pauses: deque[tuple[int, int]]) -> Iterator[Point]:
     start_ns = min((row.start_ns for row in rows), default=0)
     last = deque[StepRow]()
     held = done = 0
     for row in rows:
         last.append(row)
         held, done = held + row.samples, done + row.samples
+        while pauses and pauses[0][0] <= end_ns(row):
+            start_ns += pauses.popleft()[1]
         while held - last[0].samples >= window:
             held -= last.popleft().samples
         if held >= window:

@@ -29,8 +29,17 @@ Runs = Mapping[str, Sequence[Measured]]  # by label, in the order of the rounds
 
 def quality_of(runs: Runs) -> Quality | None:
     """The test accuracy if there is one, another accuracy, or a loss; None: no metric that all have."""
-    every = [run.metrics for mine in runs.values() for run in mine]
-    shared = [name for name in every[0] if all(name in metrics for metrics in every)]
+    return _best_named([run.metrics for mine in runs.values() for run in mine])
+
+
+def evaluated_by(runs: Runs) -> Quality | None:
+    """The same of what was evaluated on the way; None: some run was not."""
+    every = [run.evaluations for mine in runs.values() for run in mine]
+    return _best_named([e.metrics for seen in every for e in seen]) if all(every) else None
+
+
+def _best_named(metrics: Sequence[Mapping[str, float | None]]) -> Quality | None:
+    shared = [name for name in metrics[0] if all(name in mine for mine in metrics)] if metrics else []
     for word, is_share in (("accuracy", True), ("loss", False)):
         named = sorted((n for n in shared if word in n), key=lambda n: (not n.startswith("test"), n))
         if named:
@@ -38,30 +47,56 @@ def quality_of(runs: Runs) -> Quality | None:
     return None
 
 
-def target_of(runs: Runs, quality: Quality | None, wanted_loss: float | None) -> Target | None:
+def target_of(
+    runs: Runs, *, wanted_loss: float | None = None, wanted_accuracy: float | None = None
+) -> Target | None:
     """What was asked for, or the best that every run reaches; None: some run reached nothing."""
     if wanted_loss is not None:
-        return Target(what="training loss", value=wanted_loss, is_share=False, is_chosen=False)
+        return _training_target(wanted_loss, is_chosen=False)
+    if wanted_accuracy is not None:
+        return _accuracy_target(runs, wanted_accuracy)
     every = [run for mine in runs.values() for run in mine]
-    if quality is not None and quality.is_share:
-        best = [_best_evaluation(run, quality.name) for run in every]
-        reached = [value for value in best if value is not None]
-        if len(reached) == len(best):
-            value = math.floor(min(reached) * 1000) / 1000
-            return Target(what=quality.name, value=value, is_share=True, is_chosen=True)
+    judged = evaluated_by(runs)
+    if judged is not None:
+        return _evaluated_target(every, judged)
     lowest = [min((p.loss for p in run.points if math.isfinite(p.loss)), default=None) for run in every]
     found = [value for value in lowest if value is not None]
-    if not found:
+    return _training_target(_a_little_more(max(found)), is_chosen=True) if found else None
+
+
+def _training_target(value: float, *, is_chosen: bool) -> Target:
+    return Target(what="training loss", value=value, is_evaluated=False, is_share=False, is_chosen=is_chosen)
+
+
+def _accuracy_target(runs: Runs, value: float) -> Target | None:
+    """Of those that are evaluated on the way; None: their task knows no accuracy."""
+    judged = evaluated_by({label: mine for label, mine in runs.items() if mine[0].evaluations})
+    if judged is None or not judged.is_share:
         return None
-    return Target(what="training loss", value=_a_little_more(max(found)), is_share=False, is_chosen=True)
+    return Target(what=judged.name, value=value, is_evaluated=True, is_share=True, is_chosen=False)
+
+
+def _evaluated_target(runs: Sequence[Measured], judged: Quality) -> Target | None:
+    pick = max if judged.is_share else min
+    best = []
+    for run in runs:
+        seen = [e.metrics[judged.name] for e in run.evaluations]
+        best += [pick(known)] if (known := [v for v in seen if v is not None and math.isfinite(v)]) else []
+    if not best:
+        return None
+    value = math.floor(min(best) * 1000) / 1000 if judged.is_share else _a_little_more(max(best))
+    return Target(what=judged.name, value=value, is_evaluated=True, is_share=judged.is_share, is_chosen=True)
 
 
 def reached_s(run: Measured, target: Target) -> float | None:
     """When this run was first at the target; None: never."""
-    if not target.is_share:
+    if not target.is_evaluated:
         return first_below(run.points, target.value)
-    seen = ((e.seconds, e.metrics.get(target.what)) for e in run.evaluations)
-    return next((s for s, value in seen if value is not None and value >= target.value), None)
+    for seen in run.evaluations:
+        value = seen.metrics.get(target.what)
+        if value is not None and (value >= target.value if target.is_share else value <= target.value):
+            return seen.seconds
+    return None
 
 
 def assess(
@@ -221,11 +256,6 @@ def _finite(evaluated: Evaluated) -> Evaluated:
         for name, value in evaluated.metrics.items()
     }
     return replace(evaluated, metrics=metrics)
-
-
-def _best_evaluation(run: Measured, name: str) -> float | None:
-    values = [e.metrics.get(name) for e in run.evaluations]
-    return max((v for v in values if v is not None and math.isfinite(v)), default=None)
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -100,21 +100,26 @@ def _about_data(cells: Mapping[str, Cell]) -> Iterator[str]:
 
 
 def how_of(
-    plans: Mapping[str, Plan], baseline: str, quality: Quality | None, target: Target | None
+    plans: Mapping[str, Plan],
+    baseline: str,
+    quality: Quality | None,
+    target: Target | None,
+    num_samples: int,
 ) -> dict[str, str]:
     """How it was measured, by topic."""
     base = plans[baseline]
     widest = max((p for label, p in plans.items() if label != baseline), key=lambda p: p.num_workers)
     how = {
         "Equal work": f"Every run made {base.steps} steps over {base.global_batch} samples each,"
-        f" {base.total_samples:,} samples in all, the same ones in the same order. With N workers a step's"
+        f" {base.total_samples:,} in all ({base.total_samples / num_samples:.3g} times all"
+        f" {num_samples:,} training samples), the same ones in the same order. With N workers a step's"
         " samples are dealt to N.",
         "Baseline": f"One worker that makes the same {base.steps} steps over the same {base.global_batch}"
         " samples alone. A rule that slows down a worker by its number does not concern it.",
         "Order": "In rounds: everybody once, with the same seed, in an order that is rotated from round to"
         " round, from one warm process. What slows a whole round down cancels out.",
         "Time": "From the start of the first step to the end of the last one, by the machine's monotonic"
-        " clock; starting processes is not in it.",
+        " clock; starting processes is not in it, and neither are evaluations on the way.",
         "Intervals": "95 %, Student's t over the rounds, of the quotient (or difference) to the baseline's"
         " run of the same round. Significant: the interval leaves out 1 (or 0), and for times the"
         " difference is at least 2 %.",

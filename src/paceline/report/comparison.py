@@ -39,7 +39,8 @@ class Target:
 
     what: str  # the running training loss, or a metric of the evaluations
     value: float
-    is_share: bool
+    is_evaluated: bool  # on the way, on validation data; otherwise it is the training loss
+    is_share: bool  # an accuracy: more is better
     is_chosen: bool  # nobody asked for this one: it is what every run reaches
 
 

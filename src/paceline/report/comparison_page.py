@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from paceline.report import words
 from paceline.report.comparison import Cell, Comparison, Estimate, Machine
+from paceline.report.comparison_figures import colours, figures_of
 from paceline.report.elements import Markup, number_cell, tag
-from paceline.report.figures import colours, figures_of
 from paceline.report.page import definitions, page, scrolling
 from paceline.report.svg import colour_class, draw
 

@@ -1,12 +1,12 @@
 """What is shown in a picture? Figures as data: the page draws them one way, picture files another. Pure."""
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.events.schema import PHASES
 from paceline.report import words
-from paceline.report.comparison import Comparison
-from paceline.report.statistics import Amdahl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,56 +59,6 @@ class BarFigure:
 Figure = LineFigure | BarFigure
 
 
-def figures_of(comparison: Comparison) -> list[Figure]:
-    found: list[Figure | None] = [
-        _loss_over_time(comparison),
-        _loss_over_samples(comparison),
-        *_evaluations(comparison),
-        _speedup(comparison),
-        _efficiency(comparison),
-        phase_figure(
-            {label: cell.phases for label, cell in comparison.cells.items()}, words.names(comparison)
-        ),
-        staleness_figure(
-            {label: c.staleness.histogram for label, c in comparison.cells.items() if c.staleness},
-            words.names(comparison),
-            colours(comparison),
-        ),
-    ]
-    return [figure for figure in found if figure is not None]
-
-
-def colours(comparison: Comparison) -> dict[str, int]:
-    """Each contender keeps its colour in every figure."""
-    return {label: number for number, label in enumerate(comparison.cells)}
-
-
-def _loss_over_time(comparison: Comparison) -> LineFigure | None:
-    return loss_figure(
-        "loss-over-time",
-        "Loss over time",
-        "seconds",
-        [
-            (words.names(comparison)[label], tuple(zip(c.curve.seconds, c.curve.loss, strict=True)))
-            for label, c in comparison.cells.items()
-        ],
-        "Training loss of every mode against seconds since its first step. Lower and further left is better.",
-    )
-
-
-def _loss_over_samples(comparison: Comparison) -> LineFigure | None:
-    return loss_figure(
-        "loss-over-samples",
-        "Loss over samples",
-        "samples",
-        [
-            (words.names(comparison)[label], tuple(zip(c.curve.samples, c.curve.loss, strict=True)))
-            for label, c in comparison.cells.items()
-        ],
-        "Training loss of every mode against samples. Where lines lie together, modes learn alike.",
-    )
-
-
 def loss_figure(
     name: str,
     title: str,
@@ -130,121 +80,38 @@ def loss_figure(
     )
 
 
-def _evaluations(comparison: Comparison) -> list[LineFigure]:
-    if comparison.quality is None:
-        return []
-    metric, names = comparison.quality.name, words.names(comparison)
-    numbers = colours(comparison)
-    lines = tuple(
-        Line(
-            label=names[label],
-            colour=numbers[label],
-            points=tuple((e.seconds, e.metrics.get(metric)) for e in cell.evaluations),
-            has_marks=True,
+def evaluation_figures(
+    evaluated: Sequence[tuple[str, int, Sequence[tuple[float, Mapping[str, float | None]]]]], how: str
+) -> list[LineFigure]:
+    """Of (label, colour, what was seen when)."""
+    metrics = dict.fromkeys(name for _, _, seen in evaluated for _, values in seen for name in values)
+    return [
+        LineFigure(
+            name=f"evaluated-{_slug(metric)}",
+            title=f"{metric.replace('_', ' ').capitalize()} over time",
+            x="seconds",
+            y=metric.replace("_", " "),
+            says=f"{metric.replace('_', ' ').capitalize()}, {how}.",
+            lines=tuple(
+                Line(
+                    label=label,
+                    colour=colour,
+                    points=tuple((seconds, _finite(values.get(metric))) for seconds, values in seen),
+                    has_marks=True,
+                )
+                for label, colour, seen in evaluated
+            ),
         )
-        for label, cell in comparison.cells.items()
-        if cell.evaluations
-    )
-    title = f"{words.quality_name(comparison.quality)} over time"
-    return (
-        []
-        if not lines
-        else [
-            LineFigure(
-                name="quality-over-time",
-                title=title.capitalize(),
-                x="seconds",
-                y=words.quality_name(comparison.quality),
-                says=f"{title.capitalize()}, as it was evaluated during one repeat of each mode.",
-                lines=lines,
-            )
-        ]
-    )
+        for metric in metrics
+    ]
 
 
-def _speedup(comparison: Comparison) -> Figure:
-    counts = words.worker_counts(comparison.cells, comparison.baseline)
-    if len(counts) > 1:
-        return _speedup_lines(comparison, counts)
-    names, numbers = words.names(comparison), colours(comparison)
-    bars = tuple(
-        Bar(
-            label=names[label],
-            parts=((names[label], numbers[label], cell.speedup.value),),
-            note=words.times(cell.speedup.value),
-            error=_error(cell.speedup.low, cell.speedup.high),
-        )
-        for label, cell in comparison.cells.items()
-    )
-    return BarFigure(
-        name="speedup",
-        title="Speedup",
-        x="times as fast as one worker alone",
-        says="How many times as fast as one worker alone each mode did the same work, with 95 % intervals;"
-        f" {counts[0]} would be ideal.",
-        bars=bars,
-        mark=(float(counts[0]), f"ideal: {counts[0]}"),
-    )
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _speedup_lines(comparison: Comparison, counts: Sequence[int]) -> LineFigure:
-    numbers = colours(comparison)
-    ends = (1.0, float(counts[-1]))
-    lines = [Line(label="ideal", colour=-1, points=tuple((n, n) for n in ends), is_dashed=True)]
-    for mode in dict.fromkeys(
-        c.mode for label, c in comparison.cells.items() if label != comparison.baseline
-    ):
-        mine = sorted((c for c in comparison.cells.values() if c.mode == mode), key=lambda c: c.workers)
-        colour = numbers[mine[0].label]
-        lines.append(
-            Line(
-                label=mode,
-                colour=colour,
-                points=tuple((float(c.workers), c.speedup.value) for c in mine),
-                has_marks=True,
-                errors=tuple(_error(c.speedup.low, c.speedup.high) for c in mine),
-            )
-        )
-        if mode in comparison.scaling:
-            fit = Amdahl(serial=comparison.scaling[mode].serial)
-            steps = [1 + (counts[-1] - 1) * i / 30 for i in range(31)]
-            points = tuple((n, fit.speedup(n)) for n in steps)
-            share = words.percent(fit.serial, 1)
-            lines.append(
-                Line(label=f"{mode}: Amdahl, {share} serial", colour=colour, points=points, is_dashed=True)
-            )
-    return LineFigure(
-        name="speedup",
-        title="Speedup",
-        x="workers",
-        y="times as fast as one worker",
-        says="Speedup of every mode against its number of workers, with 95 % intervals, the ideal line and"
-        " the curve of Amdahl's law that fits best.",
-        lines=tuple(lines),
-        from_zero=True,
-    )
-
-
-def _efficiency(comparison: Comparison) -> BarFigure:
-    names, numbers = words.names(comparison), colours(comparison)
-    bars = tuple(
-        Bar(
-            label=names[label],
-            parts=((names[label], numbers[label], cell.efficiency.value),),
-            note=words.percent(cell.efficiency.value),
-            error=_error(cell.efficiency.low, cell.efficiency.high),
-        )
-        for label, cell in comparison.cells.items()
-    )
-    return BarFigure(
-        name="efficiency",
-        title="Efficiency",
-        x="speedup over workers",
-        says="Speedup divided by the number of workers, with 95 % intervals; 100 % would be ideal.",
-        bars=bars,
-        mark=(1.0, "ideal"),
-        is_share=True,
-    )
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def phase_figure(phases: dict[str, dict[str, float]], names: dict[str, str]) -> BarFigure | None:
@@ -293,7 +160,3 @@ def staleness_figure(
         lines=tuple(lines),
         from_zero=True,
     )
-
-
-def _error(low: float | None, high: float | None) -> tuple[float, float] | None:
-    return None if low is None or high is None else (low, high)

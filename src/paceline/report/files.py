@@ -12,8 +12,9 @@ from pathlib import Path
 
 from paceline.plan.codec import Json
 from paceline.report.comparison import Cell, Comparison, dumps, finite
+from paceline.report.comparison_figures import figures_of
 from paceline.report.comparison_page import comparison_page
-from paceline.report.figures import Figure, figures_of
+from paceline.report.figures import Figure
 from paceline.report.plots import draw_all
 
 

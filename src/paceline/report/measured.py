@@ -83,10 +83,9 @@ def first_step_ns(history: History) -> int:
 
 
 def _evaluations(history: History) -> tuple[Evaluated, ...]:
-    start_ns = first_step_ns(history)
     return tuple(
         Evaluated(
-            seconds=(event.at_ns - start_ns) / 1e9,
+            seconds=float(str(event.fields["seconds"])),
             samples=int(str(event.fields["samples"])),
             metrics={**_numbers(json.loads(str(event.fields["metrics"])))},
         )

@@ -9,7 +9,13 @@ from paceline.plan.explain import explain
 from paceline.report import words
 from paceline.report.assess import CURVE_POINTS
 from paceline.report.elements import Markup, number_cell, tag
-from paceline.report.figures import Figure, Line, LineFigure, loss_figure, phase_figure, staleness_figure
+from paceline.report.figures import (
+    Figure,
+    evaluation_figures,
+    loss_figure,
+    phase_figure,
+    staleness_figure,
+)
 from paceline.report.measured import Measured, first_step_ns
 from paceline.report.page import definitions, page, scrolling
 from paceline.report.svg import draw
@@ -111,7 +117,14 @@ def run_figures(runs: Sequence[Measured], names: Sequence[str]) -> list[Figure]:
             [(name, tuple((p.samples, _finite(p.loss)) for p in points)) for name, points in curves],
             "Training loss against samples trained on.",
         ),
-        *_evaluation_figures(runs, names),
+        *evaluation_figures(
+            [
+                (name, number, [(e.seconds, e.metrics) for e in run.evaluations])
+                for number, (run, name) in enumerate(zip(runs, names, strict=True))
+                if run.evaluations
+            ],
+            "as it was evaluated during the run",
+        ),
         phase_figure(*_phases(runs, names)),
         staleness_figure(
             {n: r.staleness.histogram for r, n in zip(runs, names, strict=True) if r.staleness is not None},
@@ -138,30 +151,6 @@ def _phases(
         for label, mine in sums.items()
     }
     return shares, {label: label for label in shares}
-
-
-def _evaluation_figures(runs: Sequence[Measured], names: Sequence[str]) -> list[LineFigure]:
-    metrics = dict.fromkeys(name for run in runs for e in run.evaluations for name in e.metrics)
-    return [
-        LineFigure(
-            name=f"evaluated-{number}",
-            title=f"{metric.replace('_', ' ')} over time".capitalize(),
-            x="seconds",
-            y=metric.replace("_", " "),
-            says=f"{metric.replace('_', ' ').capitalize()}, as it was evaluated during the run.",
-            lines=tuple(
-                Line(
-                    label=name,
-                    colour=colour,
-                    points=tuple((e.seconds, _finite(e.metrics.get(metric))) for e in run.evaluations),
-                    has_marks=True,
-                )
-                for colour, (run, name) in enumerate(zip(runs, names, strict=True))
-                if run.evaluations
-            ),
-        )
-        for number, metric in enumerate(metrics)
-    ]
 
 
 def _events(run: Measured, name: str) -> list[Markup]:

@@ -105,8 +105,8 @@ class _Judge:
         if ties:
             named = _listed([self._name(cell) for cell in ties])
             found.append(
-                f"{named} {'is' if len(ties) == 1 else 'are'} as fast by all that can be told;"
-                f" {self._name(use)} is taken because it has fewer workers, less staleness or fewer parts."
+                f"No significant difference in time to {named}: {self._name(use)} is taken because it has fewer"
+                " workers, less staleness or fewer parts."
             )
         return [*found, *self._about_target()]
 
@@ -156,7 +156,7 @@ class _Judge:
         if not is_good_enough(cell, self._base, self._quality):
             return f"It lost too much: {self._about_quality(cell)}"
         if cell in self._level:
-            return f"As fast as {self._name(use)} by all that can be told: no significant difference."
+            return f"No significant difference in time to {self._name(use)}, which is simpler."
         slower = f"It took {cell.seconds / use.seconds:.2f} times as long as {self._name(use)}"
         wait = cell.phases.get("wait", 0.0)
         if cell.mode != "ddp" and wait >= _MUCH_WAITING:

@@ -52,7 +52,7 @@ def quality_name(judged_by: Quality) -> str:
 def target(found: Target) -> str:
     if found.is_share:
         return f"a {found.what.replace('_', ' ')} of {percent(found.value, 1)}"
-    return f"a {found.what} of {found.value:.3g}"
+    return f"a {found.what.replace('_', ' ')} of {found.value:.3g}"
 
 
 def called(cell: Cell, comparison_counts: int) -> str:
