@@ -116,6 +116,7 @@ def test_amdahls_serial_share_is_found_again(serial: float) -> None:
 
 def test_amdahl_needs_two_numbers_of_workers_and_has_no_limit_without_a_serial_share() -> None:
     assert fit_amdahl([(1, 1.0), (4, 3.0)]) is None
+    assert fit_amdahl([(2, 0.7), (4, 0.5)]) is None  # slower than alone
     faster_than_ideal = fit_amdahl([(2, 2.2), (4, 4.4)])
     assert faster_than_ideal is not None
     assert faster_than_ideal.limit is None

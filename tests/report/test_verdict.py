@@ -60,6 +60,22 @@ def test_fewer_workers_are_taken_when_more_bring_nothing() -> None:
     assert compared.verdict.headline.startswith("Use asgd with 2 workers")
 
 
+def test_a_much_faster_mode_is_not_passed_over_because_its_times_vary() -> None:
+    found = usual() | {"asgd-2": runs("asgd", 2, (4.1, 4.0, 3.9), (0.95, 0.96, 0.94), histogram={"1": 9})}
+    found["asgd-4"] = runs("asgd", 4, (2.5, 4.2, 2.4), (0.95, 0.96, 0.94), histogram={"3": 5})
+    verdict = comparison(found).verdict
+    assert verdict.use == "asgd-4"
+    assert "may be chance" in verdict.others["asgd-2"]
+
+
+def test_what_is_not_surely_faster_than_one_worker_is_not_recommended() -> None:
+    found = {
+        "single": runs("single", 1, (8.0, 8.1, 7.9), (0.95, 0.95, 0.95)),
+        "ssgd-4": runs("ssgd", 4, (3.0, 12.0, 2.5), (0.95, 0.95, 0.95)),
+    }
+    assert comparison(found).verdict.use == "single"
+
+
 def test_readers_are_warned_of_few_repeats_a_busy_machine_and_data_that_is_not_real() -> None:
     found = {
         "single": runs("single", 1, (8.0,), (0.9,), data="synthetic"),

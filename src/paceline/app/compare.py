@@ -81,6 +81,7 @@ def facts_for(request: CompareRequest) -> Facts:
 def carry_out(
     layout: Layout, request: CompareRequest, out: Path, watch: Watch, *, launcher: LocalLauncher
 ) -> Comparison:
+    num_samples = count_samples(request.config, launcher)  # a task without its data says so here
     folder = CompareFolder(out)
     folder.begin(layout, look_at_machine())
     waiting = [turn for turn in layout.turns if not is_finished(folder.run(turn), turn.plan)]
@@ -90,7 +91,6 @@ def carry_out(
         left_s = spent_s / number * (len(waiting) - number) if number else None
         coming = Coming(turn=turn, number=done + number + 1, count=len(layout.turns), left_s=left_s)
         _run(folder.run(turn), turn, watch(coming), launcher)
-    num_samples = count_samples(request.config, launcher)
     comparison = conclude(layout, request, folder, num_samples=num_samples)
     folder.write(comparison)
     return comparison

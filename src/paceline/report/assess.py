@@ -187,13 +187,14 @@ def _quality(mine: Sequence[Measured], base: Sequence[Measured], quality: Qualit
     )
     if not all(map(math.isfinite, values)):
         return {**found, "quality_in_words": "not a number: it diverged"}
-    found["quality"] = _estimate(statistics.fmean(values), mean_interval(values))
+    interval = mean_interval(values)
+    if interval is not None and quality.is_share:  # no model is right more often than always
+        interval = Interval(max(0.0, interval.low), min(1.0, interval.high))
+    found["quality"] = _estimate(statistics.fmean(values), interval)
     if mine is base or not all(map(math.isfinite, base_values)):
         return found
-    difference, interval = (
-        statistics.fmean(values) - statistics.fmean(base_values),
-        difference_interval(values, base_values),
-    )
+    difference = statistics.fmean(values) - statistics.fmean(base_values)
+    interval = difference_interval(values, base_values)
     found["quality_difference"] = _estimate(difference, interval)
     found["quality_in_words"] = _difference_in_words(difference, interval, quality)
     return found

@@ -65,9 +65,10 @@ def _draw_line(axes: "Axes", line: Line) -> None:
     ys = [float("nan") if y is None else y for _, y in line.points]
     style, mark, colour = "--" if line.is_dashed else "-", "o" if line.has_marks else "", _colour(line.colour)
     axes.plot(xs, ys, style, marker=mark, markersize=4, color=colour, label=line.label, linewidth=1.6)
+    furthest = 1.25 * max((y for _, y in line.points if y is not None), default=1.0)
     for x, error in zip(xs, line.errors, strict=False):
         if error is not None:
-            axes.vlines(x, error[0], error[1], color=colour, linewidth=1.2)
+            axes.vlines(x, error[0], max(error[0], min(error[1], furthest)), color=colour, linewidth=1.2)
 
 
 def _draw_bars(axes: "Axes", figure: BarFigure) -> None:
@@ -80,18 +81,20 @@ def _draw_bars(axes: "Axes", figure: BarFigure) -> None:
         lengths = [part[2] for part in parts]
         axes.barh(labels, lengths, left=begins, color=shades, label=name if is_stacked else "", height=0.66)
         begins = [begin + length for begin, length in zip(begins, lengths, strict=True)]
+    # An interval that is far longer than the bars is cut off: it would hide them.
+    furthest = 1.25 * max([*begins, 0.0 if figure.mark is None else figure.mark[0]])
     for row, bar in enumerate(figure.bars):
         end = begins[row]
         if bar.error is not None:
-            axes.hlines(row, max(0.0, bar.error[0]), bar.error[1], color=_PLAIN, linewidth=1.4)
-            end = max(end, bar.error[1])
+            end = max(end, min(bar.error[1], furthest))
+            axes.hlines(row, max(0.0, bar.error[0]), end, color=_PLAIN, linewidth=1.4)
         axes.annotate(bar.note, (end, row), xytext=(5, 0), textcoords="offset points", va="center")
+    axes.set_xlim(0, 1.2 * furthest)
     if figure.mark is not None:
         axes.axvline(figure.mark[0], color=_PLAIN, linestyle="--", linewidth=1, label=figure.mark[1])
     if figure.is_share:
         axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %" if share <= 1.001 else "")
     axes.invert_yaxis()
-    axes.margins(x=0.24)
     axes.set_xlabel(figure.x if figure.mark is None else f"{figure.x} (dashed: {figure.mark[1]})")
     if len(figure.bars[0].parts) > 1:
         axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)

@@ -102,9 +102,13 @@ class Amdahl:
 
 
 def fit_amdahl(points: Sequence[tuple[int, float]]) -> Amdahl | None:
-    """Least squares over (workers, speedup) on 1/speedup; None with fewer than two numbers of workers."""
+    """Least squares over (workers, speedup) on 1/speedup.
+
+    None with fewer than two numbers of workers, and for what is slower than one worker alone: of
+    that the law knows nothing.
+    """
     pairs = [(1 - 1 / n, 1 / s - 1 / n) for n, s in points if n > 1]
     if len({n for n, _ in points if n > 1}) < 2:
         return None
     serial = sum(x * y for x, y in pairs) / sum(x * x for x, _ in pairs)
-    return Amdahl(serial=min(1.0, max(0.0, serial)))
+    return Amdahl(serial=max(0.0, serial)) if serial <= 1.0 + 1e-9 else None

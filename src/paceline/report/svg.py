@@ -14,6 +14,7 @@ WIDTH, HEIGHT = 480.0, 290.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 14.0, 12.0, 44.0
 _ROW, _LABEL, _NOTE = 30.0, 112.0, 92.0
 COLOURS = 8
+_FURTHEST = 1.25  # beyond so many times the largest value an interval is cut off: it would hide the values
 
 
 def draw(figure: Figure) -> Markup:
@@ -72,7 +73,8 @@ def _legend(figure: Figure) -> Markup | str:
 def _lines(figure: LineFigure) -> tuple[list[Markup], float]:
     xs = [x for line in figure.lines for x, _ in line.points]
     ys = [y for line in figure.lines for _, y in line.points if y is not None]
-    ys += [end for line in figure.lines for error in line.errors if error for end in error]
+    most = _FURTHEST * max(ys, default=1.0)
+    ys += [min(end, most) for line in figure.lines for error in line.errors if error for end in error]
     x = scale_for(xs, _LEFT, WIDTH - _RIGHT, from_zero=figure.name != "speedup")
     y = scale_for(
         ys or [0.0, 1.0],
@@ -112,7 +114,8 @@ def _line(line: Line, x: Scale, y: Scale) -> Iterator[Markup]:
                 yield tag("circle", cx=x.at(a), cy=y.at(b), r=3.2, class_=f"{colour} mark")
     for (a, _), error in zip(line.points, line.errors, strict=False):
         if error is not None:
-            yield tag("line", x1=x.at(a), x2=x.at(a), y1=y.at(error[0]), y2=y.at(error[1]), class_=colour)
+            low, high = (y.at(min(end, y.high)) for end in error)
+            yield tag("line", x1=x.at(a), x2=x.at(a), y1=low, y2=high, class_=colour)
 
 
 def _pieces(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
@@ -135,8 +138,8 @@ def _dash(line: Line) -> str | None:
 def _bars(figure: BarFigure) -> tuple[list[Markup], float]:
     height = _TOP + _ROW * len(figure.bars) + _BOTTOM
     ends = [sum(part[2] for part in bar.parts) for bar in figure.bars]
-    ends += [bar.error[1] for bar in figure.bars if bar.error is not None]
     ends += [figure.mark[0]] if figure.mark is not None else []
+    ends += [min(bar.error[1], _FURTHEST * max(ends)) for bar in figure.bars if bar.error is not None]
     x = Scale(0.0, max([*ends, 1e-9]), _LABEL, WIDTH - _NOTE)
     bottom = height - _BOTTOM
     body = [tag("line", x1=_LABEL, x2=_LABEL, y1=_TOP, y2=bottom, class_="axis")]
@@ -164,7 +167,7 @@ def _bar(bar: Bar, x: Scale, top: float) -> Iterator[Markup]:
         yield tag("g", title, box, class_=f"{colour_class(colour)} fill")
         begin += length
     if bar.error is not None:
-        low, high = (x.at(max(0.0, value)) for value in bar.error)
+        low, high = (x.at(min(max(0.0, value), x.high)) for value in bar.error)
         yield tag("line", x1=low, x2=high, y1=middle, y2=middle, class_="plain")
         for at in (low, high):
             yield tag("line", x1=at, x2=at, y1=middle - 4, y2=middle + 4, class_="plain")

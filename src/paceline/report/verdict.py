@@ -1,8 +1,9 @@
 """Which mode should be used, and why? Sentences with the table's own numbers. Pure.
 
-What lost too much of the baseline's quality is out. Of the rest the fastest
-counts, and whoever is not significantly slower; among those the one with the
-fewest workers and the least staleness and parts is taken.
+What lost too much of the baseline's quality is out, and so is what is not
+significantly faster than one worker alone. Of the rest the fastest counts, and
+whoever is close to it without a significant difference; among those the one
+with the fewest workers and the least staleness and parts is taken.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from paceline.simulate.advice import simplicity
 
 LOST_POINTS = 0.02  # of accuracy that may be lost before a mode is out
 LOST_SHARE = 0.05  # the same for a loss, as a share of the baseline's
+CLOSE = 1.10  # who takes so many times as long is no equal, even if chance cannot be ruled out
 _MUCH_WAITING = 0.10
 
 
@@ -43,8 +45,13 @@ class _Judge:
         self._cells, self._base, self._quality, self._target = cells, cells[baseline], quality, target
         self._counts = len(words.worker_counts(dict(cells), baseline))
         good = [cell for cell in cells.values() if is_good_enough(cell, self._base, quality)]
-        self._fastest = min(good, key=lambda cell: cell.seconds)
-        self._level = [cell for cell in good if not self._is_slower(cell)]
+        faster = [cell for cell in good if self._is_faster(cell)] or [self._base]
+        fastest = min(faster, key=lambda cell: cell.seconds)
+        self._level = [
+            cell
+            for cell in faster
+            if cell.seconds <= CLOSE * fastest.seconds and not _is_slower(cell, fastest)
+        ]
         self._use = min(self._level, key=lambda cell: (cell.workers, simplicity(cell.mode)))
 
     def verdict(self) -> Verdict:
@@ -56,13 +63,9 @@ class _Judge:
             others={cell.label: self._why_not(cell) for cell in others},
         )
 
-    def _is_slower(self, cell: Cell) -> bool:
-        """Than the fastest, as far as can be told; with one repeat, by the numbers alone."""
-        if cell is self._fastest:
-            return False
-        interval = quotient_interval(cell.seconds_all, self._fastest.seconds_all)
-        different = is_different(interval, shown=cell.seconds / self._fastest.seconds)
-        return True if different is None else different
+    def _is_faster(self, cell: Cell) -> bool:
+        """Than one worker alone, as far as can be told; with one repeat, by the numbers alone."""
+        return cell.speed_in_words in (FASTER, ONE_REPEAT) and cell.seconds < self._base.seconds
 
     def _name(self, cell: Cell) -> str:
         return words.called(cell, self._counts)
@@ -70,10 +73,10 @@ class _Judge:
     def _headline(self) -> str:
         use, base = self._use, self._base
         if use is base:
-            best = min((c for c in self._cells.values() if c is not base), key=lambda c: c.seconds)
-            is_faster = best.speed_in_words in (FASTER, ONE_REPEAT) and best.seconds < base.seconds
-            if is_faster and not is_good_enough(best, base, self._quality):
+            rest = [cell for cell in self._cells.values() if cell is not base]
+            if any(self._is_faster(cell) for cell in rest):
                 return "Do not distribute this: whatever was faster than one worker lost too much quality."
+            best = min(rest, key=lambda cell: cell.seconds)
             return (
                 "Do not distribute this: no mode was significantly faster than one worker alone"
                 f" (the fastest, {self._name(best)}, took {words.seconds(best.seconds)}"
@@ -105,7 +108,7 @@ class _Judge:
         if ties:
             named = _listed([self._name(cell) for cell in ties])
             found.append(
-                f"No significant difference in time to {named}: {self._name(use)} is taken because it has fewer"
+                f"No significant difference in time to {named}: {self._name(use)} is taken, as it has fewer"
                 " workers, less staleness or fewer parts."
             )
         return [*found, *self._about_target()]
@@ -159,11 +162,22 @@ class _Judge:
             return f"No significant difference in time to {self._name(use)}, which is simpler."
         slower = f"It took {cell.seconds / use.seconds:.2f} times as long as {self._name(use)}"
         wait = cell.phases.get("wait", 0.0)
+        if not _is_slower(cell, use):
+            return f"{slower}, but repeats differ so much that this may be chance."
         if cell.mode != "ddp" and wait >= _MUCH_WAITING:
             slower += f": its workers waited {words.percent(wait)} of their time"
         elif cell is self._base:
             slower += ": it is alone"
         return slower + "."
+
+
+def _is_slower(cell: Cell, than: Cell) -> bool:
+    """As far as can be told; with one repeat, by the numbers alone."""
+    if cell is than:
+        return False
+    interval = quotient_interval(cell.seconds_all, than.seconds_all)
+    different = is_different(interval, shown=cell.seconds / than.seconds)
+    return (cell.seconds > than.seconds) if different is None else different and cell.seconds > than.seconds
 
 
 def _listed(items: list[str]) -> str:
