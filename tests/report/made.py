@@ -79,6 +79,7 @@ def run(
         points=list(falling if points is None else points),
         evaluations=evaluations,
         data=data,
+        stopped_by="",
         started_unix_s=1_000.0 + number,
         history=History(),
     )

@@ -33,6 +33,7 @@ class Measured:
     points: list[Point]
     evaluations: tuple[Evaluated, ...]
     data: str
+    stopped_by: str  # empty: it was not
     started_unix_s: float
     history: History
 
@@ -57,12 +58,13 @@ def read_run(folder: Path) -> Measured:
         )
     history = read_history(folder / "events.jsonl")
     moved = _object(result.get("bytes"))
-    window = max(1, min(WINDOW, plan.steps // 4)) * plan.global_batch
+    samples = round(_number(result["samples"]) or 0)
+    window = max(1, min(WINDOW, samples // plan.global_batch // 4)) * plan.global_batch
     return Measured(
         name=folder.name,
         plan=plan,
         seconds=_number(result["training_s"]) or 0.0,
-        samples=round(_number(result["samples"]) or 0),
+        samples=samples,
         samples_per_s=_number(result["samples_per_s"]) or 0.0,
         loss=_number(result.get("loss")),
         metrics=_numbers(result.get("metrics")),
@@ -73,6 +75,7 @@ def read_run(folder: Path) -> Measured:
         points=running_loss(history, window),
         evaluations=_evaluations(history),
         data=str(result.get("data") or plan.task_options.get("data") or ""),
+        stopped_by=str(result.get("stopped_by") or "a request") if result.get("stopped_early") else "",
         started_unix_s=history.started_unix_s,
         history=history,
     )

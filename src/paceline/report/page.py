@@ -52,7 +52,7 @@ tr.use th,tr.use td{background:var(--box);font-weight:600}
 tr.use .note{font-weight:400}
 .chip{display:inline-block;width:.75em;height:.75em;border-radius:2px;margin-right:.4em;background:currentColor}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1.2rem}
-figure{margin:0;padding:.8rem;border:1px solid var(--line);border-radius:.3rem;min-width:0}
+figure{margin:0;max-width:40rem;padding:.8rem;border:1px solid var(--line);border-radius:.3rem;min-width:0}
 figure>svg{display:block;width:100%;height:auto;font-size:12.5px}
 figcaption{font-size:.88rem}
 figcaption p{margin:.3rem 0}

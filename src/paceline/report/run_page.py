@@ -44,7 +44,10 @@ def _about(runs: Sequence[Measured]) -> Markup:
     tasks = {run.plan.task for run in runs}
     if len(runs) == 1:
         plan = runs[0].plan
-        text = f"Task {plan.task}, mode {plan.mode}, {plan.processes} workers, {plan.steps} steps."
+        workers = "1 worker" if plan.processes == 1 else f"{plan.processes} workers"
+        text = f"Task {plan.task}, mode {plan.mode}, {workers}, {plan.steps:,} steps."
+        if runs[0].stopped_by:
+            text += f" It was stopped before its end, by {runs[0].stopped_by}."
     elif len(samples) == 1 and len(tasks) == 1:
         text = f"All trained {tasks.pop()} on {samples.pop():,} samples."
     else:

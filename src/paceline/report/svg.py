@@ -140,7 +140,7 @@ def _bars(figure: BarFigure) -> tuple[list[Markup], float]:
     ends = [sum(part[2] for part in bar.parts) for bar in figure.bars]
     ends += [figure.mark[0]] if figure.mark is not None else []
     ends += [min(bar.error[1], _FURTHEST * max(ends)) for bar in figure.bars if bar.error is not None]
-    x = Scale(0.0, max([*ends, 1e-9]), _LABEL, WIDTH - _NOTE)
+    x = Scale(0.0, max([*ends, 1.0 if figure.is_share else 1e-9]), _LABEL, WIDTH - _NOTE)
     bottom = height - _BOTTOM
     body = [tag("line", x1=_LABEL, x2=_LABEL, y1=_TOP, y2=bottom, class_="axis")]
     for value in x.ticks(4):
