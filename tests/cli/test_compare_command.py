@@ -58,6 +58,14 @@ def test_the_mode_of_a_file_is_compared_with_the_baseline(tmp_path: Path, capsys
     assert list(json.loads(capsys.readouterr().out)["data"]["comparison"]["cells"]) == ["single", "ssgd-3"]
 
 
+def test_a_report_of_what_is_no_run_is_one_clear_error(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["report", "nowhere"], Session(folder=tmp_path)) == 5
+    said = capsys.readouterr().err
+    assert "plan.json" in said
+    assert "name the folder of a run" in said
+    assert not (tmp_path / "nowhere").exists()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_it_cleanly_and_the_same_command_goes_on(
     tmp_path: Path, number: signal.Signals, code: int

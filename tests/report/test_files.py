@@ -1,16 +1,18 @@
 """Do all files of a comparison say the same?"""
 
 import csv
+import dataclasses
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 from tests.report.made import comparison, runs, usual
 
 from paceline.errors import PacelineError
-from paceline.report.comparison import dumps, read
+from paceline.report.comparison import Cell, Comparison, Scaling, Target, Verdict, dumps, read
 from paceline.report.files import csv_of, results_of, write_all
 
 
@@ -63,6 +65,13 @@ def test_results_files_are_those_of_the_classic_scripts() -> None:
     assert isinstance(base_s, float)
     assert ssgd["speedup"] == base_s / time_s
     assert {"epochs_completed", "training_time_seconds"} <= set(baseline)
+
+
+def test_every_field_of_comparison_json_is_explained() -> None:
+    page = Path(__file__).parents[2] / "docs" / "concepts" / "what-is-measured.md"
+    told = set(re.findall(r"`(\w+)`", page.read_text().partition("## comparison.json")[2]))
+    for kind in (Comparison, Cell, Target, Scaling, Verdict):
+        assert {field.name for field in dataclasses.fields(kind)} - {"mode"} <= told, kind.__name__
 
 
 def test_every_figure_is_drawn_as_png_and_as_svg(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ dd{margin:0;overflow-wrap:anywhere;max-width:48rem}
 code{font-size:.9em;overflow-wrap:anywhere}
 @media (max-width:36rem){dl{grid-template-columns:1fr}dd{margin-bottom:.5rem}}
 @media print{body{font-size:11pt}main{max-width:none;padding:0}.scroll{overflow:visible;border:0}
-table{font-size:8.5pt}th,td{padding:.2rem .3rem}
+table{font-size:8.5pt}th,td{padding:.2rem .3rem}.note{font-size:7pt}figcaption{font-size:8pt}
 thead th,td.number,.note{white-space:normal}
 figure,.verdict,tr,dl>*{break-inside:avoid}h2,h3{break-after:avoid}
 .figures{grid-template-columns:1fr 1fr;gap:.6rem}*{print-color-adjust:exact}}
