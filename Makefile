@@ -7,13 +7,14 @@ SEEDS ?= 10000
 PEERS_PYTHON ?= $(BIN)/python
 RAY_PYTHON ?= $(BIN)/python
 STAMP := $(VENV)/.paceline-ready
+APT := DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends
 
-.PHONY: demo test check setup soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery sim proto docs clean
+.PHONY: demo test check setup chromium soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
 
-test: setup check  ## everything a change must pass
+test: setup check chromium  ## everything a change must pass
 	$(BIN)/pytest -n 2
 
 check: setup  ## format, lint, types, import rules
@@ -21,6 +22,12 @@ check: setup  ## format, lint, types, import rules
 	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+chromium:  ## a browser for the tests of reports: as root on Debian it is installed, once
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing chromium, once, for the tests of reports" && \
+	  { $(APT) chromium || { apt-get -qq update && $(APT) chromium; }; } >/dev/null 2>&1; } || \
+	  echo "NOTE: no browser here, so tests that open a report in one are SKIPPED; install it with: apt-get install chromium"
 
 soak: setup  ## long runs that do not belong into every test
 	$(BIN)/pytest -m soak -n 0

@@ -1,6 +1,5 @@
 """How does a benchmark run one mode for real? As `paceline train` would, on work that is equal for all."""
 
-import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -11,7 +10,8 @@ from paceline.config.train_config import TrainConfig
 from paceline.events.read import History, read_history
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES
-from paceline.plan.plan import Plan, StrategyOptions
+from paceline.plan.per_mode import config_for
+from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
 from paceline.simulate.ways import KNOWN
 
@@ -25,9 +25,7 @@ def processors() -> int:
 
 def plan_for(mode: str, config: TrainConfig) -> Plan:
     """The config under this mode; settings that the mode does not read are left out."""
-    unread = {f.name for f in dataclasses.fields(StrategyOptions)} - MODES[mode].options
-    said = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in unread}
-    return resolve(TrainConfig(**{**said, "mode": mode}), Facts())
+    return resolve(config_for(config, mode), Facts())
 
 
 def really_run(launcher: LocalLauncher, plan: Plan) -> History:

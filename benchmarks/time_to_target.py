@@ -10,7 +10,6 @@ beforehand, from the plan alone. Seeds are interleaved; medians are compared.
 
 import argparse
 import statistics
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,8 +19,9 @@ from benchmarks.runs import TRIED, plan_for, processors, really_run
 from paceline.app.advise import advise_on
 from paceline.app.simulate import Conditions, scene_of_plan
 from paceline.config.train_config import TrainConfig
+from paceline.events.curve import first_below, running_loss
 from paceline.events.read import History
-from paceline.events.summary import end_ns, summarise
+from paceline.events.summary import summarise
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import AsgdVariant
 from paceline.sync.stragglers import StragglerRule
@@ -67,13 +67,7 @@ def strategies() -> list[Strategy]:
 
 def reached_s(history: History, target: float) -> float | None:
     """When the mean loss of the last gradients first was at the target; None: never."""
-    rows = sorted((row for mine in history.steps.values() for row in mine), key=end_ns)
-    start_ns, last = min(row.start_ns for row in rows), deque[float](maxlen=LAST)
-    for row in rows:
-        last.append(row.loss)
-        if len(last) == LAST and statistics.fmean(last) <= target:
-            return (end_ns(row) - start_ns) / 1e9
-    return None
+    return first_below(running_loss(history, LAST * BATCH), target)
 
 
 def config(scene: Scene, *, seed: int) -> TrainConfig:

@@ -26,6 +26,8 @@ print(code, [m for m in {heavy} if m in sys.modules], file=sys.stderr)
         ["--help"],
         [],
         ["train", "--help"],
+        ["compare", "--help"],
+        ["report", "--help"],
         ["coordinator", "--help"],
         ["lighthouse", "--help"],
         ["plan"],

@@ -9,6 +9,7 @@ from paceline.app.train import train
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES, TRANSPORTS, Channel
 from paceline.plan.codec import Json
+from paceline.plan.per_mode import BASELINE, alone
 from paceline.plan.plan import Plan, StrategyOptions
 from paceline.sync.stragglers import StragglerRule
 
@@ -63,10 +64,7 @@ def demo_plans() -> list[Plan]:
             transport=TRANSPORTS[mode.channel][0],
             lr_scale=1 / WORKERS if mode.sums_updates else 1.0,
         )
-        if mode.name == "single":  # the same samples per step, and the time of all four to compute them
-            whole = (BATCH * WORKERS,)
-            plan = replace(plan, num_workers=1, batch_sizes=whole, stragglers=(), pace_s=PACE_S * WORKERS)
-        plans.append(plan)
+        plans.append(alone(plan) if mode.name == BASELINE else plan)
     return plans
 
 

@@ -3,6 +3,12 @@
 # name: (module, attribute that holds the click command, help in one line)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": ("paceline.cli.train", "train", "Train a task with many workers."),
+    "compare": (
+        "paceline.cli.compare",
+        "compare",
+        "Train one task under several modes, and report which was worth it.",
+    ),
+    "report": ("paceline.cli.report", "report", "Make one page of finished runs, or of a comparison."),
     "demo": ("paceline.cli.demo", "demo", "Compare every mode on XOR with one slow worker."),
     "laws": ("paceline.cli.laws", "laws", "Prove that a mode, or your own, does what it says."),
     "replay": ("paceline.cli.replay", "replay", "Execute a recorded run again, bit by bit."),

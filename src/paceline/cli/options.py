@@ -58,15 +58,24 @@ def common_options(body: Callable[..., object]) -> Callable[..., object]:
 
 def config_options(body: Callable[..., object]) -> Callable[..., object]:
     """Adds a flag for each config key; `body` gets those that were said as `flags`."""
+    return config_options_without()(body)
 
-    @functools.wraps(body)
-    def with_flags(*args: Any, **params: Any) -> object:  # Any: what click parsed, by flag
-        flags = [entry for key in KEYS.values() for entry in _said(key, params.pop(key.name))]
-        return body(*args, flags=tuple(flags), **params)
 
-    for key in reversed(KEYS.values()):
-        _option(key)(with_flags)
-    return with_flags
+def config_options_without(*left_out: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """The same but for these keys, which a command reads in its own way, or not at all."""
+    keys = [key for name, key in KEYS.items() if name not in left_out]
+
+    def with_options(body: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(body)
+        def with_flags(*args: Any, **params: Any) -> object:  # Any: what click parsed, by flag
+            flags = [entry for key in keys for entry in _said(key, params.pop(key.name))]
+            return body(*args, flags=tuple(flags), **params)
+
+        for key in reversed(keys):
+            _option(key)(with_flags)
+        return with_flags
+
+    return with_options
 
 
 def _option(key: Key) -> Callable[[Body], Body]:

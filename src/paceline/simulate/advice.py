@@ -65,7 +65,7 @@ def advise(profile: Profile, candidates: Sequence[Candidate], *, steps: int, see
     found = compare(resampled(profile), candidates, steps=steps, seeds=seeds)
     ranked = [Ranked(compared=c, reason=_reason(c, profile.num_workers, speeds)) for c in found]
     level = [r.compared for r in ranked if not r.compared.is_significant]
-    advised = min(level, key=lambda c: _simplicity(c.candidate))
+    advised = min(level, key=lambda c: simplicity(c.candidate.mode))
     return Advice(
         advised=advised,
         is_clear=len(level) == 1,
@@ -75,9 +75,9 @@ def advise(profile: Profile, candidates: Sequence[Candidate], *, steps: int, see
     )
 
 
-def _simplicity(candidate: Candidate) -> int:
-    known = candidate.mode in _SIMPLEST_FIRST
-    return _SIMPLEST_FIRST.index(candidate.mode) if known else len(_SIMPLEST_FIRST)
+def simplicity(mode: str) -> int:
+    """Less is simpler; what is not known comes last."""
+    return _SIMPLEST_FIRST.index(mode) if mode in _SIMPLEST_FIRST else len(_SIMPLEST_FIRST)
 
 
 def _reason(compared: Compared, num_workers: int, speeds: Speeds) -> str:

@@ -1,0 +1,1 @@
+"""What do finished runs say, side by side? Statistics, verdicts and pages, made of run folders alone."""

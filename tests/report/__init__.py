@@ -1,0 +1,1 @@
+"""Reports: from hand-made runs to a page in a real browser."""
