@@ -117,6 +117,21 @@ def test_metrics_are_what_the_counts_say(npz: str) -> None:
     assert (found["tn"], found["fn"]) == (0.0, 0.0)
 
 
+def test_parts_of_the_validation_add_up_to_the_whole(npz: str) -> None:
+    task = Sp500Task(seed=0, npz_path=npz)
+    model, count = task.model().eval(), task.validation_size()
+    with torch.no_grad():
+        whole = task.validate(model, range(count))
+        parts = [task.validate(model, rows) for rows in (range(5), range(5, 6), range(6, count))]
+    for name, value in whole.items():
+        assert sum(part[name] for part in parts) == pytest.approx(value, rel=1e-5)
+
+
+def test_without_a_validation_part_there_is_nothing_to_validate_by(npz: str) -> None:
+    with pytest.raises(ConfigError, match="valid_from_train is 0"):
+        Sp500Task(seed=0, npz_path=npz, valid_from_train=0).validation_size()
+
+
 def test_four_counts_by_hand() -> None:
     said = torch.tensor([True, True, True, False, False, False])
     true = torch.tensor([True, True, False, True, False, False])

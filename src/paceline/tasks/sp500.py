@@ -84,6 +84,22 @@ class Sp500Task:
         confusion = Confusion.of(logits.sigmoid() >= self._threshold, ups > 0.5)
         return {"test_loss": float(loss), **confusion.metrics()}
 
+    def validation_size(self) -> int:
+        count = len(self._validation)
+        if not count:
+            what = "sp500's valid_from_train is 0, so there is nothing to validate by"
+            hint = "set valid_from_train to 0.1, or leave early_stop_patience and evaluate_every out"
+            raise ConfigError([Problem(what, hint)])
+        return count
+
+    def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
+        parts = (column[rows.start : rows.stop] for column in self._validation.columns)
+        windows, ups = (part.to(device_of(model)) for part in parts)
+        logits = model(windows)
+        loss = functional.binary_cross_entropy_with_logits(logits, ups, reduction="sum")
+        is_right = (logits.sigmoid() >= self._threshold) == (ups > 0.5)
+        return {"valid_loss": float(loss), "valid_accuracy": float(is_right.sum())}
+
     def files(self, metrics: Mapping[str, float]) -> dict[str, bytes]:
         """The confusion matrix, if it was asked for."""
         if not self._save_cm:

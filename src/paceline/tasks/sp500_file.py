@@ -39,7 +39,8 @@ def read_sp500(path: Path) -> Sp500File:
 
 def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened:  # here, so that it is closed whatever numpy makes of it
+            file = np.load(opened, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise _refused(f"{path} is one array, but sp500 reads an npz file of several", _again(path))
             missing = [name for name in NAMES if name not in file]
