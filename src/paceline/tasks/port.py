@@ -92,6 +92,15 @@ class Scoring(Protocol):
     def scores(self, sums: dict[str, float], num_rows: int) -> dict[str, float]: ...
 
 
+@runtime_checkable
+class LeavingFiles(Protocol):
+    """What a task also has that leaves more than numbers."""
+
+    def files(self, metrics: Mapping[str, float]) -> Mapping[str, bytes]:
+        """Files for the run folder, by name. Called once, at the end, with what `metrics` returned."""
+        ...
+
+
 def keeps_order(samples: Samples) -> bool:
     """Do they want to be taken as they come, in every epoch? A series in time may."""
     return bool(getattr(samples, "keeps_order", False))
