@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from io import BytesIO
-from typing import NamedTuple
 
 from torch import Tensor
 
@@ -72,7 +71,8 @@ def files_of(confusion: Confusion, *, threshold: float) -> dict[str, bytes]:
     return files
 
 
-class _Cell(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Cell:
     row: int
     column: int
     count: int

@@ -163,7 +163,7 @@ def scores(model: nn.Module, samples: TensorSamples) -> tuple[Tensor, Tensor]:
     windows, ups = samples.columns
     device = device_of(model)
     with torch.no_grad():
-        parts = [model(some.to(device)).cpu() for some in windows.split(AT_ONCE)]
+        parts = [model(some.to(device)).cpu() for some in torch.split(windows, AT_ONCE)]
     return torch.cat(parts), ups
 
 

@@ -105,7 +105,7 @@ def npz_bytes(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
 
 
 def _part(samples: Samples, first: int, end: int) -> Samples:
-    return Samples(*(column[first:end] for column in samples))
+    return Samples(samples.x[first:end], samples.y[first:end], samples.days[first:end])
 
 
 def _arrays(name: str, part: Samples, closes: Closes) -> dict[str, NDArray[np.generic]]:

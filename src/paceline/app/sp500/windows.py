@@ -61,4 +61,5 @@ def features_of(closes: Floats) -> Floats:
 def _strength(returns: Floats) -> Floats:
     """Which part of all movement was upwards (RSI with plain means, from 0 to 1); a half if nothing moved."""
     upwards, moved = np.maximum(returns, 0.0).sum(axis=1), np.abs(returns).sum(axis=1)
-    return np.divide(upwards, moved, out=np.full_like(moved, 0.5), where=moved > 0)
+    strength: Floats = np.divide(upwards, moved, out=np.full_like(moved, 0.5), where=moved > 0)
+    return strength
