@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from tests.fixtures.closes import made_up
 from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import virtual, virtual_hash
+from tests.fixtures.runs import distance, virtual, virtual_hash
 
 from paceline.app.sp500.prepare import npz_bytes, prepare
 from paceline.clock import SystemClock
 from paceline.errors import ConfigError
-from paceline.plan.plan import Option
+from paceline.plan.plan import Dtype, Option
 from paceline.sync.assignment import Share
 from paceline.tasks.confusion import Confusion, as_svg, files_of
 from paceline.tasks.load import load_task
@@ -179,6 +179,15 @@ def test_it_is_trained_by_many_workers_and_replays_bit_by_bit(mode: str, npz: st
     options: dict[str, Option] = {"npz_path": npz, "hidden": 4}
     plan = small_plan(mode, task="sp500", steps=4, task_options=options, pace_s=0.01)
     assert replay(plan, virtual(plan).history, virtual_hash(plan)).is_equal
+
+
+def test_two_workers_with_half_the_batch_do_what_one_does(npz: str) -> None:
+    # Without dropout, whose dice are each worker's own; 9 steps of 28 samples are an epoch.
+    options: dict[str, Option] = {"npz_path": npz, "dropout": 0.0}
+    common: dict[str, object] = {"task": "sp500", "task_options": options, "steps": 9, "dtype": Dtype.FLOAT32}
+    one = virtual(small_plan("single", batch_sizes=(28,), **common)).final_state()
+    two = virtual(small_plan("ssgd", batch_sizes=(14, 14), **common)).final_state()
+    assert distance(one, two) < 1e-5
 
 
 def test_a_missing_or_broken_file_is_one_clear_problem(tmp_path: Path) -> None:
