@@ -54,8 +54,8 @@ def test_days_without_a_close_are_left_out_and_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "where", "what", "hint"),
     [
-        ("", "", "closes.csv is empty", "date,close"),
-        ("\n\n", "", "closes.csv is empty", "date,close"),
+        ("", "", "the file is empty", "date,close"),
+        ("\n\n", "", "the file is empty", "date,close"),
         ("date,close\n", "", "has a header, but no closes", "2024-01-02,4742.83"),
         ("date,close\n2024-01-02,\n", "", "has a header, but no closes", "2024-01-02,4742.83"),
         ("date,open,high\n2024-01-02,1,2\n", ":1", "has no column close", "--close-column high"),

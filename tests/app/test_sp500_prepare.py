@@ -47,6 +47,11 @@ def test_the_message_about_too_few_closes_is_exact(tmp_path: Path) -> None:
     needed = int(words[words.index("or") - 1])
     with pytest.raises(ConfigError, match=f"take {needed} or more"):
         prepare(made_up(needed - 1), tmp_path / "s.npz", window=30, test_fraction=0.2)
+    assert caught.value.hint == "use a longer file"  # no window is small enough for 40
+    with pytest.raises(ConfigError) as nearly:
+        prepare(made_up(100), tmp_path / "s.npz", window=30, test_fraction=0.2)
+    smaller = int(nearly.value.hint.split()[-1])
+    assert prepare(made_up(100), tmp_path / "s.npz", window=smaller, test_fraction=0.2).window == smaller
     done = prepare(made_up(needed), tmp_path / "s.npz", window=30, test_fraction=0.2)
     assert done.train.samples == FEWEST_TRAINING
 

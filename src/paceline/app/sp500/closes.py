@@ -61,13 +61,15 @@ def read_closes(path: Path, columns: Columns, *, max_gap_days: int) -> Closes:
         raise _refused(f"cannot read {path}: {error.strerror}", hint, "--csv") from error
     except UnicodeDecodeError as error:
         hint = f"convert it first: iconv -t UTF-8 {_quoted(path)} > closes.csv"
-        raise _refused(f"{path} is not UTF-8 text", hint, str(path)) from error
+        raise _refused("the file is not UTF-8 text", hint, str(path)) from error
     except csv.Error as error:
-        raise _refused(f"{path} is not CSV: {error}", "write one `date,close` per line", str(path)) from error
+        raise _refused(
+            f"the file is not CSV: {error}", "write one `date,close` per line", str(path)
+        ) from error
     priced = [row for row in rows if row.close is not None]
     if not priced:
         hint = "fill it with lines such as 2024-01-02,4742.83 under the header date,close"
-        raise _refused(f"{path} has a header, but no closes", hint, str(path))
+        raise _refused("the file has a header, but no closes", hint, str(path))
     _check_gaps(priced, path, max_gap_days)
     return Closes(
         dates=tuple(row.day for row in priced),
@@ -88,8 +90,9 @@ class _Lines(Protocol):
 def _rows(lines: _Lines, path: Path, columns: Columns) -> Iterator[_Row]:
     header = next((line for line in lines if any(cell.strip() for cell in line)), None)
     if header is None:
-        hint = "fill it with a header date,close and one line per day, or name another file after --csv"
-        raise _refused(f"{path} is empty", hint, str(path))
+        hint = "name a file with a header date,close and a line for each day: "
+        hint += "paceline data prepare sp500 --csv closes.csv"
+        raise _refused("the file is empty", hint, str(path))
     date_at, close_at = _columns(header, path, columns)
     before: _Row | None = None
     for cells in lines:
@@ -102,7 +105,7 @@ def _rows(lines: _Lines, path: Path, columns: Columns) -> Iterator[_Row]:
         row = _Row(lines.line_num, _day(cells[date_at], where), _close(cells[close_at], where))
         if before is not None and row.day <= before.day:
             what = f"{row.day} comes after {before.day} of line {before.line}, but dates must increase"
-            raise _refused(what, _sorting(path), where)
+            raise _refused(what, _sorting(path) if date_at == 0 else "sort it by date", where)
         before = row
         yield row
 
@@ -122,7 +125,7 @@ def _find(names: list[str], said: str | None, usual: Iterable[str], what: str, p
         if name in names:
             return names.index(name)
     listed = ", ".join(shown(name) for name in names[:10])
-    missing = f"{path} has no column {shown(said or what)}; its columns are {listed}"
+    missing = f"the file has no column {shown(said or what)}; its columns are {listed}"
     name_it = f"name the one you mean, such as --{what}-column {_quoted(names[-1] or 'NAME')}"
     hint = name_it if said is None else did_you_mean(said, names, otherwise=name_it)
     raise _refused(missing, hint, f"{path}:1")

@@ -137,7 +137,12 @@ def _too_few(count: int, window: int, test_fraction: float) -> ConfigError:
         needed += 1
     what = f"{count} closes are too few: windows of {window} days, a test part of {test_fraction:g} and the"
     what += f" {embargo(window)} days between training and test take {needed} or more"
-    return ConfigError([Problem(what, "use a longer file, or smaller windows, such as --window 5", "--csv")])
+    enough = (
+        w for w in range(window - 1, 0, -1) if _training_samples(count, w, test_fraction) >= FEWEST_TRAINING
+    )
+    smaller = next(enough, None)
+    hint = "use a longer file" if smaller is None else f"use a longer file, or --window {smaller}"
+    return ConfigError([Problem(what, hint, "--csv")])
 
 
 def _training_samples(closes: int, window: int, test_fraction: float) -> int:
