@@ -3,11 +3,16 @@
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paceline.config.facts import Facts
 from paceline.config.load import Loaded, load
+from paceline.config.sections import SECTIONS, in_flat_keys, with_task
 from paceline.config.sources import from_sets
 from paceline.config.sp500_options import OPTIONS
+from paceline.config.yaml_file import parse_yaml
 from paceline.errors import ConfigError, Problem
 from paceline.plan.resolve import resolve
 from paceline.tasks.sp500 import Sp500Task
@@ -151,6 +156,22 @@ def test_set_reaches_into_a_section() -> None:
     assert (config.steps, config.name, config.task_options) == (3, "a", {"threshold": 0.6})
     (found,) = from_sets(["train.stps=3"]).problems
     assert (found.where, found.hint[:18]) == ("--set train.stps", "did you mean steps")
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+_NAMES = st.sampled_from([name for names in SECTIONS.values() for name in names]) | st.text(max_size=5)
+
+
+@settings(max_examples=60)
+@given(text=st.dictionaries(st.sampled_from([*SECTIONS, "task"]), st.dictionaries(_NAMES, _VALUES) | _VALUES))
+def test_whatever_a_section_holds_is_a_setting_or_a_problem(text: dict[str, object]) -> None:
+    content = in_flat_keys(with_task(parse_yaml(yaml.safe_dump(text), "t.yaml")))
+    assert all(problem.where and problem.hint for problem in content.problems)
+    load(flags=content.entries)
 
 
 def test_flags_beat_the_sections(tmp_path: Path) -> None:
