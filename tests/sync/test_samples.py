@@ -49,3 +49,8 @@ def test_epochs_and_seeds_differ_from_each_other() -> None:
     one, other = SampleStream(num_samples=100, seed=0), SampleStream(num_samples=100, seed=1)
     assert not np.array_equal(one.take(0, 100), other.take(0, 100))
     assert not np.array_equal(one.take(0, 100), one.take(100, 100))
+
+
+def test_in_order_every_epoch_takes_the_samples_as_they_come() -> None:
+    stream = SampleStream(num_samples=5, seed=3, in_order=True)
+    assert stream.take(0, 12).tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "plan": ("paceline.cli.plan", "plan", "Say what train would do, and start nothing."),
     "simulate": ("paceline.cli.simulate", "simulate", "Predict every mode on equal work, and start nothing."),
     "advise": ("paceline.cli.advise", "advise", "Rank the modes for a recorded run, and say why."),
+    "data": ("paceline.cli.data", "data", "Get the data of built-in tasks, and make it ready."),
     "workers": ("paceline.cli.workers", "workers", "Add workers to a run that is at work, or remove some."),
     "lab": ("paceline.cli.lab", "lab", "Break a run on purpose, and see what was promised hold."),
     "coordinator": (

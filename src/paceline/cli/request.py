@@ -44,5 +44,5 @@ def read_request(session: Session, flags: Sequence[Written], trainer: Trainer | 
     facts = look_up_facts(config)
     found = [*sets.problems, *loaded.problems, *run_dir_problems(config, session.folder)]
     plan = resolve(config, facts, found=found, count=count)
-    run_dir = choose_run_dir(config.run_dir, plan.run, session.folder)
+    run_dir = choose_run_dir(config.run_dir, plan.run, session.folder, within=config.save_dir)
     return Request(plan=plan, run_dir=run_dir, facts=facts)

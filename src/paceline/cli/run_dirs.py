@@ -15,6 +15,9 @@ def run_dir_problems(config: TrainConfig, base: Path) -> list[Problem]:
     """What is wrong with the folder that the user named, if they named one."""
     if config.run_dir is None:
         return []
+    if config.save_dir is not None:
+        what = f"run_dir names the folder {config.run_dir}, and save_dir one to make it in: {config.save_dir}"
+        return [Problem(what, "keep one of them", config.origin("save_dir"))]
     folder = base / config.run_dir
     what = hint = ""
     try:
@@ -28,9 +31,12 @@ def run_dir_problems(config: TrainConfig, base: Path) -> list[Problem]:
     return [Problem(what, hint, config.origin("run_dir"))] if what else []
 
 
-def choose_run_dir(said: str | None, name: str, base: Path) -> Path:
-    """The folder that was named, or the first of runs/<name>, runs/<name>-2 … that holds no run."""
+def choose_run_dir(said: str | None, name: str, base: Path, *, within: str | None = None) -> Path:
+    """The folder that was named, or the first of runs/<name>, runs/<name>-2 … that holds no run.
+
+    `within` takes the place of runs/.
+    """
     if said is not None:
         return base / said
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(folder for n in names if not holds_run(folder := base / "runs" / n))
+    return next(folder for n in names if not holds_run(folder := base / (within or "runs") / n))

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from paceline.config.sections import in_flat_keys, with_task
 from paceline.config.written import FileContent
 from paceline.errors import Problem
 
@@ -24,7 +25,7 @@ def read_file(path: Path) -> FileContent:
     if suffix == ".toml":
         from paceline.config.toml_file import parse_toml
 
-        return parse_toml(text, str(path))
+        return in_flat_keys(with_task(parse_toml(text, str(path))))
     from paceline.config.yaml_file import parse_yaml
 
-    return parse_yaml(text, str(path))
+    return in_flat_keys(with_task(parse_yaml(text, str(path))))

@@ -5,6 +5,7 @@ A key named `num_workers` is the flag `--num-workers`, the variable
 `plan.resolve` checks ranges and choices against the same rows.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -52,6 +53,15 @@ class Key:
     @property
     def is_repeatable(self) -> bool:
         return self.kind in (Kind.OPTIONS, Kind.STRAGGLERS, Kind.BYZANTINE)
+
+    def contains(self, number: float) -> bool:
+        """Is it finite, and within the limits?"""
+        return (
+            math.isfinite(number)
+            and (self.minimum is None or number >= self.minimum)
+            and (self.above is None or number > self.above)
+            and (self.maximum is None or number <= self.maximum)
+        )
 
     @property
     def allowed(self) -> str:
@@ -613,6 +623,13 @@ _ROWS = (
         kind=Kind.TEXT,
         default="runs/<name>, or runs/<name>-2 and so on",
         example="runs/my-run",
+    ),
+    Key(
+        name="save_dir",
+        help="Folder in which the run gets a folder of its name.",
+        kind=Kind.TEXT,
+        default="runs",
+        example="results",
     ),
 )
 

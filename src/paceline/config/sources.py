@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from paceline.config.keys import KEYS, Kind
+from paceline.config.sections import in_flat_keys
 from paceline.config.values import Raw
 from paceline.config.written import FileContent, Written
 from paceline.environ import PREFIX
@@ -19,7 +20,7 @@ def from_variables(variables: Mapping[str, str]) -> list[Written]:
 
 
 def from_sets(texts: Iterable[str]) -> FileContent:
-    """`--set steps=50`, `--set task_options.hidden=64`."""
+    """`--set steps=50`, `--set task_options.hidden=64`, `--set train.epochs=5`."""
     entries: list[Written] = []
     problems: list[Problem] = []
     for text in texts:
@@ -32,7 +33,7 @@ def from_sets(texts: Iterable[str]) -> FileContent:
             continue
         raw: Raw = {option: value} if dot else _listed(key, value)
         entries.append(Written(key=key, raw=raw, where=f"--set {name.strip()}"))
-    return FileContent(entries=tuple(entries), problems=tuple(problems))
+    return in_flat_keys(FileContent(entries=tuple(entries), problems=tuple(problems)))
 
 
 def _listed(key: str, text: str) -> Raw:

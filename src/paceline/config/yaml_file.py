@@ -58,7 +58,8 @@ def _raw(node: yaml.Node, seen: dict[int, Raw]) -> Raw:
     # An alias is the same node again. Each is built once, or nine lines of aliases fill the memory.
     if id(node) not in seen:
         if isinstance(node, yaml.MappingNode):
-            seen[id(node)] = {str(k.value): _raw(v, seen) for k, v in node.value}
+            said = [(k, v) for k, v in node.value if v.tag != _NULL]  # inside, too, null says nothing
+            seen[id(node)] = {str(k.value): _raw(v, seen) for k, v in said}
         elif isinstance(node, yaml.SequenceNode):
             seen[id(node)] = [_raw(item, seen) for item in node.value]
         else:

@@ -171,6 +171,7 @@ TASKS: dict[str, str] = {
     "xor": "the XOR of two signs, synthetic, made in memory from the seed",
     "digits": "1,797 handwritten digits of 8x8 pixels (shipped with scikit-learn)",
     "charlm": "the next character of a text file (option `file`) or of a toy text, by a small transformer",
+    "sp500": "does the index rise tomorrow? an LSTM on daily closes (`paceline data prepare sp500`)",
 }
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
 

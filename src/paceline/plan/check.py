@@ -6,7 +6,6 @@ one mistake is reported once.
 """
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterable
 
@@ -113,18 +112,9 @@ def _check_alone(checked: _Check, key: Key) -> None:
             checked.add(key.name, f"{key.name} is {shown(value)}, but it must be {key.allowed}", hint)
         return
     for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, int | float) and not isinstance(number, bool) and not _is_within(key, number):
+        if isinstance(number, int | float) and not isinstance(number, bool) and not key.contains(number):
             checked.add(key.name, f"{key.name} is {number}, but it must be {key.allowed or 'finite'}", hint)
             return
-
-
-def _is_within(key: Key, number: float) -> bool:
-    return (
-        math.isfinite(number)
-        and (key.minimum is None or number >= key.minimum)
-        and (key.above is None or number > key.above)
-        and (key.maximum is None or number <= key.maximum)
-    )
 
 
 def _check_device(checked: _Check) -> None:

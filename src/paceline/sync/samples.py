@@ -17,12 +17,16 @@ Indices = NDArray[np.int64]
 
 
 class SampleStream:
-    """The stream of sample indices for a data set of `num_samples`, from `seed`."""
+    """The stream of sample indices for a data set of `num_samples`, from `seed`.
 
-    def __init__(self, *, num_samples: int, seed: int) -> None:
+    `in_order`: every epoch is 0, 1, 2 …, and the seed is of no use; for samples that are a series in time.
+    """
+
+    def __init__(self, *, num_samples: int, seed: int, in_order: bool = False) -> None:
         assert num_samples > 0, "a task needs at least one sample"
         self._num_samples = num_samples
         self._seed = seed
+        self._in_order = in_order
         self._epochs: dict[int, Indices] = {}
 
     def take(self, start: int, count: int) -> Indices:
@@ -43,9 +47,13 @@ class SampleStream:
             # A run only moves forward, and workers are at most a few epochs apart.
             for old in [e for e in self._epochs if e < epoch - 1]:
                 del self._epochs[old]
-            dice = np.random.default_rng((self._seed, epoch))
-            self._epochs[epoch] = dice.permutation(self._num_samples)
+            self._epochs[epoch] = self._order(epoch)
         return self._epochs[epoch]
+
+    def _order(self, epoch: int) -> Indices:
+        if self._in_order:
+            return np.arange(self._num_samples)
+        return np.random.default_rng((self._seed, epoch)).permutation(self._num_samples)
 
 
 def slice_of(rank: int, step: int, batch_sizes: Sequence[int]) -> tuple[int, int]:

@@ -13,6 +13,7 @@ BUILT_IN = {
     "xor": "paceline.tasks.xor:XorTask",
     "digits": "paceline.tasks.digits:DigitsTask",
     "charlm": "paceline.tasks.charlm:CharlmTask",
+    "sp500": "paceline.tasks.sp500:Sp500Task",
 }
 
 

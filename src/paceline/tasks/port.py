@@ -19,7 +19,10 @@ Batch: TypeAlias = "Tensor | Sequence[Batch] | Mapping[str, Batch]"
 
 
 class Samples(Protocol):
-    """The training samples, by index. Paceline decides who takes which."""
+    """The training samples, by index. Paceline decides who takes which.
+
+    Every epoch mixes them anew, unless they have an attribute `keeps_order` that is true.
+    """
 
     def __len__(self) -> int: ...
 
@@ -87,6 +90,20 @@ class Scoring(Protocol):
     """What a task also has whose sums over all rows become something else than means, such as an F1."""
 
     def scores(self, sums: dict[str, float], num_rows: int) -> dict[str, float]: ...
+
+
+@runtime_checkable
+class LeavingFiles(Protocol):
+    """What a task also has that leaves more than numbers."""
+
+    def files(self, metrics: Mapping[str, float]) -> Mapping[str, bytes]:
+        """Files for the run folder, by name. Called once, at the end, with what `metrics` returned."""
+        ...
+
+
+def keeps_order(samples: Samples) -> bool:
+    """Do they want to be taken as they come, in every epoch? A series in time may."""
+    return bool(getattr(samples, "keeps_order", False))
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -46,7 +46,7 @@ def work_elastic(index: int, seat: Seat, report: Tell) -> None:
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
     facts["state_sha256"] = state_hash(arena.named_state())
     if elastic.rank == 0 and not is_early:
-        facts["metrics"] = evaluate(task, arena.module)
+        facts["metrics"] = evaluate(task, arena.module, seat.run_dir)
     reason = "left" if is_early else "stopped" if ran.was_stopped else "done"
     elastic.log.write("worker_finished", steps=ran.finished, reason=reason)
     elastic.log.close()

@@ -15,7 +15,7 @@ from paceline.plan.plan import Plan
 from paceline.sync.assignment import Share
 from paceline.sync.dice import draw_u64
 from paceline.sync.samples import SampleStream
-from paceline.tasks.port import Batch, Task, to_device
+from paceline.tasks.port import Batch, Task, keeps_order, to_device
 from paceline.worker.replica import Replica
 
 
@@ -46,7 +46,9 @@ class GradientSource:
         self._plan, self._task = plan, task
         self._device, self._clock = device, clock
         self._samples = task.samples()
-        self._stream = SampleStream(num_samples=len(self._samples), seed=plan.seed)
+        self._stream = SampleStream(
+            num_samples=len(self._samples), seed=plan.seed, in_order=keeps_order(self._samples)
+        )
         self.times_ns = Times(0, 0, 0, 0)
 
     def compute(self, replica: Replica, share: Share, look: Callable[[], None] = lambda: None) -> float:

@@ -8,6 +8,7 @@ task's metrics.
 import hashlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from paceline.plan.catalog import Channel
 from paceline.tasks.port import Task
 from paceline.worker.loop import Saver
 from paceline.worker.saving import EndSaver, WorkerSaver
+from paceline.worker.task_files import leave_files
 from paceline.worker.telling import Report as Report
 from paceline.worker.wiring import Seat, build_server, build_worker
 
@@ -39,7 +41,7 @@ def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
             _finish_writing(worker.saver)
         worker.evaluator.conclude(facts)
         if rank == 0:
-            facts["metrics"] = evaluate(built.task, worker.replica.arena.module)
+            facts["metrics"] = evaluate(built.task, worker.replica.arena.module, seat.run_dir)
     worker.strategy.close()
     worker.log.write("worker_finished", steps=ran.finished, reason="stopped" if ran.was_stopped else "done")
     worker.log.close()
@@ -63,14 +65,17 @@ def serve(seat: Seat, report: Callable[[Report], None]) -> None:
             "steps": built.server.version,
             "stopped": len(built.server.applied) < seat.plan.total_gradients,
             "state_sha256": state_hash(built.replica.arena.named_state()),
-            "metrics": evaluate(built.task, built.replica.arena.module),
+            "metrics": evaluate(built.task, built.replica.arena.module, seat.run_dir),
         }
     )
 
 
-def evaluate(task: Task, module: nn.Module) -> dict[str, float]:
+def evaluate(task: Task, module: nn.Module, run_dir: Path) -> dict[str, float]:
+    """The task's metrics; what else it leaves goes into the run folder."""
     module.eval()
-    return {name: float(value) for name, value in task.metrics(module).items()}
+    metrics = {name: float(value) for name, value in task.metrics(module).items()}
+    leave_files(task, metrics, run_dir)
+    return metrics
 
 
 def state_hash(state: dict[str, Tensor]) -> str:

@@ -258,5 +258,5 @@ class _Server:
         if parts.parts_of(self._seat.plan) == 1:
             model = self._server.replica.arena.module
         if model is not None:
-            facts["metrics"] = evaluate(self._task, model)
+            facts["metrics"] = evaluate(self._task, model, self._seat.run_dir)
         return facts

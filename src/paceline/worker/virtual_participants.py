@@ -81,7 +81,7 @@ class _Participants(Cluster):
             facts["state_sha256"] = state_hash(replica.arena.named_state())
             self._evaluators[rank].conclude(facts)
             if rank == 0:
-                facts["metrics"] = evaluate(self._task, replica.arena.module)
+                facts["metrics"] = evaluate(self._task, replica.arena.module, self._seat.run_dir)
         return facts
 
     def _of_server(self) -> Report:
@@ -94,7 +94,7 @@ class _Participants(Cluster):
             "steps": self._server.version,
             "stopped": len(self._server.applied) < self._plan.total_gradients,
             "state_sha256": state_hash(self._server.replica.arena.named_state()),
-            "metrics": evaluate(self._task, self._server.replica.arena.module),
+            "metrics": evaluate(self._task, self._server.replica.arena.module, self._seat.run_dir),
         }
 
     def _restored(self, worker: Worker) -> StepClock:

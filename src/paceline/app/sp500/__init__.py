@@ -1,0 +1,1 @@
+"""Daily closes to a file of samples for the task sp500."""

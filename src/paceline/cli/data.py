@@ -1,0 +1,16 @@
+"""`paceline data`: get the data of built-in tasks, and make it ready."""
+
+import click
+
+from paceline.cli.data_prepare import prepare
+from paceline.cli.options import common_options
+from paceline.cli.session import Session
+
+
+@click.group("data")
+@common_options
+def data(session: Session) -> None:
+    """Get the data of built-in tasks, and make it ready."""
+
+
+data.add_command(prepare)

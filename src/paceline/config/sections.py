@@ -1,0 +1,152 @@
+"""How does a file in sections become flat settings? `train: {epochs: 25}` is `epochs: 25`.
+
+`train` holds any setting; `io` says where the run goes; `data`, `model` and
+`eval` hold options of the task sp500, which `model.kind` and `data.npz_path`
+name together unless the file has a `task`. A problem names the line and the
+nested key: `config.yaml:12 (train.epochs)`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from paceline.config.keys import KEYS
+from paceline.config.nearest import did_you_mean
+from paceline.config.sp500_options import BY_SECTION, read_sp500_option
+from paceline.config.values import Quoted, Raw, Unreadable, shown
+from paceline.config.written import FileContent, Written
+from paceline.errors import Problem
+
+TASK = "sp500"
+_KIND = "kind"
+_KINDS = ("lstm",)
+_IO = {"save_dir": "save_dir", "run_name": "name"}
+_SETTINGS = tuple(name for name in KEYS if name != "task_options")
+_EXAMPLES = {
+    "data": "{npz_path: sp500_classification.npz}",
+    "model": "{kind: lstm}",
+    "train": "{epochs: 25}",
+    "eval": "{threshold: 0.5}",
+    "io": "{save_dir: results}",
+}
+_USUAL = "epochs, batch_size, lr, early_stop_patience, seed, device"
+# What each section may hold.
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "data": tuple(BY_SECTION["data"]),
+    "model": (_KIND, *BY_SECTION["model"]),
+    "train": _SETTINGS,
+    "eval": tuple(BY_SECTION["eval"]),
+    "io": tuple(_IO),
+}
+
+
+def with_task(content: FileContent) -> FileContent:
+    """The same, and the task that the sections belong to."""
+    owned = [entry for entry in content.entries if _is_section(entry) and entry.key in BY_SECTION]
+    if not owned:
+        return content
+    said = next((entry for entry in content.entries if entry.key == "task"), None)
+    places = {(entry.key, name): where for entry in owned for name, where in _named(entry).items()}
+    if said is not None and str(said.raw).strip().lower() != TASK:
+        what = f"section {owned[0].key} holds options of task {TASK}, but the task is {shown(said.raw)}"
+        hint = "write the options of another task as task_options: {name: value}"
+        return _and_problem(content, Problem(what, hint, owned[0].where))
+    if said is not None:
+        return content
+    if ("model", _KIND) not in places or ("data", "npz_path") not in places:
+        what = f"section {owned[0].key} does not say which task it belongs to"
+        hint = "say model.kind: lstm and data.npz_path: FILE, or task: sp500"
+        return _and_problem(content, Problem(what, hint, owned[0].where))
+    task = Written(key="task", raw=TASK, where=places["model", _KIND])
+    return replace(content, entries=(*content.entries, task))
+
+
+def in_flat_keys(content: FileContent) -> FileContent:
+    """Every section taken apart; whatever is no section stays as it is."""
+    entries: list[Written] = []
+    problems = list(content.problems)
+    for entry in content.entries:
+        if not _is_section(entry):
+            if entry.key in SECTIONS and entry.key not in KEYS:
+                what, hint = f"{entry.key} is {shown(entry.raw)}, but it is a section", _EXAMPLES[entry.key]
+                problems.append(Problem(what, f"write {entry.key}: {hint}", entry.where))
+            else:
+                entries.append(entry)
+            continue
+        for name, where in _named(entry).items():
+            found = _setting(entry, name, where)
+            if isinstance(found, Problem):
+                problems.append(found)
+            elif found is not None:
+                entries.append(found)
+    return FileContent(entries=tuple(entries), problems=tuple(problems))
+
+
+def _is_section(entry: Written) -> bool:
+    return entry.key in SECTIONS and isinstance(entry.raw, dict)
+
+
+def _named(entry: Written) -> dict[str, str]:
+    """Every name in the section, also one with nothing behind it, and where it stands."""
+    assert isinstance(entry.raw, dict), "a section is a mapping"
+    lines = entry.parts or {f".{name}": entry.where for name in entry.raw}
+    return {part[1:]: _place(line, f"{entry.key}{part}") for part, line in lines.items()}
+
+
+def _place(line: str, path: str) -> str:
+    return line if line.endswith(path) else f"{line} ({path})"  # --set names it already
+
+
+def _setting(entry: Written, name: str, where: str) -> Written | Problem | None:
+    """None: its name is known, and it says nothing."""
+    known = SECTIONS[entry.key]
+    if name not in known:
+        listed = ", ".join(known) if entry.key != "train" else f"{_USUAL}, and any other setting"
+        hint = did_you_mean(name, known, otherwise=f"{entry.key} knows {listed}")
+        return Problem(f"section {entry.key} has no setting {shown(name)}", hint, where)
+    assert isinstance(entry.raw, dict), "a section is a mapping"
+    if name not in entry.raw:
+        return None
+    return _READERS[entry.key](f"{entry.key}.{name}", name, entry.raw[name], where)
+
+
+def _of_train(_path: str, name: str, raw: Raw, where: str) -> Written:
+    return Written(key=name, raw=raw, where=where)
+
+
+def _of_io(_path: str, name: str, raw: Raw, where: str) -> Written:
+    return Written(key=_IO[name], raw=raw, where=where)
+
+
+def _of_model(path: str, name: str, raw: Raw, where: str) -> Written | Problem | None:
+    if name != _KIND:
+        return _of_task(path, name, raw, where)
+    if str(raw).strip().lower() in _KINDS:
+        return None
+    what = f"{path} is {shown(raw)}, but it must be one of {', '.join(_KINDS)}"
+    return Problem(what, f"set {path} to {_KINDS[0]}; another model is a task of your own", where)
+
+
+def _of_task(path: str, name: str, raw: Raw, where: str) -> Written | Problem:
+    key = BY_SECTION[path.partition(".")[0]][name]
+    try:
+        if isinstance(raw, list | dict):
+            raise Unreadable("it must be a single value")
+        value = read_sp500_option(key, raw)
+    except Unreadable as error:
+        hint = f"set {path} to {key.example}, for example"
+        return Problem(f"{path} is {shown(raw)}, but {error.why}", hint, where)
+    exactly: Raw = Quoted(value) if isinstance(value, str) else value  # a path of digits is no number
+    return Written(key="task_options", raw={name: exactly}, where=where, parts={f".{name}": where})
+
+
+_READERS: dict[str, Callable[[str, str, Raw, str], Written | Problem | None]] = {
+    "data": _of_task,
+    "model": _of_model,
+    "train": _of_train,
+    "eval": _of_task,
+    "io": _of_io,
+}
+
+
+def _and_problem(content: FileContent, problem: Problem) -> FileContent:
+    return replace(content, problems=(*content.problems, problem))

@@ -1,0 +1,185 @@
+"""Does the index rise tomorrow? An LSTM on windows of daily closes.
+
+The samples are in the order of time, and every part comes after the one
+before: training, validation (the latest part of X_train), test. Means and
+deviations for the z-score are those of the training part alone. Between
+training and validation as many samples as a window has days are dropped, so
+that no validation window holds a day whose direction was a label of training.
+See docs/guides/sp500.md.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paceline.config.sp500_options import OPTIONS, read_sp500_option
+from paceline.config.values import Unreadable, read_yes_no, shown
+from paceline.errors import ConfigError, Problem
+from paceline.tasks.confusion import Confusion, files_of
+from paceline.tasks.optim import Adam
+from paceline.tasks.port import device_of
+from paceline.tasks.sp500_file import Labelled, read_sp500
+from paceline.tasks.tensor_samples import TensorSamples
+
+AT_ONCE = 1024  # windows in one forward pass without gradients
+
+
+class Sp500Task:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        npz_path: str = "sp500_classification.npz",
+        valid_from_train: float = 0.1,
+        shuffle_train: bool = False,
+        norm: str = "zscore",
+        hidden: int = 64,
+        layers: int = 1,
+        dropout: float = 0.1,
+        threshold: float = 0.5,
+        save_cm: bool = False,
+        lr: float = 0.001,
+    ) -> None:
+        del seed  # the data is fixed; the model is seeded by the run
+        _check(
+            npz_path=npz_path,
+            valid_from_train=valid_from_train,
+            norm=norm,
+            hidden=hidden,
+            layers=layers,
+            dropout=dropout,
+            threshold=threshold,
+            shuffle_train=shuffle_train,
+            save_cm=save_cm,
+        )
+        self._hidden, self._layers, self._dropout = hidden, layers, dropout
+        self._threshold, self._save_cm, self._lr = threshold, read_yes_no(save_cm), lr
+        file = read_sp500(Path(str(npz_path)))
+        train, validation = taken_from_the_end(file.train, valid_from_train, str(npz_path))
+        scale = scale_of(train) if norm == "zscore" else None
+        self._train = OrderedSamples(*_tensors(train, scale), keeps_order=not read_yes_no(shuffle_train))
+        self._validation = TensorSamples(*_tensors(validation, scale))
+        self._test = TensorSamples(*_tensors(file.test, scale))
+        self._features = train.x.shape[2]
+
+    def model(self) -> nn.Module:
+        return UpDownLstm(self._features, hidden=self._hidden, layers=self._layers, dropout=self._dropout)
+
+    def samples(self) -> TensorSamples:
+        return self._train
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        windows, ups = batch
+        return functional.binary_cross_entropy_with_logits(model(windows), ups)
+
+    def metrics(self, model: nn.Module) -> dict[str, float]:
+        """On the test part. `always_up` is the accuracy of who says `up` every day."""
+        logits, ups = scores(model, self._test)
+        loss = functional.binary_cross_entropy_with_logits(logits, ups)
+        confusion = Confusion.of(logits.sigmoid() >= self._threshold, ups > 0.5)
+        return {"test_loss": float(loss), **confusion.metrics()}
+
+    def validation_size(self) -> int:
+        count = len(self._validation)
+        if not count:
+            what = "sp500's valid_from_train is 0, so there is nothing to validate by"
+            hint = "set valid_from_train to 0.1, or leave early_stop_patience and evaluate_every out"
+            raise ConfigError([Problem(what, hint)])
+        return count
+
+    def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
+        parts = (column[rows.start : rows.stop] for column in self._validation.columns)
+        windows, ups = (part.to(device_of(model)) for part in parts)
+        logits = model(windows)
+        loss = functional.binary_cross_entropy_with_logits(logits, ups, reduction="sum")
+        is_right = (logits.sigmoid() >= self._threshold) == (ups > 0.5)
+        return {"valid_loss": float(loss), "valid_accuracy": float(is_right.sum())}
+
+    def files(self, metrics: Mapping[str, float]) -> dict[str, bytes]:
+        """The confusion matrix, if it was asked for."""
+        if not self._save_cm:
+            return {}
+        return files_of(Confusion.from_metrics(metrics), threshold=self._threshold)
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Adam:
+        return Adam(parameters, lr=self._lr)
+
+
+class UpDownLstm(nn.Module):
+    """The state after the last day of a window, to one number: above 0 means up."""
+
+    def __init__(self, features: int, *, hidden: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        between = dropout if layers > 1 else 0.0  # torch warns about one that is between nothing
+        self.lstm = nn.LSTM(features, hidden, layers, batch_first=True, dropout=between)
+        self.dropout = nn.Dropout(dropout)
+        self.score = nn.Linear(hidden, 1)
+
+    def forward(self, windows: Tensor) -> Tensor:
+        states, _ = self.lstm(windows)
+        found: Tensor = self.score(self.dropout(states[:, -1])).squeeze(-1)
+        return found
+
+
+class OrderedSamples(TensorSamples):
+    """Samples that say whether an epoch must take them in their order."""
+
+    def __init__(self, *columns: Tensor, keeps_order: bool) -> None:
+        super().__init__(*columns)
+        self.keeps_order = keeps_order
+
+
+class Scale(NamedTuple):
+    mean: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+    deviation: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+def taken_from_the_end(train: Labelled, part: float, name: str) -> tuple[Labelled, Labelled]:
+    """What is trained on, and the latest part, which is not."""
+    count = len(train.y)
+    validation = max(1, round(count * part)) if part else 0
+    dropped = train.x.shape[1] if validation else 0
+    left = count - validation - dropped
+    if left < 1:
+        what = f"{name} has {count} training samples; validation takes {validation} of them and the {dropped}"
+        hint = "use more closes, a smaller --window, or a smaller valid_from_train, such as 0 for none"
+        raise ConfigError([Problem(f"{what} before it are dropped, so that none is left", hint)])
+    first = count - validation
+    return Labelled(train.x[:left], train.y[:left]), Labelled(train.x[first:], train.y[first:])
+
+
+def scale_of(train: Labelled) -> Scale:
+    deviation = train.x.std(axis=(0, 1))
+    return Scale(train.x.mean(axis=(0, 1)), np.where(deviation > 0, deviation, 1.0))
+
+
+def scores(model: nn.Module, samples: TensorSamples) -> tuple[Tensor, Tensor]:
+    """Of every sample its score and what came true, on the CPU."""
+    windows, ups = samples.columns
+    device = device_of(model)
+    with torch.no_grad():
+        parts = [model(some.to(device)).cpu() for some in torch.split(windows, AT_ONCE)]
+    return torch.cat(parts), ups
+
+
+def _tensors(part: Labelled, scale: Scale | None) -> tuple[Tensor, Tensor]:
+    x = part.x if scale is None else (part.x - scale.mean) / scale.deviation
+    kind = torch.get_default_dtype()
+    return torch.as_tensor(x, dtype=kind), torch.as_tensor(part.y, dtype=kind)
+
+
+def _check(**options: bool | int | float | str) -> None:
+    problems = []
+    for name, value in options.items():
+        try:
+            read_sp500_option(OPTIONS[name], value)
+        except Unreadable as error:
+            hint = f"write for example --task-option {name}={OPTIONS[name].example}"
+            problems.append(Problem(f"sp500's {name} is {shown(value)}, but {error.why}", hint))
+    if problems:
+        raise ConfigError(problems)
