@@ -87,11 +87,10 @@ def test_after_kill_9_of_everything_a_run_in_rounds_is_resumed_from_the_checkpoi
     ("args", "what"),
     [
         (["--mode", "ddp"], "torch's process group"),
-        (["--mode", "fedavg"], "at different steps"),
-        (["--mode", "backup"], "abandons gradients that come late"),
+        (["--mode", "backup", "--servers", "2"], "decided by one server"),
         (["--mode", "diloco", "--fragments", "2"], "always has fragments on their way"),
         (["--mode", "diloco", "--mixing", "0.5"], "always has fragments on their way"),
-        (["--mode", "adaptive"], "depend on who lives"),
+        (["--mode", "adaptive", "--on-slow", "rebalance"], "deals out shards by speed anyway"),
     ],
 )
 def test_what_cannot_be_elastic_is_refused_with_the_reason(

@@ -10,7 +10,7 @@ from paceline.plan.catalog import server_names
 from paceline.plan.compression_in_words import about_compression
 from paceline.plan.elastic_in_words import about_elastic
 from paceline.plan.plan import AsgdVariant, Device, GossipVariant, Launcher, Plan
-from paceline.plan.rounds import has_rounds
+from paceline.plan.rounds import longest_commit
 from paceline.plan.stragglers_in_words import persistent_stragglers
 from paceline.sync.clients import clients_per_round
 from paceline.sync.setting import Allowed
@@ -44,7 +44,7 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
 
 
 def _about_losses(plan: Plan) -> Iterator[str]:
-    if plan.elastic is not None and has_rounds(plan):
+    if plan.elastic is not None and longest_commit(plan) > 1:
         yield (
             f"whole rounds are committed: after a loss up to {plan.strategy.sync_every} steps are made"
             " again, and Ctrl-C ends the run at the end of a round"
@@ -121,7 +121,7 @@ def _help_of_backup_workers(plan: Plan, slow: int) -> str:
 def _about_backup_workers(plan: Plan) -> Iterator[str]:
     if plan.mode != "backup":
         return
-    workers, spare, counted = plan.num_workers, plan.strategy.backup_workers, plan.gradients_per_update
+    workers, spare, counted = plan.processes, plan.strategy.backup_workers, plan.gradients_per_update
     if spare == 0:
         yield "backup without backup_workers is ps: every update waits for all gradients"
         return

@@ -42,7 +42,7 @@ def usual_plan(
 ) -> Plan:
     """Small enough for any machine: what takes time in a step is its pace. As many shards as workers."""
     shards = shards or workers
-    every = sync_every or (USUAL_ROUND if mode in ROUND_MODES else 1)
+    every = sync_every or (USUAL_ROUND if mode in (*ROUND_MODES, "fedavg", "adaptive") else 1)
     elastic = Elastic(workers=workers, min_workers=1, max_workers=workers, restarts=3000, longest_wait_s=0.1)
     return Plan(
         run="lab",
@@ -52,7 +52,11 @@ def usual_plan(
         steps=steps,
         batch_sizes=(8,) * shards,
         pace_s=pace_s,
-        strategy=StrategyOptions(sync_every=every),
+        strategy=StrategyOptions(
+            sync_every=every,
+            backup_workers=int(mode == "backup"),
+            clients_per_round=0.5 if mode == "fedavg" else 1.0,
+        ),
         elastic=elastic,
     )
 
