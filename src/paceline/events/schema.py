@@ -118,8 +118,8 @@ PLAIN_KINDS: dict[str, str] = {
     "(by rank) and generation",
     "generation_entered": "a worker of an elastic run begins a generation; fields: number, rank, workers (by "
     "rank), committed (steps of the run by then; fedavg: rounds), healed_from (whose memory the state came "
-    "from), healed_bytes, state (CRC-32 of all parameters and buffers), why, way (mode adaptive: the one that "
-    "it begins with)",
+    "from), healed_bytes, state (CRC-32 of all parameters and buffers), why, way (mode adaptive: what it "
+    "begins with)",
     "generation_lost": "a generation ended before the run did; fields: number, committed (steps that this "
     "worker's replica has), why",
     "server_started": "the first primary server, or one after both were lost; fields: pid, part, epoch, "

@@ -191,7 +191,7 @@ def _about_variants(plan: Plan) -> Iterator[str]:
 def _about_adapting(plan: Plan) -> Iterator[str]:
     if plan.mode != "adaptive":
         return
-    if plan.strategy.adaptive is not Allowed.LOCAL_STEPS:
+    if plan.strategy.adaptive is not Allowed.LOCAL_STEPS and plan.elastic is None:
         yield (
             "with samples by speed the result is that of ssgd, but which bits it has depends on the speeds"
             " that were measured; every change is an event with its reason, and replay follows them"
@@ -200,7 +200,8 @@ def _about_adapting(plan: Plan) -> Iterator[str]:
         yield "local steps compute what localsgd computes, not ssgd; --adaptive batch rules them out"
     if plan.strategy.adaptive is Allowed.AUTO and len(set(plan.batch_sizes)) > 1:
         yield "the batches differ, so local steps, which are dealt out in equal shares, are not considered"
-    if plan.global_batch < _FINE * plan.num_workers and plan.strategy.adaptive is not Allowed.LOCAL_STEPS:
+    cuts_samples = plan.elastic is None and plan.strategy.adaptive is not Allowed.LOCAL_STEPS
+    if plan.global_batch < _FINE * plan.num_workers and cuts_samples:
         yield (
             f"{plan.global_batch} samples among {plan.num_workers} workers can be cut only coarsely; larger"
             " batches let the shares follow the speeds more closely"
