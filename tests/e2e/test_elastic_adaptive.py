@@ -33,7 +33,7 @@ def newest_generation(run: Running) -> int:
     return max(int(str(e.fields["number"])) for e in events(run, "generation_entered"))
 
 
-def signal_worker(run: Running, who: str, number: int = signal.SIGKILL) -> None:
+def signal_worker(run: Running, who: str, number: signal.Signals = signal.SIGKILL) -> None:
     kill([int(str(e.fields["pid"])) for e in events(run, "worker_started") if e.who == who][-1], number)
 
 

@@ -99,8 +99,6 @@ def test_after_kill_9_of_everything_a_run_in_rounds_is_resumed_from_the_checkpoi
     [
         (["--mode", "ddp"], "torch's process group"),
         (["--mode", "backup", "--servers", "2"], "decided by one server"),
-        (["--mode", "diloco", "--fragments", "2"], "always has fragments on their way"),
-        (["--mode", "diloco", "--mixing", "0.5"], "always has fragments on their way"),
         (["--mode", "adaptive", "--on-slow", "rebalance"], "deals out shards by speed anyway"),
     ],
 )

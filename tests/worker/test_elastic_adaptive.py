@@ -30,7 +30,7 @@ CHANGING = (
 MANY_LOOKS = 900  # about as often as a worker of these runs looks at its clock
 
 
-def elastic_plan(*, workers: int = 3, shards: int = 6, **changes: object) -> Plan:
+def elastic_plan(changes: dict[str, object], *, workers: int = 3) -> Plan:
     known: dict[str, object] = {
         "strategy": StrategyOptions(sync_every=4),
         "steps": 62,
@@ -39,7 +39,7 @@ def elastic_plan(*, workers: int = 3, shards: int = 6, **changes: object) -> Pla
         "task_options": {"batch_norm": True},
         **changes,
     }
-    plan = small_plan("adaptive", num_workers=shards, **known)
+    plan = small_plan("adaptive", num_workers=6, **known)
     return replace(plan, elastic=Elastic(workers=workers, min_workers=1, max_workers=workers))
 
 
@@ -63,7 +63,9 @@ def assert_it_is_what_was_decided(plan: Plan, run: ElasticRun, history: History)
 
 
 def test_shards_by_speed_have_the_bits_of_ssgd(tmp_path: Path) -> None:
-    plan = elastic_plan(workers=2, stragglers=LASTING, strategy=StrategyOptions(adaptive=Allowed.BATCH))
+    plan = elastic_plan(
+        {"stragglers": LASTING, "strategy": StrategyOptions(adaptive=Allowed.BATCH)}, workers=2
+    )
     run = ElasticRun(plan, tmp_path)
     history = run.run()
     dealt = [event for event in history.plain if event.kind == "adapted"]
@@ -81,7 +83,7 @@ def test_shards_by_speed_have_the_bits_of_ssgd(tmp_path: Path) -> None:
 def test_local_steps_are_begun_and_ended_as_in_the_plain_mode(
     workers: int, changes: dict[str, object], tmp_path: Path
 ) -> None:
-    plan = elastic_plan(workers=workers, stragglers=CHANGING, steps=190, **changes)
+    plan = elastic_plan({"stragglers": CHANGING, "steps": 190, **changes}, workers=workers)
     run = ElasticRun(plan, tmp_path)
     history = run.run()
     ways = ways_taken(plan, history)
@@ -92,7 +94,7 @@ def test_local_steps_are_begun_and_ended_as_in_the_plain_mode(
 
 def test_only_local_steps_are_localsgd(tmp_path: Path) -> None:
     options = StrategyOptions(adaptive=Allowed.LOCAL_STEPS, sync_every=4)
-    plan = elastic_plan(workers=2, strategy=options, stragglers=LASTING)
+    plan = elastic_plan({"strategy": options, "stragglers": LASTING}, workers=2)
     run = ElasticRun(plan, tmp_path)
     history = run.run()
     assert any(event.kind == "adapted" for event in history.plain)
@@ -117,13 +119,13 @@ FAULTS = st.builds(
 def test_whoever_dies_or_freezes_wherever_the_bits_are_those_of_the_decided_ways(
     faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    plan = elastic_plan(stragglers=PASSING)
+    plan = elastic_plan({"stragglers": PASSING})
     run = ElasticRun(plan, tmp_path_factory.mktemp("run"), tuple(faults))
     assert_it_is_what_was_decided(plan, run, run.run())
 
 
 def test_a_wish_to_stop_ends_the_run_at_a_commit(tmp_path: Path) -> None:
-    plan = elastic_plan(workers=2, stragglers=PASSING)
+    plan = elastic_plan({"stragglers": PASSING}, workers=2)
     run = ElasticRun(plan, tmp_path, stop_at=60)
     history = run.run()
     done = 1 + max(

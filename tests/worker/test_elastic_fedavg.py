@@ -20,16 +20,16 @@ MOMENTUM = OptimizerChoice(name="momentum", lr=0.05)
 MANY_LOOKS = 160  # about as often as a worker of these runs looks at its clock
 
 
-def elastic_plan(*, workers: int = 3, shards: int = 4, **changes: object) -> Plan:
+def elastic_plan(changes: dict[str, object] | None = None, *, workers: int = 3) -> Plan:
     """Each client has a last round that is shorter."""
     known: dict[str, object] = {
         "strategy": HALF,
         "steps": 10,
         "optimizer": MOMENTUM,
         "task_options": {"batch_norm": True},
-        **changes,
+        **(changes or {}),
     }
-    plan = small_plan("fedavg", num_workers=shards, **known)
+    plan = small_plan("fedavg", num_workers=4, **known)
     return replace(plan, elastic=Elastic(workers=workers, min_workers=1, max_workers=workers))
 
 
@@ -54,7 +54,7 @@ def rounds_in(plan: Plan) -> int:
 def test_any_number_of_workers_ends_with_the_bits_of_one_worker_for_each_client(
     changes: dict[str, object], workers: int, tmp_path: Path
 ) -> None:
-    plan = elastic_plan(workers=workers, **changes)
+    plan = elastic_plan(changes, workers=workers)
     run = ElasticRun(plan, tmp_path)
     history = run.run()
     assert run.hashes == [virtual_hash(replace(plan, elastic=None))] * workers
@@ -89,7 +89,7 @@ def test_whoever_dies_or_freezes_wherever_the_bits_are_the_same(
 
 
 def test_a_wish_to_stop_ends_the_run_at_the_end_of_a_round(tmp_path: Path) -> None:
-    plan = elastic_plan(workers=2, steps=40)
+    plan = elastic_plan({"steps": 40}, workers=2)
     run = ElasticRun(plan, tmp_path, stop_at=5)
     history = run.run()
     made = sum(map(len, history.steps.values()))

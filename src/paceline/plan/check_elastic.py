@@ -67,12 +67,6 @@ def _combinations(config: TrainConfig) -> list[Problem]:
     reasons = [
         ("mode", mode not in MODES, why, instead),
         (
-            "fragments",
-            any(((config.fragments or 1) > 1, config.sync_delay, config.mixing)),
-            "streaming diloco always has fragments on their way, so no moment is whole",
-            "leave fragments, sync_delay and mixing out",
-        ),
-        (
             "transport",
             mode not in SERVED and config.transport not in (None, "auto", Transport.SHM),
             f"transport is {config.transport}, but workers that come and go share memory",

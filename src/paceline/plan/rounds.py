@@ -8,6 +8,7 @@ FedAvg are at different steps, so there rounds are counted. Pure.
 from paceline.plan.plan import Plan
 from paceline.sync.averaging import averages_after
 from paceline.sync.clients import Rounds, clients_per_round
+from paceline.sync.fragments import starts_after
 from paceline.sync.setting import Allowed
 
 ROUND_MODES = ("localsgd", "diloco")
@@ -16,6 +17,12 @@ ROUND_MODES = ("localsgd", "diloco")
 def has_rounds(plan: Plan) -> bool:
     """Do workers train alone between two averagings?"""
     return plan.mode in ROUND_MODES
+
+
+def is_streaming(plan: Plan) -> bool:
+    """Are fragments of the parameters averaged at different steps, or applied later?"""
+    options = plan.strategy
+    return plan.mode == "diloco" and (options.fragments > 1 or options.sync_delay > 0 or options.mixing > 0.0)
 
 
 def longest_commit(plan: Plan) -> int:
@@ -47,9 +54,21 @@ def is_whole(plan: Plan, finished: int) -> bool:
     """Can a run have committed so many steps, or is that in the middle of a round?"""
     if finished == 0 or not has_rounds(plan):
         return True
+    if is_streaming(plan):
+        return finished >= plan.steps or _averages_a_fragment(plan, finished)
     return averages_after(
         finished,
         total=plan.steps,
         every=plan.strategy.sync_every,
         post_local_after=plan.strategy.post_local_after,
+    )
+
+
+def _averages_a_fragment(plan: Plan, finished: int) -> bool:
+    """A small model has fewer fragments than were asked for."""
+    every = plan.strategy.sync_every
+    return any(
+        starts_after(finished, fragment, every=every, fragments=fragments)
+        for fragments in range(1, plan.strategy.fragments + 1)
+        for fragment in range(fragments)
     )

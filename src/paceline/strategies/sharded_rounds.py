@@ -24,6 +24,7 @@ from paceline.strategies.sharded import EqualShares, Sharing
 from paceline.sync.assignment import Share
 from paceline.sync.averaging import mean_weight, round_end
 from paceline.transport.arena import STOP_FLAG
+from paceline.transport.ports import NO_TRAFFIC, Traffic
 
 _OWN, _VELOCITY = "own", "velocity"
 
@@ -59,7 +60,7 @@ class ShardedRounds:
         if self._saved:
             self._kept = [self._saved[f"{_OWN}.{shard}"] for shard in range(len(slots))]
         else:
-            self._kept = [_as_tensor(self._own.own_state())] * len(slots)
+            self._kept = [_as_tensor(self._keeps())] * len(slots)
         self._end = self._next_end()
 
     def begin_step(self, step: Step) -> Begun | Outcome | None:
@@ -76,7 +77,7 @@ class ShardedRounds:
         return Begun(share=self._share(shard))
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
-        apply_ns = self._replica.update()
+        apply_ns = self._update()
         self._busy_ns += self._clock.now_ns() - self._begun_ns
         self.gradients += 1
         self._made += 1
@@ -121,21 +122,24 @@ class ShardedRounds:
 
     def _show(self, shard: int, *, wants_stop: bool) -> None:
         """The round of this shard is over: its parameters and what it keeps are for all to see."""
-        slot = self._slots[shard]
+        self._shown[shard] = self._keeps()
+        self._fill_slot(shard)
+        self._slots[shard][self._arena.layout.tail_start + STOP_FLAG] = float(wants_stop)
+
+    def _fill_slot(self, shard: int) -> None:
+        slot, weight = self._slots[shard], self._weight(shard)
         slot.copy_(self._arena.state)
-        weight = self._weight(shard)
         if weight != 1.0:
             slot.mul_(weight)
-        slot[self._arena.layout.tail_start + STOP_FLAG] = float(wants_stop)
-        self._shown[shard] = self._own.own_state()
 
     def _commit(self, apply_ns: int) -> Outcome:
         self._sharing.before_meeting(self.committed, self._busy_ns // self._at if self._at else None)
         traffic, kept = self._rounds.commit(self._shown)
         self._sharing.after_meeting(self.committed)
-        # From here on nothing is waited for, so nothing can come between.
         stop = bool(self._mean[self._arena.layout.tail_start + STOP_FLAG] > 0)
-        self._follow_the_mean()
+        traffic += self._before_the_end(stop=stop)
+        # From here on nothing is waited for, so nothing can come between.
+        self._follow_the_mean(is_end=stop or self._end == self._plan.steps)
         self._kept, self.committed = kept, self._end
         if self._plan.strategy.average_optimizer_state:
             self._average_own_states()
@@ -155,7 +159,7 @@ class ShardedRounds:
             is_last=self._is_all_done(),
         )
 
-    def _follow_the_mean(self) -> None:
+    def _follow_the_mean(self, *, is_end: bool) -> None:
         common, mean, rest = self._common, self._mean, self._arena.layout.buffers_start
         if self._has_outer_step:
             options, theta = self._plan.strategy, self._parameters(common)
@@ -176,7 +180,20 @@ class ShardedRounds:
         averaged = self._own.average_own_states(self.kept(), self._weights)
         self._kept, self._live = [_as_tensor(data) for data in averaged], None
 
-    # What differs where not every shard takes part in every round (sharded_fedavg.py).
+    # What differs where not every shard takes part in every round (sharded_fedavg.py), or not all parameters
+    # are averaged at once (sharded_streaming.py).
+
+    def _update(self) -> int:
+        """One step of the shard that we are at; how long it took, in nanoseconds."""
+        return self._replica.update()
+
+    def _keeps(self) -> bytes:
+        """What the shard that we are at keeps for itself, as it is now."""
+        return self._own.own_state()
+
+    def _before_the_end(self, *, stop: bool) -> Traffic:
+        """The wish to stop is known to all: what is left to be averaged then."""
+        return NO_TRAFFIC
 
     def _is_all_done(self) -> bool:
         return self.committed >= self._plan.steps

@@ -33,6 +33,7 @@ class ShmShards:
         self._world = world
         self._calls = 0
         self._slots: list[Tensor] = []
+        self._mean = torch.empty(0)
         self._meeting = Meeting(world, rank, clock=clock, timeout_s=timeout_s)
 
     def allocate(self, numel: int, dtype: torch.dtype) -> tuple[Sequence[Tensor], Tensor]:

@@ -8,11 +8,13 @@ from torch import Tensor
 from paceline.clock import Clock
 from paceline.ids import Rank
 from paceline.plan.plan import Plan
+from paceline.plan.rounds import is_streaming
 from paceline.strategies.port import Links, Strategy
 from paceline.strategies.sharded import Sharded, Sharing
 from paceline.strategies.sharded_adaptive import ShardedAdaptive
 from paceline.strategies.sharded_fedavg import DONE, ShardedFedavg
 from paceline.strategies.sharded_rounds import ShardedRounds
+from paceline.strategies.sharded_streaming import ShardedStreaming
 from paceline.transport.generation_world import GenerationWorld
 from paceline.transport.shm_rounds import ShmRounds
 from paceline.transport.shm_shards import ShmShards
@@ -49,9 +51,13 @@ def strategy_in(
     links = Links(rank=rank, world_size=world.parties, clock=clock, shards=rounds, rounds=rounds)
     if isinstance(sharing, AdaptedShares):
         return ShardedAdaptive(plan, links, sharing)
-    return (
-        ShardedFedavg(plan, links, sharing) if plan.mode == "fedavg" else ShardedRounds(plan, links, sharing)
-    )
+    return _kind(plan)(plan, links, sharing)
+
+
+def _kind(plan: Plan) -> type[ShardedRounds]:
+    if plan.mode == "fedavg":
+        return ShardedFedavg
+    return ShardedStreaming if is_streaming(plan) else ShardedRounds
 
 
 def is_finished(plan: Plan, committed: int, carried: Mapping[str, Tensor]) -> bool:
