@@ -44,9 +44,10 @@ def hashes(run_dir: Path) -> set[str]:
     [
         ("localsgd", []),
         ("diloco", []),
+        ("diloco", ["--fragments", "3", "--sync-delay", "2", "--mixing", "0.5"]),
         ("fedavg", ["--clients-per-round", "0.5", "--checkpoint-every", "20"]),
     ],
-    ids=["localsgd", "diloco", "fedavg"],
+    ids=["localsgd", "diloco", "streaming", "fedavg"],
 )
 def test_workers_killed_inside_a_round_are_replaced_and_the_bits_are_those_of_the_plain_mode(
     mode: str, more: list[str], tmp_path: Path
