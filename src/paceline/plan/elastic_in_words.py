@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from paceline.plan.catalog import server_names
 from paceline.plan.plan import Elastic, OnGiveUp, OnSlow, Plan
+from paceline.plan.rounds import draws_of
 
 _FINE = 4  # shards for each worker: dealing by speed is then within a quarter of the best
 
@@ -22,6 +23,12 @@ def about_elastic(plan: Plan) -> Iterator[str]:
     if elastic.max_workers == workers:
         cause = f"{shards} shards" if shards == workers else f"max_workers {workers}"
         yield f"the run cannot grow beyond its {workers} workers: {cause}; --shards with more lets it"
+    if plan.mode == "fedavg" and draws_of(plan).count < workers:
+        drawn = draws_of(plan).count
+        yield (
+            f"{drawn} clients are drawn for a round, so of {workers} workers some only wait, and are there if"
+            " others are lost"
+        )
     if plan.mode == "adaptive":
         yield (
             "whole shards are dealt out by speed, which changes no bit; when local steps begin and end does,"

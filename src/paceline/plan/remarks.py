@@ -44,7 +44,8 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
 
 
 def _about_losses(plan: Plan) -> Iterator[str]:
-    if plan.elastic is not None and longest_commit(plan) > 1:
+    is_in_rounds = longest_commit(plan) > 1 or (plan.mode == "fedavg" and plan.strategy.sync_every > 1)
+    if plan.elastic is not None and is_in_rounds:
         yield (
             f"whole rounds are committed: after a loss up to {plan.strategy.sync_every} steps are made"
             " again, and Ctrl-C ends the run at the end of a round"
@@ -133,7 +134,8 @@ def _about_backup_workers(plan: Plan) -> Iterator[str]:
     )
     yield (
         f"there are {updates:,} updates with the full rate where ssgd makes {plan.steps:,}, so equal samples"
-        f" move the parameters {workers}/{counted} times as far; take a rate for batches of {counted}"
+        f" move the parameters {plan.num_workers}/{counted} times as far; take a rate for batches of"
+        f" {counted}"
     )
 
 

@@ -24,11 +24,13 @@ from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json
 from paceline.plan.plan import Elastic, Plan, StrategyOptions
 from paceline.plan.rounds import ROUND_MODES
+from paceline.sync.stragglers import StragglerRule
 
 LOOK_S = 0.01
 START_S = 60.0
 LIVE_ROWS = 64  # of each worker, while the run goes on
 USUAL_ROUND = 4  # steps, in modes that have rounds
+PASSING = (StragglerRule(probability=0.2, factor=4.0),)  # so that adaptive has something to decide about
 
 
 def usual_plan(
@@ -57,6 +59,7 @@ def usual_plan(
             backup_workers=int(mode == "backup"),
             clients_per_round=0.5 if mode == "fedavg" else 1.0,
         ),
+        stragglers=PASSING if mode == "adaptive" else (),
         elastic=elastic,
     )
 
