@@ -96,3 +96,17 @@ def test_the_run_says_which_were_noted(run_dir: Path) -> None:
     assert [(row["at"], row["steps"]) for row in rows] == [(160, 80), (200, 100)]
     assert "catalogue" in rows[0]["pinned_by"]
     assert rows[1]["pinned_by"] == "resume, catalogue"
+
+
+def test_checkpoints_of_elastic_servers_are_noted_too_also_the_last(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = ["--task", "xor", "--mode", "asgd", "--num-workers", "2", "--elastic", "--steps", "60"]
+    more = ["--pace", "5ms", "--checkpoint-every", "20", "--keep-checkpoints", "2", "--run-dir", str(folder)]
+    done = paceline("train", *settings, *more)
+    assert done.code == 0, done.err
+    rows = paceline("checkpoint", "list", str(folder), "--json").data()["checkpoints"]
+    assert rows[-1]["pinned_by"] == "resume, catalogue"
+    with EmbeddedNode(folder) as node:
+        (run,) = node.client.read("Runs.List", pb.ListRuns(with_ended=True), pb.RunList).runs
+        found = node.client.read("Checkpoints.List", pb.ListCheckpoints(run=run.run), pb.CheckpointList)
+    assert [checkpoint.step for checkpoint in found.checkpoints][-1] == 120
