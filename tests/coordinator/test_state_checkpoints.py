@@ -166,3 +166,33 @@ def test_only_the_newest_abandoned_ones_are_kept() -> None:
     cluster.ok(begin(99, generation=30), pb.Checkpoint)
     cluster.form(["w"], previous=30)
     assert list(cluster.state.runs["r"].pending) == [*range(oldest + 2, 30), oldest, 99]
+
+
+def served() -> Cluster:
+    """A run whose state is held by servers: part 0 is placed, in epoch 1."""
+    cluster = Cluster().working("w")
+    cluster.ok(pb.JoinRun(run="r", worker="a", role="server"), pb.Worker)
+    cluster.ok(pb.JoinRun(run="r", worker="b", role="server"), pb.Worker)
+    place = cluster.ok(pb.PlaceServer(run="r", shard=0, primary="a", epoch=0), pb.ServerPlace)
+    assert place.epoch == 1
+    return cluster
+
+
+def test_servers_save_under_the_epoch_of_their_place_whoever_of_the_workers_goes() -> None:
+    cluster = served()
+    cluster.ok(begin(10, 1, generation=1), pb.Checkpoint)
+    cluster.ok(pb.RevokeGeneration(run="r", generation=1, reason="a worker was lost"), pb.Generation)
+    assert cluster.refused(durable(0, 10, generation=1)).why == pb.NOT_FOUND, "it was abandoned"
+    commit(cluster, 10)  # and is begun again, in no generation
+    assert listed(cluster) == [10]
+
+
+def test_what_a_former_primary_had_begun_is_in_nobodys_way() -> None:
+    cluster = served()
+    cluster.ok(pb.RevokeGeneration(run="r", generation=1, reason="a worker was lost"), pb.Generation)
+    cluster.ok(begin(10, 1, generation=1), pb.Checkpoint)
+    cluster.ok(pb.PlaceServer(run="r", shard=0, primary="b", epoch=1), pb.ServerPlace)
+    refused = cluster.refused(durable(0, 10, generation=1))
+    assert refused.why == pb.FENCED
+    commit(cluster, 10, generation=2)
+    assert listed(cluster) == [10]

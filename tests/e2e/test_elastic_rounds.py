@@ -29,9 +29,9 @@ def kill_worker(run: Running, who: str) -> None:
     kill([int(str(e.fields["pid"])) for e in started if e.who == who][-1])
 
 
-def undisturbed(folder: Path, mode: str, steps: str) -> set[str]:
+def undisturbed(folder: Path, mode: str, steps: str, *more: str) -> set[str]:
     """What the plain mode ends with, with one worker for each shard."""
-    args = [*PLAIN, "--mode", mode, "--num-workers", "4", "--steps", steps, "--run-dir", str(folder)]
+    args = [*PLAIN, "--mode", mode, "--num-workers", "4", "--steps", steps, "--run-dir", str(folder), *more]
     return set(paceline("train", *args, "--json").data()["result"]["state_sha256"].values())
 
 
@@ -39,12 +39,21 @@ def hashes(run_dir: Path) -> set[str]:
     return set(json.loads((run_dir / "result.json").read_text())["state_sha256"].values())
 
 
-@pytest.mark.parametrize("mode", ["localsgd", "diloco"])
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    [
+        ("localsgd", []),
+        ("diloco", []),
+        ("diloco", ["--fragments", "3", "--sync-delay", "2", "--mixing", "0.5"]),
+        ("fedavg", ["--clients-per-round", "0.5", "--checkpoint-every", "20"]),
+    ],
+    ids=["localsgd", "diloco", "streaming", "fedavg"],
+)
 def test_workers_killed_inside_a_round_are_replaced_and_the_bits_are_those_of_the_plain_mode(
-    mode: str, tmp_path: Path
+    mode: str, more: list[str], tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    with training(run_dir, *ELASTIC, "--mode", mode, "--steps", "120", participants=3) as run:
+    with training(run_dir, *ELASTIC, "--mode", mode, "--steps", "120", *more, participants=3) as run:
         first = until_three_are_in(run, 0)
         kill_worker(run, "worker-0")
         second = until_three_are_in(run, first)
@@ -59,16 +68,19 @@ def test_workers_killed_inside_a_round_are_replaced_and_the_bits_are_those_of_th
         row.position for rows in read_history(run_dir / "events.jsonl").steps.values() for row in rows
     ]
     assert len(positions) > len(set(positions))  # rounds were begun, thrown away, and made again
-    assert hashes(run_dir) == undisturbed(tmp_path / "plain", mode, "120")
+    assert hashes(run_dir) == undisturbed(tmp_path / "plain", mode, "120", *more)
     verified = paceline("verify", str(run_dir), "--json")
     assert verified.data()["holds"] is True, verified.out
     replayed = paceline("replay", str(run_dir), "--json")
     assert replayed.data()["is_equal"] is True, replayed.out
 
 
-def test_after_kill_9_of_everything_a_run_in_rounds_is_resumed_from_the_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["diloco", "fedavg"])
+def test_after_kill_9_of_everything_a_run_in_rounds_is_resumed_from_the_checkpoint(
+    mode: str, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "run"
-    args = [*ELASTIC, "--mode", "diloco", "--steps", "60", "--checkpoint-every", "10"]
+    args = [*ELASTIC, "--mode", mode, "--steps", "60", "--checkpoint-every", "10"]
     with training(run_dir, *args, participants=3) as run:
         until(lambda: bool(list((run_dir / "checkpoints").glob("at-*/worker-0.json"))), "a checkpoint")
         everybody = run.everybody()
@@ -78,7 +90,7 @@ def test_after_kill_9_of_everything_a_run_in_rounds_is_resumed_from_the_checkpoi
         until_gone(everybody)
     done = paceline("train", "--resume", str(run_dir), "--json")
     assert done.code == 0, done.err
-    assert hashes(run_dir) == undisturbed(tmp_path / "plain", "diloco", "60")
+    assert hashes(run_dir) == undisturbed(tmp_path / "plain", mode, "60")
     verified = paceline("verify", str(run_dir), "--json")
     assert verified.data()["holds"] is True, verified.out
 
@@ -87,11 +99,8 @@ def test_after_kill_9_of_everything_a_run_in_rounds_is_resumed_from_the_checkpoi
     ("args", "what"),
     [
         (["--mode", "ddp"], "torch's process group"),
-        (["--mode", "fedavg"], "at different steps"),
-        (["--mode", "backup"], "abandons gradients that come late"),
-        (["--mode", "diloco", "--fragments", "2"], "always has fragments on their way"),
-        (["--mode", "diloco", "--mixing", "0.5"], "always has fragments on their way"),
-        (["--mode", "adaptive"], "depend on who lives"),
+        (["--mode", "backup", "--servers", "2"], "decided by one server"),
+        (["--mode", "adaptive", "--on-slow", "rebalance"], "deals out shards by speed anyway"),
     ],
 )
 def test_what_cannot_be_elastic_is_refused_with_the_reason(

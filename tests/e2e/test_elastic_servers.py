@@ -124,7 +124,7 @@ def _works_again(run: Running) -> bool:
     return bool(lost) and any(row.op == "apply" and row.at_ns > lost[-1] for row in rows)
 
 
-@pytest.mark.parametrize("mode", ["ssp", "dssp", "ps"])
+@pytest.mark.parametrize("mode", ["ssp", "dssp", "ps", "backup"])
 def test_the_other_modes_with_a_server_survive_too(mode: str, tmp_path: Path) -> None:
     with training(tmp_path / "run", *SERVED, "--mode", mode, participants=EVERYBODY) as run:
         until_guarded(run, 1)
@@ -134,6 +134,24 @@ def test_the_other_modes_with_a_server_survive_too(mode: str, tmp_path: Path) ->
         until_promoted(run, 1)
         until_replaced(run, "worker-0", 1)
         until_it_goes_on(run, by=10)
+        stop(run)
+    assert_nothing_was_lost(tmp_path / "run")
+
+
+def test_backup_workers_go_on_without_the_late_and_without_the_frozen(tmp_path: Path) -> None:
+    late = ["--mode", "backup", "--backup-workers", "1", "--straggler", "worker=2,factor=5"]
+    with training(tmp_path / "run", *SERVED, *late, participants=EVERYBODY) as run:
+        until_guarded(run, 1)
+        until(lambda: any(row.op == "abandon" for row in history(run).server), "a late one is told so")
+        until(lambda: bool(history(run).abandoned), "and stops")
+        victim = pid_of(run, "worker-2")
+        kill(victim, signal.SIGSTOP)
+        until_it_goes_on(run)  # it is only late: the others are as many as an update needs
+        kill(victim, signal.SIGCONT)
+        kill(pid_of(run, primary(run)))
+        until_promoted(run, 1)
+        until_it_goes_on(run)
+        assert pid_of(run, "worker-2") == victim
         stop(run)
     assert_nothing_was_lost(tmp_path / "run")
 
@@ -171,7 +189,7 @@ def test_after_kill_9_of_everything_it_is_resumed_from_the_checkpoint(tmp_path: 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("mode", "seed"), [("asgd", 1), ("ssp", 2), ("dssp", 3), ("ps", 4)])
+@pytest.mark.parametrize(("mode", "seed"), [("asgd", 1), ("ssp", 2), ("dssp", 3), ("ps", 4), ("backup", 5)])
 def test_whoever_is_killed_again_and_again_nothing_is_lost(mode: str, seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     with training(tmp_path / "run", *SERVED, "--mode", mode, participants=EVERYBODY) as run:

@@ -81,9 +81,8 @@ def test_an_elastic_runs_checkpoints_are_noted_by_the_coordinator_and_old_ones_d
         (run,) = node.client.read("Runs.List", pb.ListRuns(with_ended=True), pb.RunList).runs
         found = node.client.read("Checkpoints.List", pb.ListCheckpoints(run=run.run), pb.CheckpointList)
     steps = [checkpoint.step for checkpoint in found.checkpoints]
-    # Whether the last one is noted depends on who leaves first: then the generation is over.
     assert set(steps) <= {20, 40, 60, 80, 100}
-    assert 80 in steps
+    assert 100 in steps, "nobody leaves, and so ends the generation, before the last one is noted"
     assert 20 not in steps
     for checkpoint in found.checkpoints:
         (shard,) = checkpoint.shards
@@ -96,4 +95,18 @@ def test_the_run_says_which_were_noted(run_dir: Path) -> None:
     rows = paceline("checkpoint", "list", str(run_dir), "--json").data()["checkpoints"]
     assert [(row["at"], row["steps"]) for row in rows] == [(160, 80), (200, 100)]
     assert "catalogue" in rows[0]["pinned_by"]
-    assert "resume" in rows[1]["pinned_by"]
+    assert rows[1]["pinned_by"] == "resume, catalogue"
+
+
+def test_checkpoints_of_elastic_servers_are_noted_too_also_the_last(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = ["--task", "xor", "--mode", "asgd", "--num-workers", "2", "--elastic", "--steps", "60"]
+    more = ["--pace", "5ms", "--checkpoint-every", "20", "--keep-checkpoints", "2", "--run-dir", str(folder)]
+    done = paceline("train", *settings, *more)
+    assert done.code == 0, done.err
+    rows = paceline("checkpoint", "list", str(folder), "--json").data()["checkpoints"]
+    assert rows[-1]["pinned_by"] == "resume, catalogue"
+    with EmbeddedNode(folder) as node:
+        (run,) = node.client.read("Runs.List", pb.ListRuns(with_ended=True), pb.RunList).runs
+        found = node.client.read("Checkpoints.List", pb.ListCheckpoints(run=run.run), pb.CheckpointList)
+    assert [checkpoint.step for checkpoint in found.checkpoints][-1] == 120

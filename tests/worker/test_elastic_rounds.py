@@ -20,6 +20,9 @@ from paceline.sync.stragglers import StragglerRule
 TORCH_ADAM = "tests.fixtures.tasks:TorchAdamTask"
 LOCAL = StrategyOptions(sync_every=4)
 OUTER = StrategyOptions(sync_every=4, outer_lr=0.7, outer_momentum=0.9)
+STREAMING = StrategyOptions(
+    sync_every=4, outer_lr=0.7, outer_momentum=0.9, fragments=3, sync_delay=2, mixing=0.5
+)
 MOMENTUM = OptimizerChoice(name="momentum", lr=0.05)
 MANY_LOOKS = 160  # about as often as a worker of these runs looks at its clock
 
@@ -65,6 +68,10 @@ def steps_committed(plan: Plan, history: History) -> int:
                 "lr_schedule": RateSchedule(shape=RateShape.COSINE, warmup=3, steps=14),
             },
         ),
+        ("diloco", {"strategy": STREAMING, "optimizer": MOMENTUM, "task_options": {"batch_norm": True}}),
+        ("diloco", {"strategy": replace(STREAMING, sync_delay=0), "batch_sizes": (1, 2, 5, 3)}),
+        ("diloco", {"strategy": replace(STREAMING, fragments=1, sync_delay=3), "optimizer": MOMENTUM}),
+        ("diloco", {"strategy": replace(STREAMING, mixing=0.0, sync_delay=1), "steps": 13}),
     ],
 )
 def test_any_number_of_workers_ends_with_the_bits_of_one_worker_for_each_shard(
@@ -93,13 +100,15 @@ FAULTS = st.builds(
 
 @settings(max_examples=25, deadline=None)
 @given(
-    mode=st.sampled_from(["localsgd", "diloco", "ssgd"]),
+    mode=st.sampled_from(["localsgd", "diloco", "ssgd", "streaming"]),
     faults=st.lists(FAULTS, min_size=1, max_size=2, unique_by=lambda fault: fault.worker),
 )
 def test_whoever_dies_or_freezes_wherever_the_bits_are_the_same(
     mode: str, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     changes: dict[str, object] = {} if mode in ROUND_MODES else {"strategy": StrategyOptions()}
+    if mode == "streaming":
+        mode, changes = "diloco", {"strategy": STREAMING}
     plan = elastic_plan(mode, {"optimizer": MOMENTUM, "task_options": {"batch_norm": True}, **changes})
     run = ElasticRun(plan, tmp_path_factory.mktemp("run"), tuple(faults))
     history = run.run()
@@ -128,4 +137,13 @@ def test_a_wish_to_stop_ends_the_run_at_the_end_of_a_round(tmp_path: Path) -> No
     history = run.run()
     steps = steps_committed(plan, history)
     assert steps == 4  # each of two workers had made 5 gradients in the middle of the first round
+    assert set(run.hashes) == {plain_hash(replace(plan, steps=steps))}
+
+
+def test_a_wish_to_stop_brings_fragments_that_are_on_their_way_together(tmp_path: Path) -> None:
+    plan = elastic_plan("diloco", {"optimizer": MOMENTUM, "strategy": STREAMING, "steps": 30}, workers=2)
+    run = ElasticRun(plan, tmp_path, stop_at=11)
+    history = run.run()
+    steps = steps_committed(plan, history)
+    assert steps < 30
     assert set(run.hashes) == {plain_hash(replace(plan, steps=steps))}

@@ -14,7 +14,7 @@ from paceline.events.schema import ServerRow
 from paceline.ids import Rank
 from paceline.plan.plan import AsgdVariant, Elastic, Plan, StrategyOptions, Transport
 from paceline.strategies.load import built_in
-from paceline.transport.ports import Answer
+from paceline.transport.ports import Obsolete
 from paceline.worker.elastic_server import ElasticServer, Kind, Order, Verdict
 from paceline.worker.participant import state_hash
 from paceline.worker.replica import Replica
@@ -50,6 +50,9 @@ class Crowd:
     incarnations: dict[int, int] = field(default_factory=dict)
     rows: list[ServerRow] = field(default_factory=list)
     released: list[int] = field(default_factory=list)  # who was told that nothing is left
+    late: dict[int, int] = field(
+        default_factory=dict
+    )  # rank -> the ticket whose share is not wanted any more
     orders: int = 0
 
     def _order(self, kind: Kind, rank: int, number: int, share: int | None = None) -> None:
@@ -61,8 +64,9 @@ class Crowd:
             assert follower.order(order, gradient) == (replies, rows)
         self.rows += rows
         for reply in replies:
-            assert isinstance(reply, Answer)
-            if reply.position is None:
+            if isinstance(reply, Obsolete):
+                self.late[reply.rank] = self.server.members[reply.rank].ticket
+            elif reply.position is None:
                 self.released.append(reply.rank)
                 self.given.pop(reply.rank, None)
             else:
@@ -88,6 +92,18 @@ class Crowd:
         self._order(kind, rank, ticket, share)
         # It asks again, as if the answer was lost on the way: nothing is done twice.
         again = self._weigh(kind, rank, ticket)
+        assert again is (Verdict.UNKNOWN if rank in self.released else Verdict.REPEAT)
+
+    def again(self, rank: int) -> None:
+        """A late worker stops, as it was told; who was not told cannot hand back what it has."""
+        ticket = self.given[rank][0]
+        if self.late.get(rank) != ticket:
+            assert self._weigh(Kind.AGAIN, rank, ticket) is Verdict.REPEAT
+            return
+        del self.given[rank]
+        assert self._weigh(Kind.AGAIN, rank, ticket) is Verdict.ORDER
+        self._order(Kind.AGAIN, rank, ticket)
+        again = self._weigh(Kind.AGAIN, rank, ticket)
         assert again is (Verdict.UNKNOWN if rank in self.released else Verdict.REPEAT)
 
     def lose(self, rank: int) -> None:
@@ -123,14 +139,15 @@ class Crowd:
 
 ACTS = st.lists(
     st.tuples(
-        st.sampled_from(["push", "push", "push", "join", "lose", "follow", "promote"]), st.integers(0, 9)
+        st.sampled_from(["push", "push", "push", "again", "join", "lose", "follow", "promote"]),
+        st.integers(0, 9),
     ),
     max_size=40,
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(mode=st.sampled_from(["asgd", "ssp", "dssp", "ps"]), acts=ACTS)
+@given(mode=st.sampled_from(["asgd", "ssp", "dssp", "ps", "backup", "backup"]), acts=ACTS)
 def test_whatever_happens_each_share_is_applied_once_and_all_servers_hold_the_same_bits(
     mode: str, acts: list[tuple[str, int]]
 ) -> None:
@@ -142,6 +159,8 @@ def test_whatever_happens_each_share_is_applied_once_and_all_servers_hold_the_sa
             break
         if act == "push" and crowd.given:
             crowd.push(sorted(crowd.given)[number % len(crowd.given)])
+        elif act == "again" and crowd.given:
+            crowd.again(sorted(crowd.given)[number % len(crowd.given)])
         elif act == "join":
             crowd.join(number % WORKERS)
         elif act == "lose" and crowd.living:
@@ -243,3 +262,35 @@ def test_from_a_checkpoint_nobody_is_a_member_and_no_ticket_is_good() -> None:
     after = Crowd(again)
     after.finish()
     assert sorted(row.position for row in after.rows if row.op == "apply") == list(range(1, WORKERS * 4))
+
+
+def test_an_update_is_made_of_the_first_gradients_and_the_death_of_a_late_worker_costs_nothing() -> None:
+    crowd = Crowd(new_server(elastic_plan("backup")))
+    for rank in range(WORKERS):
+        crowd.join(rank)
+    shares = {rank: share for rank, (_, share) in crowd.given.items()}
+    crowd.push(0)
+    crowd.push(2)
+    assert crowd.server.version == 1, "two of three are enough"
+    assert list(crowd.late) == [1]
+    crowd.lose(1)
+    assert crowd.server.version == 1
+    taken_over = [share for _, share in crowd.given.values()]
+    assert shares[1] in taken_over, "whoever was next does the share of the late one"
+    crowd.push(0)
+    crowd.push(2)
+    assert crowd.server.version == 2, "the two that are left are as many as an update needs"
+    crowd.lose(2)
+    crowd.push(0)
+    assert crowd.server.version == 3, "with fewer than that, all who are left are enough"
+
+
+def test_without_spares_backup_has_the_bits_of_ps_whoever_did_which_share() -> None:
+    found = set[str]()
+    for mode, order in (("ps", (0, 1, 2)), ("backup", (2, 0, 1))):
+        crowd = Crowd(new_server(elastic_plan(mode, strategy=StrategyOptions(backup_workers=0))))
+        for rank in order:
+            crowd.join(rank)
+        crowd.finish()
+        found.add(bits(crowd.server))
+    assert len(found) == 1

@@ -250,7 +250,7 @@ def applied(*members: Member) -> list[int]:
     return [row.position for row in rows if row.op == "apply"]
 
 
-@pytest.mark.parametrize("mode", ["asgd", "ssp", "ps"])
+@pytest.mark.parametrize("mode", ["asgd", "ssp", "ps", "backup"])
 def test_undisturbed_both_servers_end_with_the_same_bits(mode: str, tmp_path: Path) -> None:
     plan = elastic_plan(mode, steps=10)
     with a_pair(plan, tmp_path) as (town, first, second):
@@ -265,7 +265,7 @@ def test_undisturbed_both_servers_end_with_the_same_bits(mode: str, tmp_path: Pa
     assert bits(first.server) == bits(second.server)
 
 
-@pytest.mark.parametrize("mode", ["asgd", "ssp", "ps"])
+@pytest.mark.parametrize("mode", ["asgd", "ssp", "ps", "backup"])
 def test_a_primary_that_hears_of_nothing_answers_nobody_once_its_backup_was_promoted(
     mode: str, tmp_path: Path
 ) -> None:

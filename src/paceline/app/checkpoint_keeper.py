@@ -77,8 +77,9 @@ class CheckpointKeeper:
         while self._removed:
             number = self._removed.popleft()
             with self._dropping:
-                if self._drop is not None and has_shared(self._plan):
-                    self._drop(number // self._plan.num_workers)  # an elastic run counts shares
+                if self._drop is not None:  # workers name them by shares, servers by versions
+                    shares = self._plan.num_workers if has_shared(self._plan) else 1
+                    self._drop(number // shares)
 
     def _copy_newest(self, store: ObjectStore) -> None:
         newest = newest_shared if has_shared(self._plan) else newest_complete

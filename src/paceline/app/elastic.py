@@ -8,6 +8,7 @@ from pathlib import Path
 
 from paceline import environ
 from paceline.app import cluster_access, run_seat
+from paceline.app.losses import Losses
 from paceline.app.wishes import Wishes
 from paceline.coordinator.blocking import BlockingClient
 from paceline.coordinator.client import RefusedError, UnreachableError
@@ -31,6 +32,7 @@ class RunRegistry:
 
     def __init__(self, client: BlockingClient, run: str, note: Callable[[str], None]) -> None:
         self._client, self._run, self._note = client, run, note
+        self._losses = Losses(client, run, note)
 
     def create(self, plan: Plan) -> None:
         assert plan.elastic is not None, "the run is elastic"
@@ -45,17 +47,11 @@ class RunRegistry:
         self._client.write("Runs.Create", creating, pb.Run)
 
     def lost(self, who: str, pid: int, reason: str) -> None:
-        """Say so at once; if nobody hears it, the worker's lease will run out."""
-        try:
-            workers = self._client.read("Members.List", pb.ListWorkers(run=self._run), pb.WorkerList)
-            for worker in workers.workers:
-                if worker.worker == who and worker.facts.get("pid") == str(pid):
-                    leaving = pb.LeaveRun(
-                        run=self._run, worker=who, incarnation=worker.incarnation, reason=reason
-                    )
-                    self._client.write("Members.Leave", leaving, pb.Worker)
-        except (RefusedError, UnreachableError) as error:
-            self._note(f"the coordinator was not told that {who} was lost: {error.what}")
+        """Said at once; nobody waits for the answer. If it is not heard, the worker's lease will run out."""
+        self._losses.tell(who, pid, reason)
+
+    def close(self) -> None:
+        self._losses.close()
 
     def drop(self, step: int) -> None:
         """The checkpoint of this step is gone; one that was never noted, or is the newest, stays as it is."""
@@ -97,6 +93,7 @@ def supervised(
         place = stack.enter_context(_cluster(run_dir, coordinators or _named()))
         run = f"run-{random.randrange(2**32):08x}"
         registry = RunRegistry(place.client, run, note)
+        stack.callback(registry.close)
         registry.create(plan)
         elastic = plan.elastic
         restarts = Restarts(elastic.restarts, elastic.min_workers, elastic.longest_wait_s)

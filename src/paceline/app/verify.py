@@ -1,7 +1,9 @@
 """Does a run's folder prove that nothing was lost and nothing done twice? Looked at, not run again."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from paceline.app.findings import Finding
@@ -11,6 +13,7 @@ from paceline.checkpoints.catalog import facts_of
 from paceline.errors import PacelineError
 from paceline.events.lineage import lineage_of
 from paceline.events.read import History, read_history
+from paceline.events.ways import ways_of
 from paceline.plan.catalog import server_names
 from paceline.plan.codec import Json, read
 from paceline.plan.plan import EventDetail, Plan
@@ -36,7 +39,7 @@ def verify_run(run_dir: Path) -> list[Finding]:
     if (
         isinstance(hashes, dict)
         and hashes
-        and all(rows[-1].synced for rows in history.steps.values() if rows)
+        and (is_elastic or all(rows[-1].synced for rows in history.steps.values() if rows))
     ):
         distinct = len(set(map(str, hashes.values())))
         findings.append(
@@ -50,7 +53,9 @@ def verify_run(run_dir: Path) -> list[Finding]:
 
 
 def _steps(plan: Plan, history: History) -> int:
-    """How many whole steps were committed by whoever got furthest."""
+    """How many whole steps, or rounds of fedavg, were committed by whoever got furthest."""
+    if plan.mode == "fedavg":
+        return 1 + max((r.version for rows in history.steps.values() for r in rows if r.synced), default=-1)
     done = (row.position // plan.num_workers for rows in history.steps.values() for row in rows if row.synced)
     return 1 + max(done, default=-1)
 
@@ -60,15 +65,22 @@ def _elastic(plan: Plan, history: History) -> Finding:
     resumed = [e for e in history.plain if e.kind == "run_resumed"]
     since = history.plain.index(resumed[-1]) if resumed else 0
     first = int(str(resumed[-1].fields["version"])) if resumed else 0
-    lineage = lineage_of(
-        history.plain[since:], steps=steps, first=first, is_whole=lambda done: is_whole(plan, done)
-    )
+    lineage = lineage_of(history.plain[since:], steps=steps, first=first, is_whole=_wholes(plan, history))
     made = sum(stretch.end - stretch.first for stretch in lineage.stretches)
-    what = f"each of {steps} steps, and so each sample, was committed exactly once"
-    seen = f"{made} steps in {len(lineage.stretches)} generations"
+    unit = "rounds" if plan.mode == "fedavg" else "steps"
+    what = f"each of {steps} {unit}, and so each sample, was committed exactly once"
+    seen = f"{made} {unit} in {len(lineage.stretches)} generations"
     if lineage.problems:
         seen += ": " + "; ".join(lineage.problems)
     return Finding(what, not lineage.problems and made == steps - first, seen)
+
+
+def _wholes(plan: Plan, history: History) -> Callable[[int], bool]:
+    """Where something can have been committed: as planned, or as it was decided meanwhile."""
+    if plan.mode != "adaptive":
+        return partial(is_whole, plan)
+    ways = ways_of(history.plain, _steps(plan, history))
+    return partial(ways.is_whole, every=plan.strategy.sync_every, total=plan.steps)
 
 
 def _shares(history: History) -> Finding:

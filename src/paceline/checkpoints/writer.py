@@ -158,7 +158,7 @@ class CheckpointWriter:
         clock, name, who = SystemClock(), job.folder.name, self.place.who
         if _is_there(job.folder, who):
             return  # of the same step of the same history, so it is the same
-        at = int(job.facts.get("at", 0))
+        at = int(job.facts.get("at", job.step))  # servers count versions
         self.cataloguer.begin(job.generation, at)
         began_ns = clock.now_ns()
         try:

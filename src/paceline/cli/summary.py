@@ -131,6 +131,7 @@ def _adapted(result: "dict[str, Json]", plan: Plan) -> list[tuple[str, str]]:
         return [("adapted", "never: nothing else would have been worth it")]
     times = "once" if seen["count"] == 1 else f"{seen['count']} times"
     unit = "local steps of a round" if seen["way"] == "local-steps" else "samples of a step"
+    unit = unit if plan.elastic is None else "shards"
     return [("adapted", f"{times}; at the end {seen['way']}, {unit} by worker: {seen['shares']}")]
 
 

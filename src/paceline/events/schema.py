@@ -114,10 +114,12 @@ PLAIN_KINDS: dict[str, str] = {
     "early_stop": "the validation got no better, and all workers stop; fields: step, best_step, reason",
     "adapted": "mode adaptive shares out the work anew; fields: step (of the run, done by then), "
     "from and to (ssgd, batch, local-steps), shares (samples of a step, or local steps of a round, "
-    "by worker), reason (in words, with its numbers)",
+    "by worker; in elastic runs shards), reason (in words, with its numbers); in elastic runs also workers "
+    "(by rank) and generation",
     "generation_entered": "a worker of an elastic run begins a generation; fields: number, rank, workers (by "
-    "rank), committed (steps of the run by then), healed_from (whose memory the state came from), "
-    "healed_bytes, state (CRC-32 of all parameters and buffers), why",
+    "rank), committed (steps of the run by then; fedavg: rounds), healed_from (whose memory the state came "
+    "from), healed_bytes, state (CRC-32 of all parameters and buffers), why, way (mode adaptive: what it "
+    "begins with)",
     "generation_lost": "a generation ended before the run did; fields: number, committed (steps that this "
     "worker's replica has), why",
     "server_started": "the first primary server, or one after both were lost; fields: pid, part, epoch, "

@@ -202,7 +202,7 @@ def _check_peers(checked: _Check) -> None:
 
 def _check_backup(checked: _Check) -> None:
     """At least one gradient must count, or there is nothing to update with."""
-    said, num_workers = checked.config.backup_workers, decide.num_workers_of(checked.config)
+    said, num_workers = checked.config.backup_workers, decide.processes_of(checked.config)
     if said is None or not checked.are_sound("num_workers", "backup_workers") or said < num_workers:
         return
     what = f"backup_workers is {said}, but it must be less than num_workers, {num_workers}"

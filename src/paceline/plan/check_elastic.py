@@ -9,25 +9,13 @@ from paceline.plan.check_parts import check_parts
 from paceline.plan.plan import Device, Transport
 from paceline.plan.rounds import ROUND_MODES
 
-SERVED = ("asgd", "ssp", "dssp", "ps")  # by parameter servers
-MODES = ("ssgd", *ROUND_MODES, *SERVED)
+SERVED = ("asgd", "ssp", "dssp", "ps", "backup")  # by parameter servers
+MODES = ("ssgd", *ROUND_MODES, "fedavg", "adaptive", *SERVED)
 # Why other modes cannot, and what to use instead; those left out: the usual words.
 _WHY_NOT = {
     "ddp": (
         "mode ddp averages by torch's process group, which does not outlive its members",
         "use --mode ssgd, which computes the same mean",
-    ),
-    "fedavg": (
-        "mode fedavg draws its clients anew in every round, and they are at different steps",
-        "use --mode localsgd, which is fedavg with everybody drawn",
-    ),
-    "adaptive": (
-        "mode adaptive cuts a step's samples by speed, so its bits would depend on who lives",
-        "use --mode ssgd --on-slow rebalance, which deals out whole shards by speed",
-    ),
-    "backup": (
-        "mode backup abandons gradients that come late, which the servers of an elastic run do not do",
-        "use --mode ps, or ssgd with more shards than workers",
     ),
 }
 
@@ -79,12 +67,6 @@ def _combinations(config: TrainConfig) -> list[Problem]:
     reasons = [
         ("mode", mode not in MODES, why, instead),
         (
-            "fragments",
-            any(((config.fragments or 1) > 1, config.sync_delay, config.mixing)),
-            "streaming diloco always has fragments on their way, so no moment is whole",
-            "leave fragments, sync_delay and mixing out",
-        ),
-        (
             "transport",
             mode not in SERVED and config.transport not in (None, "auto", Transport.SHM),
             f"transport is {config.transport}, but workers that come and go share memory",
@@ -101,6 +83,12 @@ def _combinations(config: TrainConfig) -> list[Problem]:
             mode in SERVED and config.on_slow is not None,
             f"on_slow is {config.on_slow}, but in mode {mode} nobody waits for a slow worker's shards",
             "leave on_slow out: whoever is free takes the next share",
+        ),
+        (
+            "on_slow",
+            mode == "adaptive" and config.on_slow == "rebalance",
+            "mode adaptive deals out shards by speed anyway",
+            "leave on_slow out, or use --on-slow replace",
         ),
         (
             "on_give_up",

@@ -6,6 +6,7 @@ from paceline.plan import decide
 from paceline.plan.catalog import TASKS
 
 ASYNCHRONOUS = ("asgd", "ssp", "dssp")
+SYNCHRONOUS = ("ps", "backup")
 
 
 def check_parts(config: TrainConfig) -> list[Problem]:
@@ -16,14 +17,14 @@ def check_parts(config: TrainConfig) -> list[Problem]:
     reasons = [
         (
             "servers",
-            mode == "ps",
-            f"servers is {parts}, but which gradients mode ps averages is decided by one server,"
+            mode in SYNCHRONOUS,
+            f"servers is {parts}, but which gradients mode {mode} averages is decided by one server,"
             " and the others would have to be told before each update",
             "leave servers out, or use --mode ssp",
         ),
         (
             "servers",
-            mode not in (*ASYNCHRONOUS, "ps"),
+            mode not in (*ASYNCHRONOUS, *SYNCHRONOUS),
             f"servers is {parts}, but mode {mode} has no elastic servers in parts",
             f"use --mode {' or '.join(ASYNCHRONOUS)}",
         ),

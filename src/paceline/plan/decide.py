@@ -88,6 +88,12 @@ def num_workers_of(config: TrainConfig) -> int:
     return _said_workers(config)
 
 
+def processes_of(config: TrainConfig) -> int:
+    """Those that the run begins with."""
+    elastic = elastic_of(config)
+    return num_workers_of(config) if elastic is None else elastic.workers
+
+
 def _said_workers(config: TrainConfig) -> int:
     if config.num_workers is not None:
         return config.num_workers
@@ -224,7 +230,7 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
     reads = frozenset() if (mode := mode_of(config)) is None else mode.options
     unsaid_bound = _DEFAULT_STALENESS if "staleness" in reads else None
     unsaid_period = _DEFAULT_SYNC_EVERY if "sync_every" in reads else 1
-    unsaid_spares = usual_backup_workers(num_workers_of(config)) if "backup_workers" in reads else 0
+    unsaid_spares = usual_backup_workers(processes_of(config)) if "backup_workers" in reads else 0
     bound = unsaid_bound if config.staleness is None else config.staleness
     return StrategyOptions(
         staleness=None if bound == "inf" else bound,

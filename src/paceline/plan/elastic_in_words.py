@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from paceline.plan.catalog import server_names
 from paceline.plan.plan import Elastic, OnGiveUp, OnSlow, Plan
+from paceline.plan.rounds import draws_of
 
 _FINE = 4  # shards for each worker: dealing by speed is then within a quarter of the best
 
@@ -22,13 +23,25 @@ def about_elastic(plan: Plan) -> Iterator[str]:
     if elastic.max_workers == workers:
         cause = f"{shards} shards" if shards == workers else f"max_workers {workers}"
         yield f"the run cannot grow beyond its {workers} workers: {cause}; --shards with more lets it"
-    if elastic.on_slow is OnSlow.REBALANCE and shards == workers:
+    if plan.mode == "fedavg" and draws_of(plan).count < workers:
+        drawn = draws_of(plan).count
+        yield (
+            f"{drawn} clients are drawn for a round, so of {workers} workers some only wait, and are there if"
+            " others are lost"
+        )
+    if plan.mode == "adaptive":
+        yield (
+            "whole shards are dealt out by speed, which changes no bit; when local steps begin and end does,"
+            " and is recorded with its reason"
+        )
+    deals_by_speed = elastic.on_slow is OnSlow.REBALANCE or plan.mode == "adaptive"
+    if deals_by_speed and shards == workers:
         yield (
             f"with as many shards as workers ({shards}) only whole workers' shares can be moved: rebalancing"
             f" helps against a worker that is more than twice as slow; --shards {_FINE * workers} would let"
             " the shares follow the speeds"
         )
-    elif elastic.on_slow is OnSlow.REBALANCE and shards < _FINE * workers:
+    elif deals_by_speed and shards < _FINE * workers:
         yield (
             f"{shards} shards among {workers} workers can be dealt out by speed only coarsely;"
             f" --shards {_FINE * workers} follows the speeds more closely"

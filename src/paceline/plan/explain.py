@@ -191,9 +191,10 @@ def _work(plan: Plan) -> str:
     if shares_work(plan):
         return f"{in_all}, in gradients of {each}; whoever is free takes the next, so fast workers do more"
     if plan.mode == "adaptive":
+        takes = f"takes {each}" if plan.elastic is None else f"does an equal part of the shards of {each}"
         return (
-            f"{plan.steps:,} steps of {plan.global_batch:,} samples, {in_all}; at first each worker takes"
-            f" {each}, then as much as its measured speed allows"
+            f"{plan.steps:,} steps of {plan.global_batch:,} samples, {in_all}; at first each worker {takes},"
+            " then as much as its measured speed allows"
         )
     return (
         f"each worker computes {plan.steps:,} gradients of {each}:"

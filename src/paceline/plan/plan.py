@@ -229,8 +229,8 @@ class Plan:
 
     @property
     def gradients_per_update(self) -> int:
-        """How many gradients make one synchronous update: all, but for backup workers."""
-        return max(1, self.num_workers - self.strategy.backup_workers)
+        """How many gradients make one synchronous update: one of each worker, but for backup workers."""
+        return max(1, self.processes - self.strategy.backup_workers)
 
     @property
     def total_gradients(self) -> int:

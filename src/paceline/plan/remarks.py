@@ -10,7 +10,7 @@ from paceline.plan.catalog import server_names
 from paceline.plan.compression_in_words import about_compression
 from paceline.plan.elastic_in_words import about_elastic
 from paceline.plan.plan import AsgdVariant, Device, GossipVariant, Launcher, Plan
-from paceline.plan.rounds import has_rounds
+from paceline.plan.rounds import longest_commit
 from paceline.plan.stragglers_in_words import persistent_stragglers
 from paceline.sync.clients import clients_per_round
 from paceline.sync.setting import Allowed
@@ -44,7 +44,8 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
 
 
 def _about_losses(plan: Plan) -> Iterator[str]:
-    if plan.elastic is not None and has_rounds(plan):
+    is_in_rounds = longest_commit(plan) > 1 or (plan.mode == "fedavg" and plan.strategy.sync_every > 1)
+    if plan.elastic is not None and is_in_rounds:
         yield (
             f"whole rounds are committed: after a loss up to {plan.strategy.sync_every} steps are made"
             " again, and Ctrl-C ends the run at the end of a round"
@@ -121,7 +122,7 @@ def _help_of_backup_workers(plan: Plan, slow: int) -> str:
 def _about_backup_workers(plan: Plan) -> Iterator[str]:
     if plan.mode != "backup":
         return
-    workers, spare, counted = plan.num_workers, plan.strategy.backup_workers, plan.gradients_per_update
+    workers, spare, counted = plan.processes, plan.strategy.backup_workers, plan.gradients_per_update
     if spare == 0:
         yield "backup without backup_workers is ps: every update waits for all gradients"
         return
@@ -133,7 +134,8 @@ def _about_backup_workers(plan: Plan) -> Iterator[str]:
     )
     yield (
         f"there are {updates:,} updates with the full rate where ssgd makes {plan.steps:,}, so equal samples"
-        f" move the parameters {workers}/{counted} times as far; take a rate for batches of {counted}"
+        f" move the parameters {plan.num_workers}/{counted} times as far; take a rate for batches of"
+        f" {counted}"
     )
 
 
@@ -191,7 +193,7 @@ def _about_variants(plan: Plan) -> Iterator[str]:
 def _about_adapting(plan: Plan) -> Iterator[str]:
     if plan.mode != "adaptive":
         return
-    if plan.strategy.adaptive is not Allowed.LOCAL_STEPS:
+    if plan.strategy.adaptive is not Allowed.LOCAL_STEPS and plan.elastic is None:
         yield (
             "with samples by speed the result is that of ssgd, but which bits it has depends on the speeds"
             " that were measured; every change is an event with its reason, and replay follows them"
@@ -200,7 +202,8 @@ def _about_adapting(plan: Plan) -> Iterator[str]:
         yield "local steps compute what localsgd computes, not ssgd; --adaptive batch rules them out"
     if plan.strategy.adaptive is Allowed.AUTO and len(set(plan.batch_sizes)) > 1:
         yield "the batches differ, so local steps, which are dealt out in equal shares, are not considered"
-    if plan.global_batch < _FINE * plan.num_workers and plan.strategy.adaptive is not Allowed.LOCAL_STEPS:
+    cuts_samples = plan.elastic is None and plan.strategy.adaptive is not Allowed.LOCAL_STEPS
+    if plan.global_batch < _FINE * plan.num_workers and cuts_samples:
         yield (
             f"{plan.global_batch} samples among {plan.num_workers} workers can be cut only coarsely; larger"
             " batches let the shares follow the speeds more closely"

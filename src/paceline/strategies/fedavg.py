@@ -16,10 +16,10 @@ from torch import Tensor
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
+from paceline.plan.rounds import draws_of
 from paceline.strategies.means import mean_of
 from paceline.strategies.port import Begun, Links, Outcome, Replica
 from paceline.sync.assignment import Share
-from paceline.sync.clients import Rounds, clients_per_round
 from paceline.transport.arena import STOP_FLAG
 from paceline.transport.ports import NO_TRAFFIC, Traffic
 
@@ -31,13 +31,7 @@ class Fedavg:
         assert links.collective is not None, "fedavg meets by a collective"
         self._collective = links.collective
         self._plan, self._links = plan, links
-        self._rounds = Rounds(
-            seed=plan.seed,
-            num_workers=plan.num_workers,
-            steps=plan.steps,
-            every=plan.strategy.sync_every,
-            count=clients_per_round(plan.strategy.clients_per_round, plan.num_workers),
-        )
+        self._rounds = draws_of(plan)
         self._left = 0  # local steps until this round's averaging
         self._missed = NO_TRAFFIC  # of rounds that this worker had no step in
         self._saved: dict[str, Tensor] = {}

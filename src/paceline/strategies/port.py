@@ -74,8 +74,13 @@ class OwnState(Protocol):
 
     def restore_own_state(self, saved: bytes) -> None: ...
 
-    def average_own_states(self, saved: Sequence[bytes], weights: Sequence[float]) -> list[bytes]:
-        """The same own states, but for the optimizers' tensors: these become their weighted mean."""
+    def average_own_states(
+        self, saved: Sequence[bytes], weights: Sequence[float], *, with_numbers: bool = False
+    ) -> list[bytes]:
+        """The same own states, but for the optimizers' tensors: these become their weighted mean.
+
+        `with_numbers`: also those that are a single number.
+        """
         ...
 
 
@@ -122,6 +127,7 @@ class Outcome:
     exchange: int | None = None  # the number of that exchange in the order of all, from 1
     adapted: Adapted | None = None  # the workers changed how they share out the work
     skipped: str | None = None  # no update was made, because of these shards' gradients
+    is_last: bool = False  # the run's work is done; said where its steps do not say so
 
 
 class Strategy(Protocol):

@@ -24,6 +24,7 @@ from paceline.strategies.sharded import EqualShares, Sharing
 from paceline.sync.assignment import Share
 from paceline.sync.averaging import mean_weight, round_end
 from paceline.transport.arena import STOP_FLAG
+from paceline.transport.ports import NO_TRAFFIC, Traffic
 
 _OWN, _VELOCITY = "own", "velocity"
 
@@ -36,7 +37,7 @@ class ShardedRounds:
         self._plan, self._rounds, self._clock = plan, links.rounds, links.clock
         equal = EqualShares(links.rank, workers=links.world_size, shards=links.rounds.shards)
         self._sharing = equal if sharing is None else sharing
-        self._mine = self._sharing.mine()
+        self._mine: Sequence[int] = self._sharing.mine()
         self._weights = [mean_weight(shard, plan.batch_sizes) for shard in range(links.rounds.shards)]
         self._saved: dict[str, Tensor] = {}
         self.committed = 0
@@ -59,11 +60,11 @@ class ShardedRounds:
         if self._saved:
             self._kept = [self._saved[f"{_OWN}.{shard}"] for shard in range(len(slots))]
         else:
-            self._kept = [_as_tensor(self._own.own_state())] * len(slots)
+            self._kept = [_as_tensor(self._keeps())] * len(slots)
         self._end = self._next_end()
 
     def begin_step(self, step: Step) -> Begun | Outcome | None:
-        if self.committed >= self._plan.steps:
+        if self._is_all_done():
             return None
         self._rounds.check()  # who never has to wait would not notice
         self._sharing.check()
@@ -71,23 +72,21 @@ class ShardedRounds:
             return self._commit(0)
         self._begun_ns = self._clock.now_ns()
         shard = self._mine[self._at]
-        if self._made == 0 and self._live != shard:
-            self._arena.state.copy_(self._common)
-            self._own.restore_own_state(_as_bytes(self._kept[shard]))
-            self._live = shard
-        return Begun(share=Share(shard, self.committed + self._made))
+        if self._made == 0:
+            self._take_up(shard)
+        return Begun(share=self._share(shard))
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
-        apply_ns = self._replica.update()
+        apply_ns = self._update()
         self._busy_ns += self._clock.now_ns() - self._begun_ns
         self.gradients += 1
         self._made += 1
-        if self.committed + self._made < self._end:
-            return Outcome(apply_ns=apply_ns)
+        if not self._is_over(self._mine[self._at]):
+            return Outcome(apply_ns=apply_ns, version=self._version())
         self._show(self._mine[self._at], wants_stop=wants_stop)
         self._at, self._made = self._at + 1, 0
         if self._at < len(self._mine):
-            return Outcome(apply_ns=apply_ns)
+            return Outcome(apply_ns=apply_ns, version=self._version())
         return self._commit(apply_ns)
 
     def undo(self) -> None:
@@ -100,8 +99,15 @@ class ShardedRounds:
     def settle(self) -> None:
         """Between two rounds: the common parameters, and beside them the first shard's own state."""
         self._arena.state.copy_(self._common)
-        self._own.restore_own_state(_as_bytes(self._kept[0]))
+        self._own.restore_own_state(self.kept_by(0))
         self._live = 0
+
+    def kept(self) -> list[bytes]:
+        """What each shard keeps for itself, as of the last commit."""
+        return [self.kept_by(shard) for shard in range(len(self._kept))]
+
+    def kept_by(self, shard: int) -> bytes:
+        return _as_bytes(self._kept[shard])
 
     def snapshot(self) -> dict[str, Tensor]:
         """What the last committed round left, beyond the common parameters."""
@@ -116,37 +122,44 @@ class ShardedRounds:
 
     def _show(self, shard: int, *, wants_stop: bool) -> None:
         """The round of this shard is over: its parameters and what it keeps are for all to see."""
-        slot = self._slots[shard]
+        self._shown[shard] = self._keeps()
+        self._fill_slot(shard)
+        self._slots[shard][self._arena.layout.tail_start + STOP_FLAG] = float(wants_stop)
+
+    def _fill_slot(self, shard: int) -> None:
+        slot, weight = self._slots[shard], self._weight(shard)
         slot.copy_(self._arena.state)
-        if self._weights[shard] != 1.0:
-            slot.mul_(self._weights[shard])
-        slot[self._arena.layout.tail_start + STOP_FLAG] = float(wants_stop)
-        self._shown[shard] = self._own.own_state()
+        if weight != 1.0:
+            slot.mul_(weight)
 
     def _commit(self, apply_ns: int) -> Outcome:
         self._sharing.before_meeting(self.committed, self._busy_ns // self._at if self._at else None)
         traffic, kept = self._rounds.commit(self._shown)
         self._sharing.after_meeting(self.committed)
-        # From here on nothing is waited for, so nothing can come between.
         stop = bool(self._mean[self._arena.layout.tail_start + STOP_FLAG] > 0)
-        self._follow_the_mean()
+        traffic += self._before_the_end(stop=stop)
+        # From here on nothing is waited for, so nothing can come between.
+        self._follow_the_mean(is_end=stop or self._end == self._plan.steps)
         self._kept, self.committed = kept, self._end
         if self._plan.strategy.average_optimizer_state:
             self._average_own_states()
+        version = self._version()
         self._at, self._end, self._busy_ns = 0, self._next_end(), 0
-        self._mine = self._sharing.mine()
+        self._mine = self._next_mine()
         if not self._shown:
             self._live = None  # others have gone on with what it was
         self._shown.clear()
         return Outcome(
             traffic=traffic,
             apply_ns=apply_ns,
+            version=version,
             synced=True,
             stop=stop,
             shares_done=self.committed * len(self._slots),
+            is_last=self._is_all_done(),
         )
 
-    def _follow_the_mean(self) -> None:
+    def _follow_the_mean(self, *, is_end: bool) -> None:
         common, mean, rest = self._common, self._mean, self._arena.layout.buffers_start
         if self._has_outer_step:
             options, theta = self._plan.strategy, self._parameters(common)
@@ -164,8 +177,52 @@ class ShardedRounds:
 
     def _average_own_states(self) -> None:
         """Everybody does this for all shards, on the same bytes."""
-        averaged = self._own.average_own_states([_as_bytes(kept) for kept in self._kept], self._weights)
+        averaged = self._own.average_own_states(self.kept(), self._weights)
         self._kept, self._live = [_as_tensor(data) for data in averaged], None
+
+    # What differs where not every shard takes part in every round (sharded_fedavg.py), or not all parameters
+    # are averaged at once (sharded_streaming.py).
+
+    def _update(self) -> int:
+        """One step of the shard that we are at; how long it took, in nanoseconds."""
+        return self._replica.update()
+
+    def _keeps(self) -> bytes:
+        """What the shard that we are at keeps for itself, as it is now."""
+        return self._own.own_state()
+
+    def _before_the_end(self, *, stop: bool) -> Traffic:
+        """The wish to stop is known to all: what is left to be averaged then."""
+        return NO_TRAFFIC
+
+    def _is_all_done(self) -> bool:
+        return self.committed >= self._plan.steps
+
+    def _next_mine(self) -> Sequence[int]:
+        """Our shards of the next round."""
+        return self._sharing.mine()
+
+    def _take_up(self, shard: int) -> None:
+        """Its round begins: from the common parameters, with what it keeps for itself."""
+        if self._live != shard:
+            self._arena.state.copy_(self._common)
+            self._own.restore_own_state(self.kept_by(shard))
+            self._live = shard
+
+    def _share(self, shard: int) -> Share:
+        """Its next step's."""
+        return Share(shard, self.committed + self._made)
+
+    def _is_over(self, shard: int) -> bool:
+        """Has it made all its steps of this round?"""
+        return self.committed + self._made >= self._end
+
+    def _weight(self, shard: int) -> float:
+        return self._weights[shard]
+
+    def _version(self) -> int:
+        """What a step is recorded with."""
+        return 0
 
     def _parameters(self, vector: Tensor) -> Tensor:
         return vector[: self._arena.layout.buffers_start]

@@ -166,21 +166,23 @@ def _reason(was: Setting, now: Setting, seconds: Sequence[float], trial: Trial) 
     is_planned = now == trial.terms.as_planned(now.way)
     if now.way is not Way.LOCAL_STEPS:
         batches = "the planned batches" if is_planned else "batches by speed"
-        return f"{_speeds(seconds)}: with {batches} {gain}"
+        return f"{_speeds(seconds, trial.terms)}: with {batches} {gain}"
     if was.way is Way.LOCAL_STEPS:
         local_steps = "equal local steps" if is_planned else "local steps by speed"
-        return f"{_speeds(seconds)}: with {local_steps} {gain}"
-    cause = "delays come and go" if is_planned else f"delays come and go, and {_speeds(seconds)}"
+        return f"{_speeds(seconds, trial.terms)}: with {local_steps} {gain}"
+    cause = "delays come and go" if is_planned else f"delays come and go, and {_speeds(seconds, trial.terms)}"
     return f"{cause}: with a meeting every {trial.terms.period} steps {gain}"
 
 
-def _speeds(seconds: Sequence[float]) -> str:
+def _speeds(seconds: Sequence[float], terms: Terms) -> str:
     """Who was slow in the last two windows, in words."""
     fastest = max(min(seconds), 1e-12)
     slow = [(worker, own / fastest) for worker, own in enumerate(seconds) if own > _SLOW * fastest]
     if not slow:
         return "all workers are about equally fast"
     slow.sort(key=lambda one: -one[1])
-    named = ", ".join(f"worker {worker} takes {times:.1f} times as long" for worker, times in slow[:3])
+    named = ", ".join(
+        f"{terms.name_of(worker)} takes {times:.1f} times as long" for worker, times in slow[:3]
+    )
     more = f" and {len(slow) - 3} more are slow" if len(slow) > 3 else ""
     return f"{named} per sample as the fastest{more}"

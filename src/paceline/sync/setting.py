@@ -51,8 +51,14 @@ class Terms:
             return (Way.BATCH,)
         if self.allowed is Allowed.LOCAL_STEPS:
             return (Way.LOCAL_STEPS,)
-        # Local steps are dealt out in whole shares, so these must be equal.
-        return tuple(Way) if len(set(self.batch_sizes)) == 1 else (Way.SSGD, Way.BATCH)
+        return tuple(Way) if self.has_equal_shares() else (Way.SSGD, Way.BATCH)
+
+    def has_equal_shares(self) -> bool:
+        """Local steps are dealt out in whole shares, so these must be equal."""
+        return len(set(self.batch_sizes)) == 1
+
+    def name_of(self, worker: int) -> str:
+        return f"worker {worker}"
 
     def as_planned(self, way: Way) -> Setting:
         if way is Way.LOCAL_STEPS:

@@ -27,7 +27,7 @@ GREET_S = 5.0
 LONGEST_NAME = 128
 SEND_S = 2  # for a backup to take what it is sent, before it counts as lost
 _PUSHES = (Say.PUSH, Say.PUSH_AND_STOP)
-_ASKS = (Say.JOIN, Say.LEAVE, Say.PULL, Say.GATHER, *_PUSHES)
+_ASKS = (Say.JOIN, Say.LEAVE, Say.PULL, Say.GATHER, Say.AGAIN, *_PUSHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +70,36 @@ Heard = Asked | HungUp | Applied | Has | Unlinked | Changed
 
 
 class Talk:
-    """With one worker: it asks, and is answered once."""
+    """With one worker: it asks, and is answered once. While it computes it may have to hear one word more."""
 
     def __init__(self, connection: socket.socket, numel: int, dtype: torch.dtype) -> None:
         self._connection = connection
         self._replies: queue.SimpleQueue[tuple[Frame, torch.Tensor | None] | None] = queue.SimpleQueue()
+        self._sending = threading.Lock()  # frames must not run into each other
+        self._word: Frame | None = None  # that is still to be said
         self.gradient = torch.empty(numel, dtype=dtype)
         self.incarnation = 0  # as whom the worker speaks
         self.answered = 0  # the newest ticket that it was sent
 
     def answer(self, frame: Frame, vector: torch.Tensor | None = None) -> None:
         self._replies.put((frame, vector))
+
+    def interrupt(self, word: Frame) -> None:
+        """Say this unasked, now or right behind what is being sent; never waits, so it may be missed."""
+        self._word = word
+        self._say_word()
+
+    def _say_word(self) -> None:
+        if not self._sending.acquire(blocking=False):
+            return  # whoever is sending looks when it is done
+        try:
+            word, self._word = self._word, None
+            if word is not None and not wire.is_sent_at_once(self._connection, word):
+                wire.shut(self._connection)  # half a frame was sent: it connects again
+        except OSError:
+            pass  # it hung up, and its thread says so
+        finally:
+            self._sending.release()
 
     def close(self) -> None:
         wire.shut(self._connection)
@@ -98,7 +117,9 @@ class Talk:
             if reply is None:
                 return
             told, vector = reply
-            wire.send(self._connection, told, None if vector is None else tcp_wire.bytes_of(vector))
+            with self._sending:
+                wire.send(self._connection, told, None if vector is None else tcp_wire.bytes_of(vector))
+            self._say_word()
             frame = wire.receive(self._connection)
 
 

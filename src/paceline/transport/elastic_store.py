@@ -4,7 +4,8 @@ A share is handed out under a ticket, and whatever a worker asks names its
 ticket. So a push without an answer is simply sent again to whoever is primary
 by then: a server that has it already gives the answer that belongs to it, and
 applies nothing twice. A worker that was given up meanwhile is told so; it joins
-again as a new incarnation, and what it had computed does not count.
+again as a new incarnation, and what it had computed does not count. While it
+computes it may hear that the others went on without its share (backup workers).
 """
 
 import socket
@@ -22,6 +23,8 @@ from paceline.transport.elastic_wire import Frame, Say
 from paceline.transport.ports import Pulled, Slots, Traffic
 from paceline.transport.server_line import Route, ServerLine
 
+_PUSHES = (Say.PUSH, Say.PUSH_AND_STOP)
+
 
 class ElasticStore(ServerLine):
     """A worker's end."""
@@ -31,6 +34,7 @@ class ElasticStore(ServerLine):
         self._slots: Slots | None = None
         self._asking = Say.JOIN  # what we last asked, or ask again
         self._incarnation = self._ticket = 0
+        self._obsolete = 0  # the newest ticket whose share is not wanted any more
         self._computing = (0, 0)  # the share that we were given, and the version to do it with
         # Told of a share and its version when what we made of it does not count.
         self.on_refused: Callable[[int, int], None] = lambda *_: None
@@ -60,6 +64,36 @@ class ElasticStore(ServerLine):
         self._asking = Say.PUSH_AND_STOP if wants_stop else Say.PUSH
         self._say()
         return Traffic(self._slots.gradients.nbytes, 0, 0)
+
+    def is_obsolete(self) -> bool:
+        self._listen(0.0)
+        return 0 < self._ticket == self._obsolete
+
+    def wait_unless_obsolete(self, duration_s: float) -> bool:
+        end_ns = self._clock.now_ns() + round(duration_s * 1e9)
+        while not self.is_obsolete() and (left_ns := end_ns - self._clock.now_ns()) > 0:
+            self._listen(left_ns / 1e9)
+        return self.is_obsolete()
+
+    def again(self) -> None:
+        self._asking = Say.AGAIN
+        self._say()
+
+    def _listen(self, duration_s: float) -> None:
+        """While we compute, a server has only one thing to say. If it is lost, pull() finds the next one."""
+        if self._connection is None:
+            self._clock.sleep(duration_s)
+            return
+        try:
+            frame = wire.receive_within(self._connection, duration_s)
+        except (OSError, PeerLostError):
+            self._disconnect()
+            return
+        if frame is None:
+            return
+        if frame.say is not Say.OBSOLETE:
+            raise PeerLostError(f"a server said {frame.say.name} unasked", "look at its log")
+        self._obsolete = frame.number
 
     def give_up(self) -> None:
         """Another part's server said that we were given up: what we made does not count, and we join anew."""
@@ -104,7 +138,8 @@ class ElasticStore(ServerLine):
 
     def _take_answer(self, connection: socket.socket, slots: Slots) -> tuple[Frame, int] | None:
         """None: there was another word first, and we have asked anew."""
-        frame = wire.receive(connection)
+        while (frame := wire.receive(connection)).say is Say.OBSOLETE:
+            pass  # it crossed with our push, which does not count
         waited_ns = self._clock.now_ns()
         if frame.say is Say.PARAMETERS:
             if frame.position != wire.NO_SHARE:
@@ -113,7 +148,7 @@ class ElasticStore(ServerLine):
             return frame, waited_ns
         if frame.say not in (Say.FENCED, Say.UNKNOWN):
             raise PeerLostError(f"a server said {frame.say.name} to a worker", "look at its log")
-        if self._asking is not Say.JOIN:
+        if self._asking in _PUSHES:
             self.on_refused(*self._computing)
         self._join_anew(is_over=frame.say is Say.FENCED)
         self._ask(connection)
@@ -127,5 +162,5 @@ class ElasticStore(ServerLine):
     def _ask(self, connection: socket.socket) -> None:
         assert self._slots is not None, "open() comes first"
         frame = Frame(self._asking, self._rank, self._incarnation, self._ticket)
-        pushes = self._asking is not Say.JOIN
+        pushes = self._asking in _PUSHES
         wire.send(connection, frame, tcp_wire.bytes_of(self._slots.gradients) if pushes else None)

@@ -5,6 +5,7 @@ checked before they are received; nothing is ever unpickled. Whoever connects
 proves that it holds the run's token first (see tcp_wire.py). Loopback only.
 """
 
+import select
 import socket
 import struct
 from contextlib import suppress
@@ -29,11 +30,13 @@ class Say(IntEnum):
     # Of a part that hands out no shares: a push names its share by `position`.
     PULL = 5
     GATHER = 6  # a server asks: everything that you hold
+    AGAIN = 7  # the share of the ticket `number` is abandoned, as we were told: what next?
     # A server answers.
     PARAMETERS = 10  # number: the ticket; position: the share; time: the version. NO_SHARE: all is done
     UNKNOWN = 11  # join first
     FENCED = 12  # this incarnation was given up: join as a new one
     APPLIED = 13  # this part has the share, from this push or an earlier one
+    OBSOLETE = 14  # unasked: the others went on without the share of the ticket `number`
     # A backup asks a primary, and confirms; `number` counts orders.
     FOLLOW = 20
     HAVE = 21
@@ -56,7 +59,22 @@ class Frame:
 
 
 def send(connection: socket.socket, frame: Frame, payload: memoryview | None = None) -> None:
-    head = _FRAME.pack(
+    connection.sendall(_head(frame, 0 if payload is None else len(payload)))
+    if payload is not None:
+        connection.sendall(payload)
+
+
+def is_sent_at_once(connection: socket.socket, frame: Frame) -> bool:
+    """Never waits: all of it goes, or nothing if there is no room. False: half of it did; hang up."""
+    head = _head(frame, 0)
+    try:
+        return connection.send(head, socket.MSG_DONTWAIT) == len(head)
+    except BlockingIOError:
+        return True
+
+
+def _head(frame: Frame, payload_bytes: int) -> bytes:
+    return _FRAME.pack(
         MAGIC,
         frame.say,
         frame.rank,
@@ -64,11 +82,8 @@ def send(connection: socket.socket, frame: Frame, payload: memoryview | None = N
         frame.number,
         frame.position,
         frame.time,
-        0 if payload is None else len(payload),
+        payload_bytes,
     )
-    connection.sendall(head)
-    if payload is not None:
-        connection.sendall(payload)
 
 
 def receive(connection: socket.socket) -> Frame:
@@ -84,6 +99,12 @@ def receive(connection: socket.socket) -> Frame:
 
 
 _KINDS = frozenset(Say)
+
+
+def receive_within(connection: socket.socket, duration_s: float) -> Frame | None:
+    """The frame that begins to arrive within this time, if any."""
+    # Not poll or epoll: they count in milliseconds, and this is also how a worker sleeps.
+    return receive(connection) if select.select([connection], [], [], duration_s)[0] else None
 
 
 def receive_payload(connection: socket.socket, frame: Frame, place: memoryview) -> None:

@@ -32,10 +32,14 @@ class ShmShards:
         self.looks_for_nan = False
         self._world = world
         self._calls = 0
+        self._slots: list[Tensor] = []
+        self._mean = torch.empty(0)
         self._meeting = Meeting(world, rank, clock=clock, timeout_s=timeout_s)
 
     def allocate(self, numel: int, dtype: torch.dtype) -> tuple[Sequence[Tensor], Tensor]:
-        """A slot for every shard, and one for the mean."""
+        """A slot for every shard, and one for the mean; the same ones when asked again."""
+        if self._slots:
+            return self._slots, self._mean
         *self._slots, self._mean = self._world.map_vectors(self.shards + 1, numel, dtype)
         (bad,) = self._world.map_vectors(1, self.world_size, torch.int64)
         self._bad: NDArray[np.int64] = bad.numpy()  # by rank: the last call at which its piece was not finite

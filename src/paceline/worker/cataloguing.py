@@ -12,11 +12,14 @@ from pathlib import Path
 from paceline.checkpoints.catalog import DAMAGED, newest_shared, verified
 from paceline.checkpoints.store import Wrote
 from paceline.checkpoints.writer import Cataloguer
+from paceline.clock import SystemClock, monotonic_s
 from paceline.coordinator.client import RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.worker.membership import Membership
+from paceline.worker.place_membership import PlaceMembership
 
 ANSWER_S = 3.0  # how long the writing thread waits for the coordinator
+AGAIN_S = 0.05
 WHO = "worker-0"  # who saves for all, whatever its name is
 
 
@@ -49,6 +52,33 @@ class RunCatalogue(Cataloguer):
             self._trouble = f"the coordinator does not answer ({error})"
             return False
         return True
+
+
+class ServerCatalogue(RunCatalogue):
+    """Of parameter servers: under the epoch of their place, which may change while one is written."""
+
+    def __init__(self, membership: PlaceMembership, run: str, who: str) -> None:
+        super().__init__(membership, run)
+        self._places, self._who = membership, who
+
+    def begin(self, generation: int, at: int) -> None:
+        return  # all is said at once, when it is on the disk
+
+    def durable(self, generation: int, at: int, file: Path, wrote: Wrote) -> bool:
+        until_s = monotonic_s() + ANSWER_S
+        while not self._is_noted(at, file, wrote):
+            if self.trouble or monotonic_s() > until_s:
+                return False
+            SystemClock().sleep(AGAIN_S)
+        return True
+
+    def _is_noted(self, at: int, file: Path, wrote: Wrote) -> bool:
+        """Only while we are primary."""
+        place = self._places.standing.place(0)
+        if place.primary != self._who:
+            return False
+        super().begin(place.epoch, at)
+        return not self.trouble and super().durable(place.epoch, at, file, wrote)
 
 
 def noted(membership: Membership, run: str) -> list[pb.Checkpoint]:

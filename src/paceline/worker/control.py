@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 
 _STEPS, _LOSS, _LEAVE, _SAVE = range(4)
 _COLUMNS = 4
-_HEAD = 3
+_HEAD = 4
 
 
 class ControlBlock:
     def __init__(self, num_workers: int) -> None:
         memory = mmap.mmap(-1, 8 * (_HEAD + num_workers * _COLUMNS))
         numbers: NDArray[np.float64] = np.frombuffer(memory, dtype=np.float64)
-        self._stop, self._pause, self.ended_at = numbers[:1], numbers[1:2], numbers[2:_HEAD]
+        self._stop, self._pause, self.ended_at = numbers[:1], numbers[1:2], numbers[2:3]
+        self.last_saved = numbers[3:_HEAD]
         self.rows = numbers[_HEAD:].reshape(num_workers, _COLUMNS)
 
     def ask_to_stop(self) -> None:
@@ -84,6 +85,13 @@ class WorkerControl:
     def ended_at(self) -> int:
         """With how many steps somebody ended; 0: nobody has."""
         return int(self._block.ended_at[0])
+
+    def says_saved(self) -> None:
+        """The last checkpoint of the run is written, and noted if that was possible."""
+        self._block.last_saved[0] = 1.0
+
+    def is_saved(self) -> bool:
+        return bool(self._block.last_saved[0])
 
     def takes_save(self) -> bool:
         """Were we asked to save since the last time?"""

@@ -24,10 +24,13 @@ from paceline.events.log import Log
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
 from paceline.plan.plan import Plan
-from paceline.plan.rounds import has_rounds
+from paceline.plan.rounds import draws_of, longest_commit
+from paceline.sync.hindsight import KEPT
 from paceline.transport.generation_board import GenerationBoard
+from paceline.transport.generation_window import GenerationWindow
 from paceline.transport.generation_world import GenerationWorld
-from paceline.worker.elastic_strategies import ElasticStrategy, strategy_in
+from paceline.worker.adapting import AdaptedShares, way_in
+from paceline.worker.elastic_strategies import ElasticStrategy, is_finished, strategy_in
 from paceline.worker.generation import BOARD, Healed, enter, make_equal
 from paceline.worker.loop import Ran, Worker
 from paceline.worker.replica import Replica
@@ -82,7 +85,7 @@ class ElasticWorker:
     asked: Asked
     voice: Voice
     save: Callable[[int, dict[str, Tensor]], None]  # while nobody trains: the steps committed, and `carried`
-    committed: int = 0  # steps of the run that our replica has
+    committed: int = 0  # steps of the run that our replica has; fedavg: rounds
     carried: dict[str, Tensor] = field(default_factory=dict)  # what a strategy hands to the next generation's
     finished: int = 0  # gradients that this process has computed
     rank: int = 0  # in the newest generation
@@ -101,7 +104,8 @@ class ElasticWorker:
         while True:
             generation = self._next_generation()
             if generation is None:
-                return Ran(StepClock(self.finished), was_stopped=self.committed < self.plan.steps)
+                is_done = is_finished(self.plan, self.committed, self.carried)
+                return Ran(StepClock(self.finished), was_stopped=not is_done)
             self._after = generation.number
             try:
                 ran = self._take_part(generation)
@@ -137,8 +141,7 @@ class ElasticWorker:
 
         Whoever lacks only the last step, or round, makes it again, and ends with the same bits.
         """
-        lacks = self.plan.strategy.sync_every if has_rounds(self.plan) else 1
-        self.is_late = self.committed < self.asked.ended_at() - lacks
+        self.is_late = self.committed < self.asked.ended_at() - longest_commit(self.plan)
         return self.is_late
 
     def _take_part(self, generation: pb.Generation) -> Ran:
@@ -148,13 +151,14 @@ class ElasticWorker:
         world = enter(self.folder, number, self.rank, parties, lambda: self.membership.is_over(number))
         self.membership.when_over(world.wake_all)
         try:
-            self._heal(world, generation)
-            return self._train(world, list(generation.workers))
+            behind = self._heal(world, generation)
+            return self._train(world, self._sharing(world, generation, behind))
         finally:
             self.membership.when_over(lambda: None)
             world.close()
 
-    def _heal(self, world: GenerationWorld, generation: pb.Generation) -> None:
+    def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
+        """Who was behind, or is new."""
         healed = make_equal(world, self.committed, self._snapshot, self.take_up, self.plan.timeout_s)
         self.committed = healed.committed
         if self.was_saved_at and self.committed == 0:
@@ -172,7 +176,12 @@ class ElasticWorker:
             healed_bytes=healed.nbytes,
             state=f"{self._fingerprint():08x}",
             why=generation.reason,
+            **self._way(),
         )
+        return [generation.workers[rank] for rank in healed.behind]
+
+    def _way(self) -> dict[str, str]:
+        return {"way": way_in(self.plan, self.carried).value} if self.plan.mode == "adaptive" else {}
 
     def _snapshot(self) -> Snapshot:
         return with_strategy(self.replica.snapshot(), self.carried)
@@ -182,8 +191,7 @@ class ElasticWorker:
         self.replica.restore(saved)
         self.carried = of_strategy(saved)
 
-    def _train(self, world: GenerationWorld, names: list[str]) -> Ran:
-        sharing = self._sharing(world, names)
+    def _train(self, world: GenerationWorld, sharing: AgreedShares) -> Ran:
         strategy = strategy_in(self.plan, world, Rank(self.rank), self.clock, sharing)
         strategy.restore(self.carried)
         strategy.prepare(self.replica, StepClock(self.committed))
@@ -198,13 +206,27 @@ class ElasticWorker:
             self.carried = strategy.snapshot()
             strategy.close()
 
-    def _sharing(self, world: GenerationWorld, names: list[str]) -> AgreedShares:
+    def _sharing(self, world: GenerationWorld, generation: pb.Generation, behind: list[str]) -> AgreedShares:
         assert self.plan.elastic is not None, "the run is elastic"
+        if self.plan.mode == "adaptive":
+            return AdaptedShares(
+                GenerationBoard(world, BOARD),
+                GenerationWindow(world, KEPT),
+                plan=self.plan,
+                generation=generation.number,
+                names=list(generation.workers),
+                newcomers=behind,
+                carried=self.carried,
+                rank=self.rank,
+                best=self._best,
+                wants_leave=self.asked.wants_leave,
+                voice=self.voice,
+            )
         return AgreedShares(
             GenerationBoard(world, BOARD),
-            names=names,
+            names=list(generation.workers),
             rank=self.rank,
-            shards=self.plan.num_workers,
+            shards=draws_of(self.plan).count if self.plan.mode == "fedavg" else self.plan.num_workers,
             on_slow=self.plan.elastic.on_slow,
             best=self._best,
             wants_leave=self.asked.wants_leave,

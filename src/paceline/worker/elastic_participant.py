@@ -14,10 +14,11 @@ from paceline.coordinator.shell.identity import Role
 from paceline.events.log import Log
 from paceline.ids import Rank
 from paceline.tasks.port import Task
-from paceline.worker.cataloguing import WHO, RunCatalogue, noted, where_to_go_on
+from paceline.worker.cataloguing import ANSWER_S, WHO, RunCatalogue, noted, where_to_go_on
 from paceline.worker.control import WorkerControl
 from paceline.worker.elastic import ElasticWorker
 from paceline.worker.elastic_strategies import ElasticStrategy
+from paceline.worker.generation import LOOK_S
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Saver, Worker
 from paceline.worker.membership import Membership
@@ -32,12 +33,13 @@ Tell = Callable[[Report], None]
 def work_elastic(index: int, seat: Seat, report: Tell) -> None:
     set_up_torch(seat.plan)
     task = build_task(seat.plan)
-    elastic, saver = _build(index, seat, task, report)
+    elastic, saver, control = _build(index, seat, task, report)
     elastic.log.write("worker_started", pid=os.getpid(), clock=elastic.committed)
     started_ns = elastic.clock.now_ns()
     try:
         ran = elastic.run()
         steps_s = (elastic.clock.now_ns() - started_ns) / 1e9
+        _await_last_checkpoint(elastic, saver, control)
     finally:
         saver.close()
         elastic.membership.close("it was asked to" if elastic.has_left else "it has finished")
@@ -53,7 +55,22 @@ def work_elastic(index: int, seat: Seat, report: Tell) -> None:
     report({"ev": "left"} if is_early else facts)
 
 
-def _build(index: int, seat: Seat, task: Task, report: Tell) -> tuple[ElasticWorker, SharedSaver]:
+def _await_last_checkpoint(elastic: ElasticWorker, saver: SharedSaver, control: WorkerControl) -> None:
+    """Whoever leaves ends the generation, and what is saved in one can only be noted while it lasts."""
+    if elastic.has_left or elastic.is_late:
+        return
+    if elastic.rank == 0:
+        saver.close()
+        control.says_saved()
+    waited_s = 0.0
+    while not (control.is_saved() or elastic.membership.is_over(elastic.generation) or waited_s > ANSWER_S):
+        elastic.clock.sleep(LOOK_S)
+        waited_s += LOOK_S
+
+
+def _build(
+    index: int, seat: Seat, task: Task, report: Tell
+) -> tuple[ElasticWorker, SharedSaver, WorkerControl]:
     assert seat.coordinator is not None, "an elastic run has a coordinator"
     plan, clock, place, name = seat.plan, SystemClock(), seat.coordinator, f"worker-{index}"
     replica = Replica(plan, task, torch.device("cpu"), clock)
@@ -95,7 +112,7 @@ def _build(index: int, seat: Seat, task: Task, report: Tell) -> tuple[ElasticWor
         finished=control.finished,  # a replacement goes on counting where the lost one stood
     )
     _go_on(elastic, seat, noted(membership, place.run), control.note)
-    return elastic, shared
+    return elastic, shared, control
 
 
 def _go_on(

@@ -38,13 +38,14 @@ class Kind(IntEnum):
     GONE = 4
     ABSENT = 5  # it was expected, and never came
     READ = 6  # of a part that hands out no shares: changes nothing, but the backup must know of it
+    AGAIN = 7  # it has abandoned its share, as it was told
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     kind: Kind
     rank: Rank
-    number: int  # JOINED: the incarnation; PUSHED: the ticket (part 0) or the share (other parts)
+    number: int  # JOINED: the incarnation; PUSHED, AGAIN: the ticket (part 0) or the share (other parts)
     at_ns: int  # the primary's time: rules and rows of both see the same
 
 
@@ -61,7 +62,7 @@ class Verdict(IntEnum):
 class Member:
     incarnation: int
     ticket: int = 0  # of the newest share that it was given
-    pushed: int = 0  # the newest ticket whose gradient has come
+    pushed: int = 0  # the newest ticket whose gradient has come, or was abandoned
 
     @property
     def is_computing(self) -> bool:
@@ -123,7 +124,8 @@ class ElasticServer(ParameterServer):
             return Verdict.REPEAT if is_known else Verdict.ORDER
         if member is None or incarnation != member.incarnation:
             return Verdict.UNKNOWN
-        if kind is Kind.GONE or (member.is_computing and ticket == member.ticket):
+        is_told = kind is not Kind.AGAIN or rank in self._admission.abandoned
+        if kind is Kind.GONE or (member.is_computing and ticket == member.ticket and is_told):
             return Verdict.ORDER
         return Verdict.REPEAT
 
@@ -156,6 +158,9 @@ class ElasticServer(ParameterServer):
                 self._slots[rank].gradients.copy_(gradient)
                 self.members[rank].pushed = order.number
                 return list(self.push(rank, wants_stop=order.kind is Kind.PUSHED_AND_STOP))
+            case Kind.AGAIN:
+                self.members[rank].pushed = order.number
+                return list(self.again(rank))
             case Kind.GONE:
                 self._drop(rank)
                 return self._carry_out(self._admission.leave(rank))
@@ -191,6 +196,7 @@ class ElasticServer(ParameterServer):
             self._note("lost", rank, step, self.version)
             self._take_back(rank)
         admission.computing.discard(rank)
+        admission.abandoned.discard(rank)  # its share went back when the others went on
         admission.clocks.pop(rank, None)
         admission.waiting = [other for other in admission.waiting if other != rank]
         self._idle = [other for other in self._idle if other != rank]
@@ -251,6 +257,7 @@ class ElasticServer(ParameterServer):
             "held": [[rank, held.index] for rank, held in admission.held.items()],
             "waiting": admission.waiting,
             "computing": sorted(admission.computing),
+            "abandoned": sorted(admission.abandoned),
             "shares": list(shares.memory()),
             "controller": asdict(rule.controller) if isinstance(rule, DynamicBounded) else None,
         }
@@ -267,6 +274,7 @@ class ElasticServer(ParameterServer):
         self._read = {Rank(rank): (Version(version), at_ns) for rank, version, at_ns in facts["read"]}
         self._take_admission(facts)
         self._assignment = self._shares_left = FirstCome.remembering(Memory(*facts["shares"]))
+        self._admission.is_exhausted = self._assignment.is_exhausted()
         for rank in self.members:
             parameters = saved.tensors[f"read.{rank}"].clone()
             gradients = saved.tensors.get(f"pushed.{rank}", torch.zeros_like(parameters)).clone()
@@ -278,6 +286,7 @@ class ElasticServer(ParameterServer):
         admission.held = {Rank(rank): Held(Rank(rank), Step(index)) for rank, index in facts["held"]}
         admission.waiting = [Rank(rank) for rank in facts["waiting"]]
         admission.computing = {Rank(rank) for rank in facts["computing"]}
+        admission.abandoned = {Rank(rank) for rank in facts["abandoned"]}
         if isinstance(admission.rule, DynamicBounded):
             for name, values in facts["controller"].items():
                 setattr(admission.rule.controller, name, values)

@@ -36,6 +36,7 @@ class Healed:
     committed: int
     source: int | None  # whose memory it came from; None: we had it
     nbytes: int
+    behind: tuple[int, ...] = ()  # the ranks of all who had less than the newest
 
 
 def enter(folder: Path, number: int, rank: int, parties: int, is_over: Callable[[], bool]) -> GenerationWorld:
@@ -88,6 +89,7 @@ def make_equal(
     source = known.index(newest)
     if min(known) == newest:
         return Healed(newest, None, 0)
+    behind = tuple(rank for rank, committed in enumerate(known) if committed < newest)
     data = to_bytes(snapshot()) if world.rank == source else b""
     if world.rank == source:
         world.words[source, _BYTES], world.words[source, _HASH] = len(data), _hash_word(data)
@@ -98,7 +100,7 @@ def make_equal(
         room.numpy()[:] = np.frombuffer(data, dtype=np.uint8)
     meeting.meet()
     if known[world.rank] == newest:
-        return Healed(newest, None, 0)
+        return Healed(newest, None, 0, behind)
     received = room.numpy().tobytes()
     if _hash_word(received) != int(world.words[source, _HASH]):
         raise TrainingError(
@@ -106,7 +108,7 @@ def make_equal(
             "this should never happen on one machine: check its memory",
         )
     restore(from_bytes(received))
-    return Healed(newest, source, size)
+    return Healed(newest, source, size, behind)
 
 
 def _hash_word(data: bytes) -> int:

@@ -15,7 +15,7 @@ from paceline.ids import Rank
 from paceline.transport import elastic_wire as wire
 from paceline.transport.elastic_host import Asked, ElasticHost, Heard, Talk
 from paceline.transport.elastic_wire import Frame, Say
-from paceline.transport.ports import Answer, Reply
+from paceline.transport.ports import Obsolete, Reply
 from paceline.worker.elastic_server import ElasticServer, Kind, Verdict
 from paceline.worker.guarded import Due, GuardedServer
 from paceline.worker.place_membership import Places
@@ -27,6 +27,7 @@ KINDS = {
     Say.PUSH: Kind.PUSHED,
     Say.PUSH_AND_STOP: Kind.PUSHED_AND_STOP,
     Say.LEAVE: Kind.GONE,
+    Say.AGAIN: Kind.AGAIN,
 }
 _REFUSALS = {Verdict.UNKNOWN: Say.UNKNOWN, Verdict.FENCED: Say.FENCED}
 
@@ -106,12 +107,28 @@ class PrimaryServer(GuardedServer):
         self._due.append(Due(self._ordered, self._answers(replies), rows))
 
     def _answers(self, replies: Sequence[Reply]) -> list[partial[None]]:
-        return [partial(self._answer, *found) for found in self._frames(replies)]
+        answers = [partial(self._answer, *found) for found in self._frames(replies)]
+        return [*(partial(self._interrupt, *found) for found in self._words(replies)), *answers]
+
+    def _words(self, replies: Sequence[Reply]) -> list[tuple[int, Frame]]:
+        """To those who compute what is not wanted any more."""
+        late = [
+            (reply.rank, self._server.members[reply.rank]) for reply in replies if isinstance(reply, Obsolete)
+        ]
+        return [
+            (member.incarnation, Frame(Say.OBSOLETE, rank, number=member.ticket)) for rank, member in late
+        ]
+
+    def _interrupt(self, incarnation: int, word: Frame) -> None:
+        talk = self._talks.get(Rank(word.rank))
+        if talk is not None and talk.incarnation == incarnation:
+            talk.interrupt(word)  # who does not hear it pushes in vain
 
     def _frames(self, replies: Sequence[Reply]) -> list[tuple[int, Frame]]:
         frames = []
         for reply in replies:
-            assert isinstance(reply, Answer), "no step is made obsolete here"
+            if isinstance(reply, Obsolete):
+                continue
             if reply.position is None:
                 frames.append((0, Frame(Say.PARAMETERS, reply.rank, time=reply.version)))
             else:

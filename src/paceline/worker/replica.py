@@ -123,11 +123,13 @@ class Replica:
         for name, counter in self._counters():
             counter.copy_(own.tensors[f"counter.{name}"])
 
-    def average_own_states(self, saved: Sequence[bytes], weights: Sequence[float]) -> list[bytes]:
+    def average_own_states(
+        self, saved: Sequence[bytes], weights: Sequence[float], *, with_numbers: bool = False
+    ) -> list[bytes]:
         """The same own states, but for the optimizers' tensors: these become their weighted mean."""
         parts = [from_bytes(data) for data in saved]
         for name, first in parts[0].tensors.items():
-            if name.startswith("optimizer.") and first.dim() > 0:
+            if name.startswith("optimizer.") and (with_numbers or first.dim() > 0):
                 mean = _mean([part.tensors[name] for part in parts], weights)
                 for part in parts:
                     part.tensors[name] = mean

@@ -20,6 +20,7 @@ from paceline.checkpoints.writer import Cataloguer, CheckpointWriter, Place
 from paceline.events.log import Log
 from paceline.ids import Clock, Version
 from paceline.plan.plan import Launcher, Plan
+from paceline.plan.rounds import commits_in
 from paceline.strategies.port import Outcome, Settles, Strategy
 from paceline.worker.replica import Replica
 from paceline.worker.telling import CheckpointTeller, Report, tell_nobody
@@ -63,7 +64,7 @@ class WorkerSaver:
         name = finished if outcome.shares_done is None else outcome.shares_done
         at = finished if outcome.shares_done is None else outcome.shares_done // self._num_workers
         is_due = self._every > 0 and at >= self._due
-        is_last = outcome.stop or at == self._total
+        is_last = outcome.stop or outcome.is_last or at == self._total
         if (outcome.synced or outcome.resumable) and (is_due or is_last):
             self.begin_at(Clock(at))
             self.save(finished, name=name, at=at, must=is_last)
@@ -110,6 +111,8 @@ class SharedSaver(WorkerSaver):
     ) -> None:
         self._generation = 0
         super().__init__(plan, replica, None, log=log, writer=writer, report=report)
+        self._every = commits_in(plan, plan.checkpoint_every)
+        self.begin_at(Clock(0))
 
     def enter(self, generation: int, strategy: Strategy, committed: int) -> None:
         """From now on this worker is the one that saves, in this generation."""
@@ -205,10 +208,11 @@ class ServerSaver:
         root: Path,
         log: Log,
         report: Callable[[Report], None] = tell_nobody,
+        cataloguer: Cataloguer | None = None,
     ) -> None:
         self._every = plan.checkpoint_every * plan.num_workers
         self._server, self._log = server, log
-        self._writer = writer_for(plan, root, "server-0", participants=1)
+        self._writer = writer_for(plan, root, "server-0", cataloguer, participants=1)
         self._teller = CheckpointTeller(log, report)
         self._due = len(server.applied) + self._every
 

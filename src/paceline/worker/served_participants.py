@@ -23,6 +23,7 @@ from paceline.transport.elastic_host import ElasticHost
 from paceline.transport.server_line import Primary
 from paceline.worker import parts
 from paceline.worker.backup_server import BackupServer, Ended
+from paceline.worker.cataloguing import ServerCatalogue
 from paceline.worker.elastic_participant import coordinator_client
 from paceline.worker.elastic_server import ElasticServer
 from paceline.worker.gathering import Gathering, Together
@@ -192,8 +193,14 @@ class _Server:
     def _lead_run(self, server: ElasticServer, orders: int) -> None:
         """As primary of part 0."""
         everything, self._model = self._everything(server)
+        assert self._seat.coordinator is not None, "an elastic run has a coordinator"
         saver = ServerSaver(
-            self._seat.plan, everything, root=self._seat.checkpoints, log=self._log, report=self._report
+            self._seat.plan,
+            everything,
+            root=self._seat.checkpoints,
+            log=self._log,
+            report=self._report,
+            cataloguer=ServerCatalogue(self._membership, self._seat.coordinator.run, self._who),
         )
         primary = PrimaryServer(
             name=self._who,

@@ -82,8 +82,13 @@ class AgreedShares:
         """Did everybody hear that we go?"""
         return self._rank in self._leaving
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Shards of the next step, by rank."""
+        return self._shares.counts
+
     def mine(self) -> range:
-        return shards_between(self._rank, self._shares.counts)
+        return shards_between(self._rank, self.counts)
 
     def before_meeting(self, step: int, shard_ns: int | None) -> None:
         if shard_ns is not None:
@@ -103,8 +108,7 @@ class AgreedShares:
         rows = self._board.read()
         self._leaving = who_leaves(rows)
         seconds = [row.shard_ns / 1e9 if row.shard_ns else None for row in rows]
-        counts = self._shares.counts
-        step_s = max(count * (own_s or 0.0) for count, own_s in zip(counts, seconds, strict=True))
+        step_s = max(count * (own_s or 0.0) for count, own_s in zip(self.counts, seconds, strict=True))
         bests_s = [row.best_ns / 1e9 or float("inf") for row in rows]
         for found in self._slow.heard(seconds, bests_s, step_s * self._every):
             self._tell(found, step)

@@ -27,8 +27,8 @@ _OF_NODES = ("kill-leader", "kill-follower", "kill-leader-and-worker", "cut-work
 # By mode: what can strike it. Frequent ones are there several times. A mode that is not here is refused.
 _OF_SERVERS = ("kill-primary", "kill-primary", "kill-backup", "kill-primary-and-worker")
 FAULTS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("ssgd", *ROUND_MODES), _OF_WORKERS + _OF_NODES),
-    **dict.fromkeys(("asgd", "ssp", "dssp", "ps"), _OF_WORKERS + _OF_NODES + _OF_SERVERS),
+    **dict.fromkeys(("ssgd", *ROUND_MODES, "fedavg", "adaptive"), _OF_WORKERS + _OF_NODES),
+    **dict.fromkeys(("asgd", "ssp", "dssp", "ps", "backup"), _OF_WORKERS + _OF_NODES + _OF_SERVERS),
 }
 
 

@@ -24,11 +24,13 @@ from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json
 from paceline.plan.plan import Elastic, Plan, StrategyOptions
 from paceline.plan.rounds import ROUND_MODES
+from paceline.sync.stragglers import StragglerRule
 
 LOOK_S = 0.01
 START_S = 60.0
 LIVE_ROWS = 64  # of each worker, while the run goes on
 USUAL_ROUND = 4  # steps, in modes that have rounds
+PASSING = (StragglerRule(probability=0.2, factor=4.0),)  # so that adaptive has something to decide about
 
 
 def usual_plan(
@@ -42,7 +44,7 @@ def usual_plan(
 ) -> Plan:
     """Small enough for any machine: what takes time in a step is its pace. As many shards as workers."""
     shards = shards or workers
-    every = sync_every or (USUAL_ROUND if mode in ROUND_MODES else 1)
+    every = sync_every or (USUAL_ROUND if mode in (*ROUND_MODES, "fedavg", "adaptive") else 1)
     elastic = Elastic(workers=workers, min_workers=1, max_workers=workers, restarts=3000, longest_wait_s=0.1)
     return Plan(
         run="lab",
@@ -52,7 +54,12 @@ def usual_plan(
         steps=steps,
         batch_sizes=(8,) * shards,
         pace_s=pace_s,
-        strategy=StrategyOptions(sync_every=every),
+        strategy=StrategyOptions(
+            sync_every=every,
+            backup_workers=int(mode == "backup"),
+            clients_per_round=0.5 if mode == "fedavg" else 1.0,
+        ),
+        stragglers=PASSING if mode == "adaptive" else (),
         elastic=elastic,
     )
 

@@ -1,7 +1,9 @@
 """Which checkpoints exist? Those whose every shard is durable; nobody resumes from any other.
 
 A checkpoint is begun and completed in one generation. Revoking that abandons
-it, so that shards of two lineages never meet in one checkpoint.
+it, so that shards of two lineages never meet in one checkpoint. Where parameter
+servers hold the state, it is theirs to save, and the epoch of part 0 may take the
+place of the generation: then workers may come and go meanwhile.
 """
 
 import re
@@ -19,7 +21,7 @@ _SHA256 = re.compile("[0-9a-fA-F]{64}")
 
 
 def begin(turn: Turn, said: pb.BeginCheckpoint) -> pb.Checkpoint | pb.Refusal:
-    record = find.current(turn.state, said.run, said.generation)
+    record = _current(turn, said.run, said.generation)
     if isinstance(record, pb.Refusal):
         return record
     refusal = _why_not_begin(record, said)
@@ -41,11 +43,12 @@ def begin(turn: Turn, said: pb.BeginCheckpoint) -> pb.Checkpoint | pb.Refusal:
 
 
 def shard_durable(turn: Turn, said: pb.ShardDurable) -> pb.Checkpoint | pb.Refusal:
-    record = find.current(turn.state, said.run, said.generation)
+    record = _current(turn, said.run, said.generation)
     if isinstance(record, pb.Refusal):
         return record
     found = record.pending.get(said.step) or record.committed.get(said.step)
-    if found is None or found.generation != said.generation:
+    is_over = found is not None and found.phase == pb.CHECKPOINT_ABANDONED
+    if found is None or found.generation != said.generation or is_over:
         return refuse.not_found(
             f"run {said.run!r} has no checkpoint of step {said.step} in generation {said.generation}",
             "begin it before its shards are reported",
@@ -87,6 +90,14 @@ def drop(turn: Turn, said: pb.DropCheckpoint) -> pb.Checkpoint | pb.Refusal:
     return found
 
 
+def _current(turn: Turn, name: str, generation: int) -> RunRecord | pb.Refusal:
+    """The run, if what is said of a checkpoint is said by those who hold its state now."""
+    record = find.open_run(turn.state, name)
+    place = None if isinstance(record, pb.Refusal) else record.servers.get(0)
+    is_of_servers = place is not None and place.epoch == generation
+    return record if is_of_servers else find.current(turn.state, name, generation)
+
+
 def abandon_open(turn: Turn, record: RunRecord) -> None:
     """The generation is over: what it had not completed never will be."""
     for found in record.pending.values():
@@ -104,7 +115,11 @@ def _why_not_begin(record: RunRecord, said: pb.BeginCheckpoint) -> pb.Refusal | 
             f"say how many shards it has, 1 to {MOST_SHARDS}",
         )
     pending = record.pending.get(said.step)
-    is_open = pending is not None and pending.phase == pb.CHECKPOINT_OPEN
+    is_open = (
+        pending is not None
+        and pending.phase == pb.CHECKPOINT_OPEN
+        and pending.generation == said.generation  # else a former primary's
+    )
     if is_open or said.step in record.committed:
         phase = "open" if is_open else "committed"
         return refuse.exists(
