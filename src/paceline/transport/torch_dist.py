@@ -18,11 +18,19 @@ from paceline.ids import Rank
 from paceline.transport.ports import Traffic
 
 
-def join_group(backend: str, *, store_path: str, rank: Rank, world_size: int, timeout_s: float) -> None:
-    """Make the default process group of this process, meeting through a file on this host."""
+def join_group(
+    backend: str,
+    *,
+    store_path: str,
+    rank: Rank,
+    world_size: int,
+    timeout_s: float,
+    store: dist.Store | None = None,
+) -> None:
+    """Make the default process group of this process, meeting in a store, or through a file on this host."""
     dist.init_process_group(
         backend,
-        store=FileStore(store_path, world_size),
+        store=FileStore(store_path, world_size) if store is None else store,
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s),

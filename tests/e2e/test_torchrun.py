@@ -1,0 +1,218 @@
+"""Does a run that torchrun started do what the same run does when we start it ourselves?"""
+
+import json
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from tests.fixtures.command import paceline
+from tests.fixtures.torchrun import (
+    QUICK,
+    WORKER,
+    Started,
+    free_port,
+    python,
+    starting,
+    torchrun,
+    until_checkpoint,
+)
+from tests.fixtures.waiting import kill, until_gone
+
+from paceline.checkpoints.catalog import folders, newest_complete
+from paceline.events.read import read_history
+from paceline.plan.codec import read
+
+LONG = ("--task", "xor", "--steps", "400", "--pace", "5ms", "--checkpoint-every", "20", "--run-dir", "run")
+
+
+@pytest.mark.parametrize("mode", ["ssgd", "ddp"])
+def test_two_processes_of_torchrun_end_with_the_bits_of_two_workers_of_ours(
+    mode: str, tmp_path: Path
+) -> None:
+    args = ("--task", "digits", "--mode", mode, "--steps", "20", "--run-dir", "run", "--json")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "ours").mkdir()
+    done = torchrun(*args, folder=tmp_path / "theirs")
+    assert done.code == 0, done.err
+    theirs = done.data()["result"]  # rank 0 alone prints, or this would be no JSON
+    ours = paceline("train", *args, "--transport", "gloo", folder=tmp_path / "ours").data()["result"]
+    assert theirs["state_sha256"] == ours["state_sha256"]
+    assert set(theirs["state_sha256"]) == {"worker-0", "worker-1"}
+    assert theirs["metrics"] == ours["metrics"]
+    for key in ("gradients", "samples", "steps", "loss", "bytes"):
+        assert theirs[key] == ours[key], key
+    assert (theirs["launcher"], read(tmp_path / "theirs/run/plan.json").transport) == ("torchrun", "gloo")
+    _leaves_the_same_folder(tmp_path / "theirs" / "run", tmp_path / "ours" / "run")
+
+
+def _leaves_the_same_folder(theirs: Path, ours: Path) -> None:
+    (mine,), (other,) = folders(theirs / "checkpoints"), folders(ours / "checkpoints")
+    assert mine.name == other.name
+    for name in ("worker-0.safetensors", "worker-1.safetensors", "worker-0.json", "worker-1.json"):
+        assert (mine / name).read_bytes() == (other / name).read_bytes(), name
+    events, others = read_history(theirs / "events.jsonl"), read_history(ours / "events.jsonl")
+    for rank in (0, 1):
+        assert [r.position for r in events.steps[rank]] == [r.position for r in others.steps[rank]]
+        assert [r.loss for r in events.steps[rank]] == [r.loss for r in others.steps[rank]]
+    assert json.loads((theirs / "result.json").read_text())["stopped_early"] is False
+
+
+def test_two_processes_are_one_process_with_the_same_global_batch_after_an_epoch(tmp_path: Path) -> None:
+    epoch = ("--task", "digits", "--steps", "45", "--dtype", "float32")  # 45 x 32 of 1,437 digits
+    two = torchrun(*epoch, "--mode", "ddp", "--batch-size", "16", "--run-dir", "two", folder=tmp_path)
+    assert two.code == 0, two.err
+    one = python(
+        *(*WORKER, *epoch, "--mode", "single", "--batch-size", "32", "--run-dir", "one"), folder=tmp_path
+    )
+    assert one.code == 0, one.err
+    weights = [
+        load_file(folders(tmp_path / run / "checkpoints")[-1] / "worker-0.safetensors")
+        for run in ("two", "one")
+    ]
+    assert set(weights[0]) == set(weights[1])
+    for name, tensor in weights[0].items():
+        assert float((tensor - weights[1][name]).abs().max()) < 1e-5, name
+
+
+QUICK_MODES = {"asgd": (), "diloco": ("--sync-every", "4")}
+ALL_MODES = {
+    "ps": (),
+    "backup": (),
+    "ssp": (),
+    "dssp": (),
+    "easgd": (),
+    "localsgd": ("--compress", "int8"),
+    "fedavg": ("--clients-per-round", "0.5"),
+    "onebit": ("--optimizer", "adam"),
+    "gossip": (),
+    "adaptive": (),
+    "ssgd": ("--compress", "topk:0.1"),
+}
+
+
+@pytest.mark.parametrize("mode", QUICK_MODES)
+def test_a_mode_runs_under_torchrun(mode: str, tmp_path: Path) -> None:
+    _runs(mode, QUICK_MODES[mode], tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ALL_MODES)
+def test_every_other_mode_runs_under_torchrun(mode: str, tmp_path: Path) -> None:
+    _runs(mode, ALL_MODES[mode], tmp_path)
+
+
+def _runs(mode: str, flags: tuple[str, ...], folder: Path) -> None:
+    done = torchrun(
+        *("--task", "xor", "--mode", mode, "--steps", "12", "--checkpoint-every", "4", *flags, *QUICK),
+        *("--run-dir", "run", "--json"),
+        folder=folder,
+    )
+    assert done.code == 0, done.err
+    result = done.data()["result"]
+    assert (result["gradients"], result["num_workers"]) == (24, 2)
+    assert newest_complete(folder / "run" / "checkpoints", 2) is not None
+    verified = paceline("verify", str(folder / "run"), "--json")
+    assert verified.code == 0, verified.out
+
+
+def _two_hosts(stack: ExitStack, folder: Path, *args: str) -> list[Started]:
+    """Two torchruns that share nothing but the network: each has its own folder."""
+    port = free_port()
+    started = []
+    for node in (0, 1):
+        (folder / f"host-{node}").mkdir(exist_ok=True)
+        where = ("--nnodes=2", f"--node_rank={node}", "--master_addr=127.0.0.1", f"--master_port={port}")
+        started.append(
+            stack.enter_context(
+                starting(
+                    *(*where, "--nproc_per_node=1", *WORKER, *args, *QUICK),
+                    folder=folder / f"host-{node}",
+                    GLOO_SOCKET_IFNAME="lo",
+                )
+            )
+        )
+    return started
+
+
+def test_on_two_hosts_without_a_shared_disk_only_rank_0_has_a_folder_and_can_resume(tmp_path: Path) -> None:
+    # Momentum is each worker's own here, so their snapshots differ.
+    flags = ("--mode", "localsgd", "--sync-every", "4", "--optimizer", "momentum", "--lr", "0.05")
+    with ExitStack() as stack:
+        hosts = _two_hosts(stack, tmp_path, *LONG, *flags)
+        until_checkpoint(tmp_path / "host-0" / "run", hosts[0])
+        everybody = [pid for host in hosts for pid in [host.process.pid, *host.ranks()]]
+        hosts[0].process.send_signal(signal.SIGTERM)
+        for host in hosts:
+            host.end()
+        until_gone(everybody)
+    stopped = json.loads((tmp_path / "host-0" / "run" / "result.json").read_text())
+    assert stopped["stopped_early"] is True
+    assert list((tmp_path / "host-1").iterdir()) == []
+    with ExitStack() as stack:
+        hosts = _two_hosts(stack, tmp_path, "--resume", "run")
+        for host in hosts:
+            done = host.end()
+            assert done.code == 0, done.err
+    assert list((tmp_path / "host-1").iterdir()) == []
+    plain = [arg for arg in LONG if arg not in ("--pace", "5ms")]
+    ours = paceline("train", *plain, *flags, "--transport", "gloo", "--json", folder=tmp_path)
+    resumed = json.loads((tmp_path / "host-0" / "run" / "result.json").read_text())
+    assert resumed["state_sha256"] == ours.data()["result"]["state_sha256"]
+    assert resumed["gradients"] == 800
+    assert paceline("verify", str(tmp_path / "host-0" / "run")).code == 0
+
+
+def test_a_signal_stops_all_ranks_in_order_and_auto_goes_on_to_the_end(tmp_path: Path) -> None:
+    run = ("--standalone", "--nproc_per_node=2", *WORKER, *LONG, "--mode", "ssgd", *QUICK)
+    with starting(*run, folder=tmp_path) as started:
+        until_checkpoint(tmp_path / "run", started)
+        everybody = [started.process.pid, *started.ranks()]
+        assert len(everybody) == 3
+        started.process.send_signal(signal.SIGINT)
+        done = started.end()
+        until_gone(everybody)
+    assert "stopping after the current step, with a checkpoint" in done.err
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["stopped_early"] is True
+    checkpoint = newest_complete(tmp_path / "run" / "checkpoints", 2)
+    assert checkpoint is not None
+    assert checkpoint.clocks == (result["steps"], result["steps"])
+    other = torchrun(*LONG, "--mode", "ssgd", "--seed", "7", *QUICK, "--resume", "auto", folder=tmp_path)
+    assert other.code != 0
+    assert "was made by another plan" in other.err
+    done = torchrun(*LONG, "--mode", "ssgd", *QUICK, "--resume", "auto", "--json", folder=tmp_path)
+    assert done.code == 0, done.err
+    assert (done.data()["result"]["gradients"], done.data()["result"]["stopped_early"]) == (800, False)
+    assert paceline("replay", "run", folder=tmp_path).code == 0
+
+
+def test_when_a_rank_dies_torchrun_starts_all_again_and_they_go_on_from_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    run = ("--standalone", "--nproc_per_node=2", "--max_restarts=1", *WORKER, *LONG, *QUICK)
+    with starting(*run, folder=tmp_path) as started:
+        until_checkpoint(tmp_path / "run", started)
+        ranks = started.ranks()
+        kill(ranks[1])
+        done = started.end()
+        until_gone([started.process.pid, *ranks])
+    assert done.code == 0, done.err
+    assert "started again by torchrun (restart 1)" in done.err
+    assert "going on with run from at-" in done.err
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["gradients"], result["stopped_early"]) == (800, False)
+    assert paceline("verify", "run", folder=tmp_path).code == 0
+
+
+def test_a_mistake_in_a_task_is_said_once_by_rank_0_and_its_traceback_is_kept(tmp_path: Path) -> None:
+    task = ("--task", "tests.fixtures.tasks:FailsOnRankOne")
+    done = torchrun(*task, "--steps", "3", "--run-dir", "run", *QUICK, folder=tmp_path)
+    assert done.code != 0
+    ours = [line for line in done.err.splitlines() if line.startswith(("error:", "hint:"))]
+    assert ours == [
+        "error: the run failed: worker-1: ZeroDivisionError: only rank 1 cannot count",
+        "hint: the traceback is in run/logs/worker-1.log",
+    ]
+    assert "ZeroDivisionError" in (tmp_path / "run" / "logs" / "worker-1.log").read_text()
