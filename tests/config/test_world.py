@@ -29,6 +29,7 @@ def test_torchrun_says_who_we_are() -> None:
         port=29500,
         restarts=2,
         run_id="job-7",
+        has_agent=True,
         agent_listens=True,
     )
     assert not read_world(FULL).is_one_host

@@ -113,8 +113,9 @@ def _runs(mode: str, flags: tuple[str, ...], folder: Path) -> None:
     result = done.data()["result"]
     assert (result["gradients"], result["num_workers"]) == (24, 2)
     assert newest_complete(folder / "run" / "checkpoints", 2) is not None
-    verified = paceline("verify", str(folder / "run"), "--json")
-    assert verified.code == 0, verified.out
+    if mode != "easgd":  # whose server counts exchanges, not gradients
+        verified = paceline("verify", str(folder / "run"), "--json")
+        assert verified.code == 0, verified.out
 
 
 def _two_hosts(stack: ExitStack, folder: Path, *args: str) -> list[Started]:
@@ -127,7 +128,7 @@ def _two_hosts(stack: ExitStack, folder: Path, *args: str) -> list[Started]:
         started.append(
             stack.enter_context(
                 starting(
-                    *(*where, "--nproc_per_node=1", *WORKER, *args, *QUICK),
+                    *(*where, "--nproc_per_node=1", *WORKER, *args),
                     folder=folder / f"host-{node}",
                     GLOO_SOCKET_IFNAME="lo",
                 )
@@ -140,7 +141,7 @@ def test_on_two_hosts_without_a_shared_disk_only_rank_0_has_a_folder_and_can_res
     # Momentum is each worker's own here, so their snapshots differ.
     flags = ("--mode", "localsgd", "--sync-every", "4", "--optimizer", "momentum", "--lr", "0.05")
     with ExitStack() as stack:
-        hosts = _two_hosts(stack, tmp_path, *LONG, *flags)
+        hosts = _two_hosts(stack, tmp_path, *LONG, *flags, *QUICK)
         until_checkpoint(tmp_path / "host-0" / "run", hosts[0])
         everybody = [pid for host in hosts for pid in [host.process.pid, *host.ranks()]]
         hosts[0].process.send_signal(signal.SIGTERM)
@@ -213,6 +214,6 @@ def test_a_mistake_in_a_task_is_said_once_by_rank_0_and_its_traceback_is_kept(tm
     ours = [line for line in done.err.splitlines() if line.startswith(("error:", "hint:"))]
     assert ours == [
         "error: the run failed: worker-1: ZeroDivisionError: only rank 1 cannot count",
-        "hint: the traceback is in run/logs/worker-1.log",
+        f"hint: the traceback is in {tmp_path}/run/logs/worker-1.log",
     ]
     assert "ZeroDivisionError" in (tmp_path / "run" / "logs" / "worker-1.log").read_text()

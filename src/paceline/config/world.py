@@ -24,6 +24,7 @@ class World:
     port: int = 0
     restarts: int = 0  # how often torchrun has started all of us again
     run_id: str | None = None  # torchrun's name for the job, if somebody gave it one
+    has_agent: bool = False  # our parent is torchrun itself, and no shell or scheduler
     agent_listens: bool = False  # at the meeting place; else rank 0 does
 
     @property
@@ -66,6 +67,7 @@ def read_world(variables: Mapping[str, str]) -> World:
         port=port,
         restarts=restarts,
         run_id=None if run_id == _NO_RUN_ID else run_id,
+        has_agent="TORCHELASTIC_RUN_ID" in variables,
         agent_listens=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch.distributed import DistError, DistStoreError, HashStore, PrefixStore, Store, TCPStore
+from torch.distributed import DistError, HashStore, PrefixStore, Store, TCPStore
 
 from paceline.clock import SystemClock, monotonic_s
 from paceline.config.world import World
@@ -21,7 +21,7 @@ from paceline.errors import NotReadyError, PeerLostError
 
 PIECE = 4 << 20  # bytes; the store takes at most 8 MiB
 _KNOCK_S = 0.2
-_SLICE_S = 0.5
+_SHORTEST_S, _LONGEST_S = 0.001, 0.1  # between two looks
 _HINT = "see what that process says; set --timeout if it may take longer"
 Answer = TypeVar("Answer")
 
@@ -55,21 +55,14 @@ class MeetingPlace:
     def see(self, name: str, *, whose: str, timeout_s: float | None = None) -> Any:  # Any: JSON
         """What is shown under this name, once it is; PeerLostError when it never is."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        end_s = monotonic_s() + limit_s
-        while not self._is_shown_within(name, min(_SLICE_S, max(0.001, end_s - monotonic_s()))):
+        end_s, pause_s = monotonic_s() + limit_s, _SHORTEST_S
+        # Asked again and again: while the store itself waits, no signal is heard and no thread is served.
+        while not self._ask(whose, lambda: self._store.check([name])):
             if monotonic_s() > end_s:
                 raise PeerLostError(f"waited {limit_s:g} s for {whose}", _HINT)
+            SystemClock().sleep(pause_s)
+            pause_s = min(_LONGEST_S, 1.5 * pause_s)
         return json.loads(self._ask(whose, lambda: self._store.get(name)))
-
-    def _is_shown_within(self, name: str, wait_s: float) -> bool:
-        """In short stretches: while the store waits, no signal is heard."""
-        try:
-            self._store.wait([name], timedelta(seconds=wait_s))
-        except DistStoreError:
-            return False
-        except DistError as error:
-            raise PeerLostError(f"the meeting place is gone: {_first_line(error)}", _HINT) from error
-        return True
 
     def is_open(self) -> bool:
         """Can anything still be shown here?"""

@@ -42,6 +42,13 @@ def leave_group() -> None:
         dist.destroy_process_group()
 
 
+def abandon_group() -> None:
+    """Let go of the others at once, whatever is under way: they must not wait for us until their timeout."""
+    if dist.is_initialized():
+        dist.distributed_c10d._get_default_group().abort()
+        dist.destroy_process_group()
+
+
 class TorchCollective:
     def __init__(self, *, device: torch.device, clock: Clock, timeout_s: float) -> None:
         self.rank = Rank(dist.get_rank())

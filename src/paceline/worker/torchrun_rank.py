@@ -17,6 +17,7 @@ from paceline.ids import Rank
 from paceline.plan.plan import Plan
 from paceline.transport.meeting_place import MeetingPlace
 from paceline.transport.tcp_store import Address
+from paceline.transport.torch_dist import abandon_group
 from paceline.worker.control import ControlBlock
 from paceline.worker.participant import Report, work
 from paceline.worker.run_folder import RunFolder
@@ -55,7 +56,11 @@ def take_part(
             server=address,
         ),
     )
-    work(Rank(place.world.rank), seat, report)
+    try:
+        work(Rank(place.world.rank), seat, report)
+    except BaseException:
+        abandon_group()
+        raise
 
 
 @contextmanager
