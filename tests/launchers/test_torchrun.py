@@ -14,10 +14,10 @@ from paceline.cli.request import Request
 from paceline.cli.session import Session
 from paceline.config.facts import Facts
 from paceline.config.world import World
-from paceline.errors import ConfigError, TrainingError
+from paceline.errors import ConfigError, NotReadyError, TrainingError
 from paceline.launchers.local import Message
 from paceline.launchers.torchrun import Starter, TorchrunLauncher
-from paceline.plan.codec import dumps
+from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import EventDetail, Plan
 
 PLAN = small_plan("ssgd", events=EventDetail.OFF)
@@ -37,6 +37,9 @@ class Ranks:
     ) -> None:
         for number, message in enumerate(self._messages):
             tell({"who": f"worker-{number}", **message})
+
+    def count(self, order: Message) -> Message:
+        return self._messages[0]
 
     def ask_to_stop(self) -> None:
         self.has_stopped = True
@@ -62,6 +65,19 @@ def test_a_wish_to_stop_reaches_the_side_that_trains() -> None:
     ranks = Ranks()
     TorchrunLauncher(World(), ranks).stop()
     assert ranks.has_stopped
+
+
+def test_the_samples_of_a_task_are_counted_in_the_process_itself() -> None:
+    def counted(answer: Message) -> int:
+        launcher = TorchrunLauncher(World(), Ranks(answer))
+        return launcher.count_samples("xor", options={}, seed=0, dtype="float32")
+
+    assert counted({"ev": "counted", "num_samples": 7}) == 7
+    problems: list[Json] = [{"what": "no data", "hint": "get it"}]
+    with pytest.raises(ConfigError, match="no data"):
+        counted({"ev": "refused", "problems": problems, "exit_code": 3})
+    with pytest.raises(NotReadyError, match="no data"):
+        counted({"ev": "refused", "problems": problems, "exit_code": 4})
 
 
 def _run(folder: Path, plan: Plan, starter: Starter | None = None) -> Path:

@@ -7,11 +7,11 @@ Whatever shows or compares runs reads that folder and nothing else.
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from paceline import __version__
 from paceline.app.checkpoint_keeper import CheckpointKeeper
@@ -33,7 +33,7 @@ from paceline.plan.catalog import server_names
 from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
 from paceline.plan.compression import in_words
 from paceline.plan.decide import task_of
-from paceline.plan.plan import Dtype, EventDetail, Launcher, Plan
+from paceline.plan.plan import Dtype, EventDetail, Launcher, Option, Plan
 
 if TYPE_CHECKING:
     from paceline.app.elastic import Coordinators
@@ -46,7 +46,13 @@ def warm_up() -> LocalLauncher:
     return LocalLauncher()
 
 
-def count_samples(config: TrainConfig, warm: LocalLauncher) -> int:
+class CountsSamples(Protocol):
+    def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
+        """How many training samples the task has; its own error if it cannot be built."""
+        ...
+
+
+def count_samples(config: TrainConfig, warm: CountsSamples) -> int:
     """How many training samples the config's task has. Needed before there is a plan."""
     name = task_of(config)
     return warm.count_samples(

@@ -15,7 +15,7 @@ import click
 from paceline import environ
 from paceline.app.progress import Watcher
 from paceline.app.resume import newest_checkpoint
-from paceline.app.train import train
+from paceline.app.train import count_samples, train
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.cli.errors import Terminated, guard
 from paceline.cli.former_run import former_run, unused
@@ -26,6 +26,7 @@ from paceline.cli.session import Session
 from paceline.cli.train import begin, go_on, resume_with
 from paceline.config.load import load
 from paceline.config.sources import from_sets
+from paceline.config.train_config import TrainConfig
 from paceline.config.world import World, read_world
 from paceline.config.written import Written
 from paceline.errors import ExitCode
@@ -141,6 +142,9 @@ class _Trainer:
     def resume(self, plan: Plan, run_dir: Path, checkpoint: Checkpoint, watcher: Watcher) -> dict[str, Json]:
         return train(plan, run_dir, watcher, warm=self._launcher, resume_from=checkpoint)
 
+    def count_samples(self, config: TrainConfig) -> int:
+        return count_samples(config, self._launcher)
+
     def close(self) -> None: ...
 
 
@@ -151,7 +155,7 @@ def _lead(
     if resume is not None and resume != AUTO:
         return resume_with(trainer, session, flags, resume)
     may_go_on = resume == AUTO or world.restarts > 0
-    request = read_request(session, flags, world=world, may_hold_run=may_go_on)
+    request = read_request(session, flags, trainer, world=world, may_hold_run=may_go_on)
     if may_go_on and (former := former_run(session, request, world)) is not None:
         if world.restarts > 0:
             say(session, f"started again by torchrun (restart {world.restarts})")

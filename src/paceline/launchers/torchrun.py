@@ -7,7 +7,7 @@ The other side, with torch, is worker/torchrun_leader.py, and for the other rank
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,9 +15,9 @@ from typing import Protocol
 from paceline.checkpoints.durable import write_durably
 from paceline.config.world import World
 from paceline.errors import ExitCode
-from paceline.launchers.local import Ended, Message, Supervisor
+from paceline.launchers.local import Ended, Message, Supervisor, counted_in
 from paceline.launchers.supervise import Failure
-from paceline.plan.plan import Plan
+from paceline.plan.plan import Option, Plan
 
 STARTED_BY = "started_by.json"
 
@@ -30,6 +30,10 @@ class TorchSide(Protocol):
     ) -> None: ...
 
     def ask_to_stop(self) -> None: ...
+
+    def count(self, order: Message) -> Message:
+        """The answer of worker/counting.py: how many samples a task has, or why it has none."""
+        ...
 
 
 class TorchrunLauncher:
@@ -56,6 +60,12 @@ class TorchrunLauncher:
         on_message({"ev": "started", "who": "worker-0", "pid": os.getpid()})
         self._side.train(plan, run_dir, resume_from, tell)
         return ended
+
+    def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
+        order: Message = {"task": task, "options": dict(options), "seed": seed, "dtype": dtype}
+        counted = counted_in(self._side.count(order))
+        assert counted is not None, "whoever counts says how many, or why not"
+        return counted
 
     def stop(self) -> None:
         self._side.ask_to_stop()

@@ -17,6 +17,7 @@ from paceline.plan.codec import dumps
 from paceline.plan.plan import Plan
 from paceline.transport.meeting_place import MeetingPlace
 from paceline.worker.control import ControlBlock
+from paceline.worker.counting import answer
 from paceline.worker.far_folder import NearFolder, send_snapshot
 from paceline.worker.participant import Report
 from paceline.worker.run_folder import OwnFolder, RunFolder, append_lines
@@ -57,6 +58,9 @@ class Leader:
             if server is not None:
                 for message in server.end(wait_s=PATIENCE_S if is_well else GRACE_S):
                     tell(message)
+
+    def count(self, order: Message) -> Message:
+        return answer(order)
 
     def ask_to_stop(self) -> None:
         self._is_stop_asked = True
