@@ -27,7 +27,7 @@ def _variables(**changes: str) -> dict[str, str]:
 def test_a_wrong_start_is_one_clear_error(
     variables: dict[str, str], args: tuple[str, ...], code: int, words: str, tmp_path: Path
 ) -> None:
-    done = python(*WORKER, *args, folder=tmp_path, **_variables(**variables))
+    done = python(*WORKER, *args, folder=tmp_path, variables=_variables(**variables))
     assert done.code == code, done.err
     assert words in done.err
     assert done.err.count("error: ") == 1, done.err

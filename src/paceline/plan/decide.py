@@ -134,9 +134,10 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
     mode, device, num_workers = mode_of(config), device_of(config, facts), num_workers_of(config)
     if elastic_of(config) is not None and mode is not None and mode.channel is Channel.STORE:
         return (Transport.TCP,)  # a server that takes over was not there when the others began
-    usable = [t for t in Transport if t is not Transport.NONE] if mode is None else TRANSPORTS[mode.channel]
+    every = tuple(t for t in Transport if t is not Transport.NONE)
+    usable: tuple[Transport, ...] = every if mode is None else TRANSPORTS[mode.channel]
     if config.launcher == Launcher.TORCHRUN:
-        usable = [t for t in usable if t not in _ONE_PARENT]
+        usable = tuple(t for t in usable if t not in _ONE_PARENT)
     if device is Device.CPU:
         return tuple(t for t in usable if t not in _ON_THE_GPU)
     # NCCL refuses two ranks on one GPU; gloo shares it.

@@ -13,7 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch.distributed import DistError, HashStore, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
+from torch.distributed import DistError
 
 from paceline.clock import SystemClock, monotonic_s
 from paceline.config.world import World

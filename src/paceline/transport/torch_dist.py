@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, Store
 
 from paceline.clock import Clock
 from paceline.errors import PeerLostError
@@ -25,7 +25,7 @@ def join_group(
     rank: Rank,
     world_size: int,
     timeout_s: float,
-    store: dist.Store | None = None,
+    store: Store | None = None,
 ) -> None:
     """Make the default process group of this process, meeting in a store, or through a file on this host."""
     dist.init_process_group(

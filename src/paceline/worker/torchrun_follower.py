@@ -75,7 +75,7 @@ def _verdict(place: MeetingPlace, end: Message, asked_by: list[str]) -> int:
         if give_up_s is None and (asked_by or end["ev"] == "error"):
             give_up_s = monotonic_s() + VERDICT_S
         try:
-            return int(_seen(place, "verdict", whose="rank 0's verdict", timeout_s=1.0)["code"])
+            return int(str(_seen(place, "verdict", whose="rank 0's verdict", timeout_s=1.0)["code"]))
         except PeerLostError:
             if not place.is_open() or (give_up_s is not None and monotonic_s() > give_up_s):
                 raise

@@ -19,9 +19,10 @@ from paceline.transport.meeting_place import MeetingPlace
 from paceline.transport.tcp_store import Address
 from paceline.transport.torch_dist import abandon_group
 from paceline.worker.control import ControlBlock
+from paceline.worker.foreign_seat import ForeignSeat
 from paceline.worker.participant import Report, work
 from paceline.worker.run_folder import RunFolder
-from paceline.worker.wiring import ForeignSeat, Seat
+from paceline.worker.wiring import Seat
 
 
 def take_part(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from paceline.checkpoints.store import read_snapshot
 from paceline.clock import Clock, SystemClock
@@ -37,6 +36,7 @@ from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
 from paceline.transport.torch_dist import TorchCollective, join_group
 from paceline.worker.control import ControlBlock, WorkerControl
 from paceline.worker.evaluating import NO_EVALUATION, Evaluates, Evaluator
+from paceline.worker.foreign_seat import ForeignSeat
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
 from paceline.worker.replica import Replica
@@ -63,18 +63,6 @@ class CoordinatorSeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignSeat:
-    """What else there is for a process that was started by somebody else, perhaps on another host."""
-
-    local_rank: int
-    clock: Clock  # that of rank 0, whatever this host's says
-    folder: RunFolder
-    store: dist.Store  # in which torch's process group meets
-    ready: Callable[[], None]  # says that we are ready to meet the others, and waits until they are
-    server: Address | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
     """What a launcher provides to every participant of a run on this host."""
 
@@ -92,6 +80,14 @@ class Seat:
     @property
     def checkpoints(self) -> Path:
         return self.run_dir / "checkpoints"
+
+    @property
+    def clock(self) -> Clock:
+        return SystemClock() if self.foreign is None else self.foreign.clock
+
+    @property
+    def folder(self) -> RunFolder:
+        return OwnFolder(self.run_dir, self.resume_from) if self.foreign is None else self.foreign.folder
 
     @property
     def server_address(self) -> Address:
@@ -154,15 +150,13 @@ def build_worker(
     note: Callable[[str], None],
     report: Callable[[Report], None] = tell_nobody,
 ) -> BuiltWorker:
-    plan, foreign = seat.plan, seat.foreign
-    clock: Clock = SystemClock() if foreign is None else foreign.clock
-    folder: RunFolder = OwnFolder(seat.run_dir, seat.resume_from) if foreign is None else foreign.folder
+    plan, clock, folder = seat.plan, seat.clock, seat.folder
     set_up_torch(plan)
-    task, device = build_task(plan), _device(plan, rank if foreign is None else foreign.local_rank)
+    task, device = build_task(plan), _device(plan, rank if seat.foreign is None else seat.foreign.local_rank)
     replica = Replica(plan, task, device, clock)
     channel = channel_of(plan.mode)
-    if foreign is not None:
-        foreign.ready()
+    if seat.foreign is not None:
+        seat.foreign.ready()
     links = _links(seat, rank, channel, device, clock)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     log = folder.open_log(plan, f"worker-{rank}", clock)
