@@ -244,13 +244,20 @@ def test_when_torchrun_itself_is_killed_nothing_is_left(tmp_path: Path) -> None:
         until_gone(everybody)
 
 
-def test_a_mistake_in_a_task_is_said_once_by_rank_0_and_its_traceback_is_kept(tmp_path: Path) -> None:
-    task = ("--task", "tests.fixtures.tasks:FailsOnRankOne")
-    done = torchrun(*task, "--steps", "3", "--run-dir", "run", *QUICK, folder=tmp_path)
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("FailsOnRankOne", "the run failed: worker-1: ZeroDivisionError: only rank 1 cannot count"),
+        ("MissingOnRankOne", "the run failed: worker-1: FileNotFoundError: rank 1 has no data"),
+        ("ShortOnRankOne", "rank 0 has 12 training samples, but rank 1 11"),
+    ],
+)
+def test_what_only_rank_1_cannot_do_is_said_once_by_rank_0(task: str, words: str, tmp_path: Path) -> None:
+    run = ("--task", f"tests.fixtures.tasks:{task}", "--steps", "3", "--run-dir", "run", *QUICK)
+    done = torchrun(*run, folder=tmp_path)
     assert done.code != 0
-    ours = [line for line in done.err.splitlines() if line.startswith(("error:", "hint:"))]
-    assert ours == [
-        "error: the run failed: worker-1: ZeroDivisionError: only rank 1 cannot count",
-        f"hint: the traceback is in {tmp_path}/run/logs/worker-1.log",
-    ]
-    assert "ZeroDivisionError" in (tmp_path / "run" / "logs" / "worker-1.log").read_text()
+    error, hint = (line for line in done.err.splitlines() if line.startswith(("error:", "hint:")))
+    assert error == f"error: {words}"
+    if "run failed" in words:
+        assert hint == f"hint: the traceback is in {tmp_path}/run/logs/worker-1.log"
+        assert "Traceback" in (tmp_path / "run" / "logs" / "worker-1.log").read_text()

@@ -16,5 +16,6 @@ class ForeignSeat:
     clock: Clock  # rank 0's, whatever this host's says
     folder: RunFolder
     store: Store  # in which torch's process group meets
-    ready: Callable[[], None]  # says that we are ready to meet the others, and waits until they are
+    # Says that we are ready to meet the others, with so many samples, and waits until they are.
+    ready: Callable[[int], None]
     server: Address | None = None  # of parameters, where the mode has one

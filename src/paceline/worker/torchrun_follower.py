@@ -4,6 +4,7 @@ It reads no configuration and writes no file. What went wrong here is said by ra
 cannot be heard any more does this rank speak for itself.
 """
 
+import math
 from pathlib import Path
 
 from paceline.clock import Clock, SystemClock, monotonic_s
@@ -23,6 +24,8 @@ from paceline.worker.torchrun_words import Message, check_here, fault_of, hello_
 from paceline.worker.wiring import channel_of
 
 VERDICT_S = 15.0  # for rank 0 to say how it ended, once something went wrong
+LOST_S = 7.0  # the same once we were also told to go: a rank has ended, perhaps rank 0
+STOPPED_S = 25.0  # for rank 0 to end in good order, once we were told to go; torchrun waits for 30
 
 
 class _OverError(Exception):
@@ -70,14 +73,16 @@ def _follow(place: MeetingPlace, word: Message) -> int:
 
 def _verdict(place: MeetingPlace, end: Message, asked_by: list[str]) -> int:
     """Rank 0 may take long to evaluate what was trained; but who was told to go, or failed, does not wait."""
-    give_up_s: float | None = None
+    has_failed, is_dismissed = end["ev"] == "error", False
+    give_up_s = monotonic_s() + VERDICT_S if has_failed else math.inf
     while True:
-        if give_up_s is None and (asked_by or end["ev"] == "error"):
-            give_up_s = monotonic_s() + VERDICT_S
+        if asked_by and not is_dismissed:
+            is_dismissed = True
+            give_up_s = min(give_up_s, monotonic_s() + (LOST_S if has_failed else STOPPED_S))
         try:
             return int(str(_seen(place, "verdict", whose="rank 0's verdict", timeout_s=1.0)["code"]))
         except PeerLostError:
-            if not place.is_open() or (give_up_s is not None and monotonic_s() > give_up_s):
+            if not place.is_open() or monotonic_s() > give_up_s:
                 raise
 
 
@@ -132,9 +137,9 @@ class _Part:
     def unsent(self) -> bytes:
         return b"" if self._far is None else self._far.unsent()
 
-    def _ready(self) -> None:
+    def _ready(self, num_samples: int) -> None:
         self.was_ready = True
-        self._place.show(f"ready/{self._place.world.rank}", {})
+        self._place.show(f"ready/{self._place.world.rank}", {"num_samples": num_samples})
         _seen(self._place, "go", whose="the other ranks to be ready")
 
     def _keep(self, facts: Report) -> None:

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from paceline.checkpoints.store import read_snapshot
-from paceline.clock import SystemClock
-from paceline.errors import PeerLostError
+from paceline.clock import SystemClock, monotonic_s
+from paceline.errors import ConfigError, PeerLostError, Problem
 from paceline.plan.catalog import Channel
 from paceline.plan.codec import dumps
 from paceline.plan.plan import Plan
@@ -37,6 +37,7 @@ class Leader:
         self._control: ControlBlock | None = None
         self._is_stop_asked = False
         self._unsaid = ["word", "go"]  # what others may still be waiting for
+        self._unready: list[int] = []  # ranks that said they cannot take part
 
     def train(
         self, plan: Plan, run_dir: Path, resume_from: Path | None, tell: Callable[[Message], None]
@@ -104,11 +105,15 @@ class Leader:
                 self._place.see(f"asks/{rank}", whose=f"rank {rank} to ask for the time")
                 self._place.show(f"time/{rank}", SystemClock().now_ns())
 
-    def _ready(self) -> None:
+    def _ready(self, num_samples: int) -> None:
         for rank in self._others:
             said = self._place.see(f"ready/{rank}", whose=f"rank {rank} to build its task and model")
             if said.get("failed"):
+                self._unready.append(rank)
                 raise PeerLostError(f"rank {rank} cannot take part", "see what it says")
+            if said["num_samples"] != num_samples:
+                what = f"rank 0 has {num_samples:,} training samples, but rank {rank} {said['num_samples']:,}"
+                raise ConfigError([Problem(what, "put the same data on every host")])
         self._say("go", {})
 
     def _work(
@@ -151,8 +156,10 @@ class Leader:
         return OwnFolder(run_dir, resume_from)
 
     def _hear_ends(self, run_dir: Path, tell: Callable[[Message], None], *, is_well: bool) -> None:
-        for rank in self._others:
-            wait_s = PATIENCE_S if is_well else GRACE_S
+        give_up_s = monotonic_s() + GRACE_S
+        # Before all were ready nobody has begun, and only who cannot has something to say.
+        for rank in self._unready if "go" in self._unsaid else self._others:
+            wait_s = PATIENCE_S if is_well else max(0.0, give_up_s - monotonic_s())
             try:
                 end = self._place.see(f"end/{rank}", whose=f"rank {rank} to end", timeout_s=wait_s)
                 lines = self._place.receive(f"end/{rank}/events", whose=f"rank {rank}'s events")
@@ -161,7 +168,8 @@ class Leader:
                     raise
                 continue  # it is dead, or still waits for the dead; what the others say must do
             append_lines(run_dir / "events.jsonl", lines)
-            is_well = is_well and end["ev"] == "report"
+            if is_well and end["ev"] == "error":
+                is_well, give_up_s = False, monotonic_s() + GRACE_S
             self._tell_fault(end, run_dir, tell)
 
     def _tell_fault(self, end: Message, run_dir: Path, tell: Callable[[Message], None]) -> None:

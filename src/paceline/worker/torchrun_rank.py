@@ -34,7 +34,7 @@ def take_part(
     control: ControlBlock,
     clock: Clock,
     folder: RunFolder,
-    ready: Callable[[], None],
+    ready: Callable[[int], None],
     server: tuple[Address, bytes] | None,
     report: Callable[[Report], None],
 ) -> None:

@@ -155,8 +155,9 @@ def build_worker(
     task, device = build_task(plan), _device(plan, rank if seat.foreign is None else seat.foreign.local_rank)
     replica = Replica(plan, task, device, clock)
     channel = channel_of(plan.mode)
+    source = GradientSource(plan, task, device, clock)
     if seat.foreign is not None:
-        seat.foreign.ready()
+        seat.foreign.ready(source.num_samples)
     links = _links(seat, rank, channel, device, clock)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     log = folder.open_log(plan, f"worker-{rank}", clock)
@@ -182,7 +183,7 @@ def build_worker(
         rank=rank,
         replica=replica,
         strategy=strategy,
-        source=GradientSource(plan, task, device, clock),
+        source=source,
         clock=clock,
         log=log,
         control=WorkerControl(seat.control, rank, note),
