@@ -71,6 +71,30 @@ def cuda_visible_devices() -> tuple[str, ...] | None:
     return tuple(d.strip() for d in listed.split(",") if d.strip() and not d.strip().startswith("-"))
 
 
+# What whoever started us as one of several processes says about them.
+_OF_TORCHRUN = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+)
+
+
+def torchrun_variables() -> dict[str, str]:
+    """Those of torchrun's variables that are set; config/world.py says what they mean."""
+    return {name: value for name in _OF_TORCHRUN if (value := os.environ.get(name, "").strip())}
+
+
+def let_gloo_use_loopback() -> None:
+    """For processes that are all on this host; whoever has chosen an interface keeps it."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
 def for_child(**extra: str) -> dict[str, str]:
     """This process's environment plus `extra`, to hand to a process we start."""
     return {**os.environ, **extra}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from paceline.config.facts import Facts
 from paceline.config.keys import KEYS
 from paceline.config.train_config import TrainConfig
+from paceline.config.world import World
 from paceline.errors import ConfigError
 from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS
 from paceline.plan.codec import dumps, loads
@@ -48,6 +49,7 @@ FACTS = st.builds(
     cuda_devices=st.integers(0, 4),
     cpu_count=st.integers(1, 8),
     modules=st.sampled_from([frozenset[str](), frozenset({"mine"})]),
+    world=st.none() | st.builds(World, size=st.integers(1, 4), local_size=st.integers(1, 4)),
 )
 
 

@@ -54,3 +54,18 @@ def test_epochs_and_seeds_differ_from_each_other() -> None:
 def test_in_order_every_epoch_takes_the_samples_as_they_come() -> None:
     stream = SampleStream(num_samples=5, seed=3, in_order=True)
     assert stream.take(0, 12).tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+
+
+@given(samples=st.integers(1, 60), sizes=SIZES, seed=st.integers(0, 2**63 - 1))
+def test_over_one_epoch_the_ranks_samples_are_disjoint_and_complete_also_when_nothing_divides(
+    samples: int, sizes: list[int], seed: int
+) -> None:
+    """What torch's DistributedSampler promises, and without its padding: no sample is taken twice."""
+    streams = [SampleStream(num_samples=samples, seed=seed) for _ in sizes]  # each rank has its own
+    taken: list[list[int]] = [[] for _ in sizes]
+    for step in range(-(-samples // sum(sizes))):
+        for rank, stream in enumerate(streams):
+            start, count = slice_of(rank, step, sizes)
+            within = min(count, max(0, samples - start))  # the last step reaches into the next epoch
+            taken[rank] += [int(i) for i in stream.take(start, count)[:within]]
+    assert sorted(i for mine in taken for i in mine) == list(range(samples))

@@ -7,11 +7,11 @@ Whatever shows or compares runs reads that folder and nothing else.
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from paceline import __version__
 from paceline.app.checkpoint_keeper import CheckpointKeeper
@@ -28,11 +28,12 @@ from paceline.events.log import EventLog, write_header
 from paceline.events.read import read_history
 from paceline.events.summary import Summary, summarise
 from paceline.launchers.local import Ended, LocalLauncher, Message
+from paceline.launchers.port import RunLauncher
 from paceline.plan.catalog import server_names
 from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
 from paceline.plan.compression import in_words
 from paceline.plan.decide import task_of
-from paceline.plan.plan import Dtype, EventDetail, Launcher, Plan
+from paceline.plan.plan import Dtype, EventDetail, Launcher, Option, Plan
 
 if TYPE_CHECKING:
     from paceline.app.elastic import Coordinators
@@ -45,7 +46,13 @@ def warm_up() -> LocalLauncher:
     return LocalLauncher()
 
 
-def count_samples(config: TrainConfig, warm: LocalLauncher) -> int:
+class CountsSamples(Protocol):
+    def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
+        """How many training samples the task has; its own error if it cannot be built."""
+        ...
+
+
+def count_samples(config: TrainConfig, warm: CountsSamples) -> int:
     """How many training samples the config's task has. Needed before there is a plan."""
     name = task_of(config)
     return warm.count_samples(
@@ -61,7 +68,7 @@ def train(
     run_dir: Path,
     watcher: Watcher,
     *,
-    warm: LocalLauncher | None = None,
+    warm: RunLauncher | None = None,
     resume_from: Checkpoint | None = None,
     coordinators: "Coordinators | None" = None,
 ) -> dict[str, Json]:
@@ -71,7 +78,7 @@ def train(
     run_dir.mkdir(parents=True, exist_ok=True)
     write_durably(run_dir / "plan.json", [dumps(plan).encode()])  # without it nothing can be resumed
     log = _begin_log(plan, run_dir, started_ns, resume_from)
-    launcher = warm or LocalLauncher()
+    launcher: RunLauncher = warm or LocalLauncher()
     try:
         with _ctrl_c_stops(launcher, watcher, log) as asked_by:
             follow = _Follower(plan, watcher, started_s, resume_from, keeper)
@@ -98,7 +105,7 @@ def train(
 
 
 def _run_elastic(
-    launcher: LocalLauncher,
+    launcher: RunLauncher,
     plan: Plan,
     run_dir: Path,
     resume_from: Path | None,
@@ -205,7 +212,7 @@ class _Follower:
 
 
 @contextmanager
-def _ctrl_c_stops(launcher: LocalLauncher, watcher: Watcher, log: EventLog) -> Iterator[list[str]]:
+def _ctrl_c_stops(launcher: RunLauncher, watcher: Watcher, log: EventLog) -> Iterator[list[str]]:
     """The first Ctrl-C (or SIGTERM) asks for an orderly stop, the second ends everything now."""
     asked_by: list[str] = []
     if threading.current_thread() is not threading.main_thread():

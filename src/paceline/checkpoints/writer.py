@@ -67,6 +67,29 @@ class Cataloguer:
         return ""
 
 
+class Disk:
+    """Where images go. This one is a disk that we can reach."""
+
+    def is_there(self, folder: Path, who: str) -> bool:
+        return _is_there(folder, who)
+
+    def put(
+        self,
+        folder: Path,
+        who: str,
+        tensors: memoryview,
+        facts: dict[str, Any],  # Any: JSON
+    ) -> Wrote:
+        """OSError when it is not there afterwards."""
+        return write_image(folder, who, tensors, facts)
+
+    def remove_old(self, folder: Path, place: Place) -> tuple[int, ...]:
+        """What a new checkpoint makes superfluous; the numbers."""
+        if not is_complete(folder, place.participants):
+            return ()  # whoever completes it will
+        return tuple(remove_old(place.root, participants=place.participants, keep=place.keep))
+
+
 @dataclass(slots=True)
 class _Job:
     folder: Path
@@ -82,6 +105,7 @@ class CheckpointWriter:
     place: Place
     cataloguer: Cataloguer = field(default_factory=Cataloguer)
     is_in_background: bool = True
+    disk: Disk = field(default_factory=Disk)
     _free: list[Image] = field(default_factory=lambda: [Image() for _ in range(IMAGES)])
     _jobs: deque[_Job | None] = field(default_factory=deque)  # None: the thread is to end
     _news: deque[News] = field(default_factory=deque)
@@ -156,14 +180,14 @@ class CheckpointWriter:
 
     def _carry_out(self, job: _Job) -> None:
         clock, name, who = SystemClock(), job.folder.name, self.place.who
-        if _is_there(job.folder, who):
+        if self.disk.is_there(job.folder, who):
             return  # of the same step of the same history, so it is the same
         at = int(job.facts.get("at", job.step))  # servers count versions
         self.cataloguer.begin(job.generation, at)
         began_ns = clock.now_ns()
         try:
-            wrote = write_image(job.folder, who, job.image.data, job.facts)
-            removed = self._remove_old(job.folder)
+            wrote = self.disk.put(job.folder, who, job.image.data, job.facts)
+            removed = self.disk.remove_old(job.folder, self.place)
         except OSError as error:
             why = f"{error.strerror or error} ({error.filename or job.folder})"
             self._news.append(News(name=name, step=job.step, pause_ns=job.pause_ns, failure=why))
@@ -183,12 +207,6 @@ class CheckpointWriter:
                 trouble=self.cataloguer.trouble,
             )
         )
-
-    def _remove_old(self, folder: Path) -> tuple[int, ...]:
-        if not is_complete(folder, self.place.participants):
-            return ()  # whoever completes it will
-        place = self.place
-        return tuple(remove_old(place.root, participants=place.participants, keep=place.keep))
 
 
 def _is_there(folder: Path, who: str) -> bool:

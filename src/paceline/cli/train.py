@@ -14,6 +14,7 @@ from paceline.config.written import Written
 from paceline.errors import ConfigError, ExitCode, Problem
 
 if TYPE_CHECKING:
+    from paceline.checkpoints.catalog import Checkpoint
     from paceline.plan.codec import Json
     from paceline.plan.plan import Plan
 
@@ -46,7 +47,7 @@ def _train(session: Session, flags: Sequence[Written], resume: str | None) -> Ex
     trainer = session.start_trainer()
     try:
         if resume is not None:
-            return _resume_with(trainer, session, flags, resume)
+            return resume_with(trainer, session, flags, resume)
         return _train_with(trainer, session, flags)
     finally:
         trainer.close()
@@ -54,23 +55,26 @@ def _train(session: Session, flags: Sequence[Written], resume: str | None) -> Ex
 
 def _train_with(trainer: Trainer, session: Session, flags: Sequence[Written]) -> ExitCode:
     from paceline.cli.request import read_request
+
+    request = read_request(session, flags, trainer)
+    return begin(trainer, session, request.plan, request.run_dir)
+
+
+def begin(trainer: Trainer, session: Session, plan: "Plan", run_dir: Path) -> ExitCode:
     from paceline.cli.watch import open_watcher
     from paceline.plan.evaluation_in_words import scaling_announced
 
-    request = read_request(session, flags, trainer)
-    plan, run_dir = request.plan, request.run_dir
     workers = "1 worker" if plan.processes == 1 else f"{plan.processes} workers"
     say(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
     if scaled := scaling_announced(plan):
         say(session, scaled)
     with open_watcher(session, plan.run) as watcher:
         result = trainer.train(plan, run_dir, watcher)
-    return _conclude(session, plan, run_dir, result)
+    return conclude(session, plan, run_dir, result)
 
 
-def _resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], run: str) -> ExitCode:
+def resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], run: str) -> ExitCode:
     from paceline.app.train import resumable
-    from paceline.cli.watch import open_watcher
 
     if flags:
         raise ConfigError(
@@ -85,6 +89,14 @@ def _resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], r
         )
     run_dir = _fetched(session, run) if run.startswith("s3://") else session.folder / run
     plan, checkpoint = resumable(run_dir)
+    return go_on(trainer, session, run_dir, plan, checkpoint)
+
+
+def go_on(
+    trainer: Trainer, session: Session, run_dir: Path, plan: "Plan", checkpoint: "Checkpoint"
+) -> ExitCode:
+    from paceline.cli.watch import open_watcher
+
     for warning in checkpoint.warnings:
         say(session, f"warning: {warning}")
     for name in checkpoint.passed_over:
@@ -92,7 +104,7 @@ def _resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], r
     say(session, f"going on with {run_dir} from {checkpoint.folder.name}, steps done: {checkpoint.clocks}")
     with open_watcher(session, plan.run) as watcher:
         result = trainer.resume(plan, run_dir, checkpoint, watcher)
-    return _conclude(session, plan, run_dir, result)
+    return conclude(session, plan, run_dir, result)
 
 
 def _fetched(session: Session, url: str) -> Path:
@@ -107,7 +119,7 @@ def _fetched(session: Session, url: str) -> Path:
     return run_dir
 
 
-def _conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, Json]") -> ExitCode:
+def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, Json]") -> ExitCode:
     from paceline.cli.summary import is_early_stop, summary_lines
     from paceline.plan.codec import plan_hash
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from paceline import environ
 from paceline.config.train_config import TrainConfig
+from paceline.config.world import World
 
 _NVIDIA_DEVICE = re.compile(r"nvidia[0-9]+")
 
@@ -24,6 +25,7 @@ class Facts:
     cuda_devices: int = 0  # GPUs that torch could use
     cpu_count: int = 1  # processors this process may run on
     modules: frozenset[str] = frozenset()  # of the modules that the config names, those that exist
+    world: World | None = None  # somebody else started the workers, and we are one of them
 
 
 def look_up_facts(config: TrainConfig) -> Facts:

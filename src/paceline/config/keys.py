@@ -556,11 +556,12 @@ _ROWS = (
     ),
     Key(
         name="launcher",
-        help="Where workers run: as processes here, or all in one process and in virtual time.",
+        help="Who starts the workers: this command, as processes here or (virtual) all in one process and in "
+        "virtual time; or torchrun.",
         kind=Kind.CHOICE,
-        default="local",
+        default="local; torchrun under torchrun",
         example="local",
-        choices=("local", "virtual"),
+        choices=("local", "virtual", "torchrun"),
     ),
     Key(
         name="vmap",

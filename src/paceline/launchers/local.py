@@ -128,11 +128,8 @@ class LocalLauncher:
         while True:
             message = self._receive(None)
             assert message is not None, "without a timeout there is always a message"
-            if message["ev"] == "counted":
-                return int(str(message["num_samples"]))
-            if message["ev"] == "refused" and message["exit_code"] == ExitCode.NOT_READY:
-                what, hint = _problems(message)[0].what, _problems(message)[0].hint
-                raise NotReadyError(what, hint)
+            if (counted := counted_in(message)) is not None:
+                return counted
             self._note(Ended(), message, Path(), None)
 
     @property
@@ -241,6 +238,16 @@ class LocalLauncher:
             f"the process that starts the workers ended with exit code {code}",
             f"check that torch imports:  {sys.executable} -c 'import torch'",
         )
+
+
+def counted_in(message: Message) -> int | None:
+    """How many samples were counted; None: the message is of something else."""
+    if message["ev"] == "refused":
+        problems = _problems(message)
+        if message["exit_code"] == ExitCode.NOT_READY:
+            raise NotReadyError(problems[0].what, problems[0].hint)
+        raise ConfigError(problems)
+    return int(str(message["num_samples"])) if message["ev"] == "counted" else None
 
 
 def _problems(message: Message) -> list[Problem]:

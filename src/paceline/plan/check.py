@@ -23,6 +23,7 @@ from paceline.plan.check_compression import check_compression
 from paceline.plan.check_elastic import check_elastic
 from paceline.plan.check_evaluation import check_evaluation
 from paceline.plan.check_stragglers import check_stragglers
+from paceline.plan.check_torchrun import check_torchrun
 from paceline.plan.plan import Device, GossipVariant, StrategyOptions
 from paceline.sync.setting import Allowed
 from paceline.sync.topology import Topology
@@ -77,6 +78,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     checked.problems += check_compression(config, facts, checked.are_sound)
     checked.problems += check_elastic(config, checked.are_sound)
     checked.problems += check_evaluation(config, checked.are_sound)
+    checked.problems += check_torchrun(config, facts, checked.are_sound)
     num_workers = decide.num_workers_of(config) if checked.are_sound("num_workers", "mode") else None
     checked.problems += check_stragglers(config, num_workers)
     checked.problems += check_byzantine(config, num_workers)

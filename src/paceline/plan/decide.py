@@ -39,6 +39,7 @@ _DEFAULT_SYNC_EVERY = 8
 _DEFAULT_DC_LAMBDA = 0.04
 _VIRTUAL_PACE_S = 0.01
 _ON_THE_GPU = frozenset({Transport.NCCL, Transport.CUDA_IPC})
+_ONE_PARENT = frozenset({Transport.SHM, Transport.CUDA_IPC})  # memory that comes with being forked
 _DGC_WARMUP_SHARE = 20  # one of so many steps (Lin 2017 takes 4 of 70 to 160 epochs)
 _ADAM_LIKE = frozenset({"adam", "adamw"})
 
@@ -139,11 +140,15 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
     mode, device, num_workers = mode_of(config), device_of(config, facts), num_workers_of(config)
     if elastic_of(config) is not None and mode is not None and mode.channel is Channel.STORE:
         return (Transport.TCP,)  # a server that takes over was not there when the others began
-    usable = [t for t in Transport if t is not Transport.NONE] if mode is None else TRANSPORTS[mode.channel]
+    every = tuple(t for t in Transport if t is not Transport.NONE)
+    usable: tuple[Transport, ...] = every if mode is None else TRANSPORTS[mode.channel]
+    if config.launcher == Launcher.TORCHRUN:
+        usable = tuple(t for t in usable if t not in _ONE_PARENT)
     if device is Device.CPU:
         return tuple(t for t in usable if t not in _ON_THE_GPU)
     # NCCL refuses two ranks on one GPU; gloo shares it.
-    refused = {Transport.SHM} if num_workers <= facts.cuda_devices else {Transport.SHM, Transport.NCCL}
+    here = num_workers if facts.world is None else facts.world.local_size
+    refused = {Transport.SHM} if here <= facts.cuda_devices else {Transport.SHM, Transport.NCCL}
     if facts.cuda_devices > 1:
         refused.add(Transport.CUDA_IPC)  # the store's memory is one GPU's; others may not reach it
     if config.compress is not None:

@@ -30,6 +30,7 @@ class Device(StrEnum):
 class Launcher(StrEnum):
     LOCAL = "local"  # processes on this machine
     VIRTUAL = "virtual"  # all workers take turns in one process, in virtual time
+    TORCHRUN = "torchrun"  # somebody else started the processes, on any number of hosts
 
 
 class Transport(StrEnum):

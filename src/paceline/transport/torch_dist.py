@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, Store
 
 from paceline.clock import Clock
 from paceline.errors import PeerLostError
@@ -18,11 +18,19 @@ from paceline.ids import Rank
 from paceline.transport.ports import Traffic
 
 
-def join_group(backend: str, *, store_path: str, rank: Rank, world_size: int, timeout_s: float) -> None:
-    """Make the default process group of this process, meeting through a file on this host."""
+def join_group(
+    backend: str,
+    *,
+    store_path: str,
+    rank: Rank,
+    world_size: int,
+    timeout_s: float,
+    store: Store | None = None,
+) -> None:
+    """Make the default process group of this process, meeting in a store, or through a file on this host."""
     dist.init_process_group(
         backend,
-        store=FileStore(store_path, world_size),
+        store=FileStore(store_path, world_size) if store is None else store,
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s),
@@ -31,6 +39,13 @@ def join_group(backend: str, *, store_path: str, rank: Rank, world_size: int, ti
 
 def leave_group() -> None:
     if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def abandon_group() -> None:
+    """Let go of the others at once, whatever is under way: they must not wait for us until their timeout."""
+    if dist.is_initialized():
+        dist.distributed_c10d._get_default_group().abort()
         dist.destroy_process_group()
 
 

@@ -47,8 +47,8 @@ def count_samples(order: Answer, orders: socket.socket) -> Answer:
         text = answers.read()
     _, status = os.waitpid(pid, 0)
     if text:
-        answer: Answer = json.loads(text)
-        return answer
+        said: Answer = json.loads(text)
+        return said
     code = os.waitstatus_to_exitcode(status)
     what = f"task {order['task']} could not be built: its process ended with exit code {code}"
     return _refused(PacelineError(what, "build it in a Python of your own, and look at what it does"))
@@ -60,14 +60,15 @@ def _answer_and_exit(order: Answer, orders: socket.socket, tell: int) -> NoRetur
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     orders.close()
     os.dup2(2, 1)  # stdout is the command's, and a task may print
-    os.write(tell, json.dumps(_answer(order)).encode())
+    os.write(tell, json.dumps(answer(order)).encode())
     os.close(tell)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _answer(order: Answer) -> Answer:
+def answer(order: Answer) -> Answer:
+    """Build the task in this process."""
     name, options = str(order["task"]), order["options"]
     assert isinstance(options, dict), "options come by name"
     torch.set_default_dtype(torch.float64 if order["dtype"] == Dtype.FLOAT64 else torch.float32)

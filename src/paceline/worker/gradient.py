@@ -51,6 +51,10 @@ class GradientSource:
         )
         self.times_ns = Times(0, 0, 0, 0)
 
+    @property
+    def num_samples(self) -> int:
+        return len(self._samples)
+
     def compute(self, replica: Replica, share: Share, look: Callable[[], None] = lambda: None) -> float:
         """Forward and backward; leaves the gradient in the arena and returns the loss."""
         now = self._clock.now_ns

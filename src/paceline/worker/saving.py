@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paceline.checkpoints.nested import join, split
 from paceline.checkpoints.store import Snapshot
-from paceline.checkpoints.writer import Cataloguer, CheckpointWriter, Place
+from paceline.checkpoints.writer import Cataloguer, CheckpointWriter, Disk, Place
 from paceline.events.log import Log
 from paceline.ids import Clock, Version
 from paceline.plan.plan import Launcher, Plan
@@ -27,12 +27,21 @@ from paceline.worker.telling import CheckpointTeller, Report, tell_nobody
 
 
 def writer_for(
-    plan: Plan, root: Path, who: str, cataloguer: Cataloguer | None = None, *, participants: int
+    plan: Plan,
+    root: Path,
+    who: str,
+    cataloguer: Cataloguer | None = None,
+    *,
+    participants: int,
+    disk: Disk | None = None,
 ) -> CheckpointWriter:
     place = Place(root=root, who=who, participants=participants, keep=plan.keep_checkpoints)
     # Virtual workers are many in one process and take turns: beside them there is nothing to write.
     is_virtual = plan.launcher is Launcher.VIRTUAL
-    return CheckpointWriter(place, cataloguer or Cataloguer(), is_in_background=not is_virtual)
+    in_background = not is_virtual
+    return CheckpointWriter(
+        place, cataloguer or Cataloguer(), is_in_background=in_background, disk=disk or Disk()
+    )
 
 
 class WorkerSaver:

@@ -21,7 +21,7 @@ from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.plan.codec import Json
-from paceline.plan.plan import EventDetail, Plan, Transport
+from paceline.plan.plan import Plan, Transport
 from paceline.strategies.load import built_in
 from paceline.strategies.port import Links, ServerSide, Strategy
 from paceline.tasks.load import load_class, load_task
@@ -36,10 +36,13 @@ from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
 from paceline.transport.torch_dist import TorchCollective, join_group
 from paceline.worker.control import ControlBlock, WorkerControl
 from paceline.worker.evaluating import NO_EVALUATION, Evaluates, Evaluator
+from paceline.worker.foreign_seat import ForeignSeat
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
 from paceline.worker.replica import Replica
-from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker, writer_for
+from paceline.worker.run_folder import OwnFolder, RunFolder
+from paceline.worker.run_folder import open_log as open_log
+from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker
 from paceline.worker.server import ParameterServer
 from paceline.worker.telling import Report, tell_nobody
 from paceline.worker.validation import Validation
@@ -72,10 +75,26 @@ class Seat:
     token: bytes = b""
     resume_from: Path | None = None
     coordinator: CoordinatorSeat | None = None
+    foreign: ForeignSeat | None = None
 
     @property
     def checkpoints(self) -> Path:
         return self.run_dir / "checkpoints"
+
+    @property
+    def clock(self) -> Clock:
+        return SystemClock() if self.foreign is None else self.foreign.clock
+
+    @property
+    def folder(self) -> RunFolder:
+        return OwnFolder(self.run_dir, self.resume_from) if self.foreign is None else self.foreign.folder
+
+    @property
+    def server_address(self) -> Address:
+        if self.foreign is not None and self.foreign.server is not None:
+            return self.foreign.server
+        assert self.listener is not None, "the launcher opens the store's port"
+        return Address(*self.listener.getsockname()[:2])
 
 
 def strategy_class(mode: str) -> type:
@@ -113,11 +132,6 @@ def set_up_torch(plan: Plan) -> None:
     torch.set_default_dtype(torch.float64 if plan.dtype.value == "float64" else torch.float32)
 
 
-def open_log(plan: Plan, run_dir: Path, who: str, clock: Clock) -> EventLog:
-    path = run_dir / "events.jsonl" if plan.events is EventDetail.FULL else None
-    return EventLog(path, who=who, clock=clock)
-
-
 def build_task(plan: Plan) -> Task:
     return load_task(plan.task, seed=plan.seed, options=plan.task_options)
 
@@ -136,25 +150,27 @@ def build_worker(
     note: Callable[[str], None],
     report: Callable[[Report], None] = tell_nobody,
 ) -> BuiltWorker:
-    plan, clock = seat.plan, SystemClock()
+    plan, clock, folder = seat.plan, seat.clock, seat.folder
     set_up_torch(plan)
-    task, device = build_task(plan), _device(plan, rank)
+    task, device = build_task(plan), _device(plan, rank if seat.foreign is None else seat.foreign.local_rank)
     replica = Replica(plan, task, device, clock)
     channel = channel_of(plan.mode)
+    source = GradientSource(plan, task, device, clock)
+    if seat.foreign is not None:
+        seat.foreign.ready(source.num_samples)
     links = _links(seat, rank, channel, device, clock)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
-    log = open_log(plan, seat.run_dir, f"worker-{rank}", clock)
+    log = folder.open_log(plan, f"worker-{rank}", clock)
     evaluator = evaluator_for(plan, task, replica, links, channel, log=log, report=report)
     saver: WorkerSaver | RowSaver = RowSaver(plan, log)
     first = StepClock(0)
     if channel is not Channel.STORE:
         kind = EndSaver if channel is Channel.PEERS else WorkerSaver
-        writer = writer_for(plan, seat.checkpoints, f"worker-{rank}", participants=plan.num_workers)
+        writer = folder.writer(plan, f"worker-{rank}")
         saver = kind(plan, replica, strategy, log=log, writer=writer, report=report)
         if isinstance(evaluator, Evaluator):
             saver.also = evaluator.live
-        if seat.resume_from is not None:
-            saved = read_snapshot(seat.resume_from, f"worker-{rank}")
+        if (saved := folder.snapshot(f"worker-{rank}")) is not None:
             first = restore_worker(replica, strategy, saved)
             saver.begin_at(StepClock(saved.facts["at"]))
             if isinstance(evaluator, Evaluator):
@@ -167,7 +183,7 @@ def build_worker(
         rank=rank,
         replica=replica,
         strategy=strategy,
-        source=GradientSource(plan, task, device, clock),
+        source=source,
         clock=clock,
         log=log,
         control=WorkerControl(seat.control, rank, note),
@@ -245,12 +261,12 @@ def _links(seat: Seat, rank: Rank, channel: Channel, device: torch.device, clock
             rank=rank,
             world_size=plan.num_workers,
             timeout_s=plan.timeout_s,
+            store=None if seat.foreign is None else seat.foreign.store,
         )
         if channel is Channel.COLLECTIVE:
             collective = TorchCollective(device=device, clock=clock, timeout_s=plan.timeout_s)
     elif plan.transport is Transport.TCP:
-        assert seat.listener is not None, "the launcher opens the store's port"
-        address = Address(*seat.listener.getsockname()[:2])
+        address = seat.server_address
         store = TcpStore(address, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s)
     elif plan.transport is Transport.CUDA_IPC:
         assert seat.world is not None, "the launcher makes the shared words"

@@ -164,7 +164,7 @@ class Zygote:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._orders.close()
             _log_to(self._seat.run_dir / "logs" / f"{who}.log")
-            os._exit(_live(self._seat, who, body, tell))
+            os._exit(live(self._seat, who, body, tell))
         os.close(tell)
         os.set_blocking(told, False)
         self._children[pid] = who
@@ -263,7 +263,7 @@ def _log_to(path: Path) -> None:
     os.close(fd)
 
 
-def _live(seat: Seat, who: str, body: Callable[[Seat, Callable[[Report], None]], None], reports: int) -> int:
+def live(seat: Seat, who: str, body: Callable[[Seat, Callable[[Report], None]], None], reports: int) -> int:
     """Run a participant; its exit code. Whatever it raises is told to the launcher and logged."""
 
     def tell(fields: object) -> None:

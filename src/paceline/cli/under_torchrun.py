@@ -1,0 +1,166 @@
+"""`python -m paceline.worker`: the flags of `paceline train`, in a process that somebody else started.
+
+Rank 0 reads the settings, speaks and prints; the other ranks do as it says. See docs/guides/torchrun.md.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn, Protocol
+
+import click
+
+from paceline import environ
+from paceline.app.progress import Watcher
+from paceline.app.resume import newest_checkpoint
+from paceline.app.train import count_samples, train
+from paceline.checkpoints.catalog import Checkpoint
+from paceline.cli.errors import Terminated, guard
+from paceline.cli.former_run import former_run, unused
+from paceline.cli.options import common_options, config_options
+from paceline.cli.output import say
+from paceline.cli.request import read_request
+from paceline.cli.session import Session
+from paceline.cli.train import begin, go_on, resume_with
+from paceline.config.load import load
+from paceline.config.sources import from_sets
+from paceline.config.train_config import TrainConfig
+from paceline.config.world import World, read_world
+from paceline.config.written import Written
+from paceline.errors import ExitCode
+from paceline.launchers.torchrun import TorchrunLauncher, TorchSide
+from paceline.plan.codec import Json
+from paceline.plan.plan import Plan
+
+AUTO = "auto"
+_USUAL_TIMEOUT_S = 60.0
+
+
+class Leads(TorchSide, Protocol):
+    def conclude(self, code: int) -> None:
+        """Everything is written: all may go, with this exit code."""
+        ...
+
+
+class Roles(Protocol):
+    """The side that has torch: worker/__main__.py gives it."""
+
+    def lead(self, world: World, *, timeout_s: float) -> Leads:
+        """Rank 0, once it is where all meet."""
+        ...
+
+    def follow(self, world: World, *, timeout_s: float) -> int:
+        """Any other rank, from its first word to its exit code."""
+        ...
+
+
+def main(roles: Roles) -> NoReturn:
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    sys.exit(run(sys.argv[1:], Session(variables=environ.config_variables()), roles))
+
+
+def _on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def run(args: Sequence[str], session: Session, roles: Roles) -> int:
+    """`python -m paceline.worker ARGS`; the answer is the exit code."""
+
+    def body() -> object:
+        world = read_world(environ.torchrun_variables())
+        mine = list(args) if world.rank == 0 else [arg for arg in args if arg != "--json"]
+        command = _command(lambda session, flags, resume: _work(session, flags, resume, world, roles, mine))
+        try:
+            context = command.make_context("python -m paceline.worker", mine, obj=session)
+        except click.UsageError:
+            if world.local_rank > 0:
+                return ExitCode.USAGE  # the first rank of this host has the same arguments, and says it
+            raise
+        with context:
+            return command.invoke(context)
+
+    # What another rank has to say is for a person, on stderr: stdout is rank 0's.
+    return guard(body, session, [] if environ.torchrun_variables().get("RANK", "0") != "0" else args)
+
+
+def _command(body: Callable[[Session, Sequence[Written], str | None], int]) -> click.Command:
+    @click.command(
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        help="Train as one of the processes that torchrun started, or alone. Flags as of `paceline train`.",
+    )
+    @config_options
+    @click.option(
+        "--resume",
+        metavar="RUN|auto",
+        help="Go on with this run from its newest checkpoint; auto: with the newest of this name, if any.",
+    )
+    @common_options
+    def worker(session: Session, flags: Sequence[Written], resume: str | None) -> int:
+        return body(session, flags, resume)
+
+    return worker
+
+
+def _work(
+    session: Session,
+    flags: Sequence[Written],
+    resume: str | None,
+    world: World,
+    roles: Roles,
+    args: Sequence[str],
+) -> int:
+    timeout_s = _timeout_s(session, flags)
+    if world.rank > 0:
+        return roles.follow(world, timeout_s=timeout_s)
+    leader = roles.lead(world, timeout_s=timeout_s)
+    code = guard(lambda: _lead(session, flags, resume, world, leader), session, args)
+    # From here on a signal changes nothing any more: all is written, and the others are told to go.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    leader.conclude(code)
+    return code
+
+
+def _timeout_s(session: Session, flags: Sequence[Written]) -> float:
+    """How long to wait for the others; problems with the settings are rank 0's to report, later."""
+    sets = from_sets(session.common.sets)
+    loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
+    said = loaded.config.timeout
+    return said if said is not None and said > 0 else _USUAL_TIMEOUT_S
+
+
+class _Trainer:
+    """The same launcher for a run that begins and for one that goes on."""
+
+    def __init__(self, launcher: TorchrunLauncher) -> None:
+        self._launcher = launcher
+
+    def train(self, plan: Plan, run_dir: Path, watcher: Watcher) -> dict[str, Json]:
+        return train(plan, run_dir, watcher, warm=self._launcher)
+
+    def resume(self, plan: Plan, run_dir: Path, checkpoint: Checkpoint, watcher: Watcher) -> dict[str, Json]:
+        return train(plan, run_dir, watcher, warm=self._launcher, resume_from=checkpoint)
+
+    def count_samples(self, config: TrainConfig) -> int:
+        return count_samples(config, self._launcher)
+
+    def close(self) -> None: ...
+
+
+def _lead(
+    session: Session, flags: Sequence[Written], resume: str | None, world: World, leader: Leads
+) -> ExitCode:
+    trainer = _Trainer(TorchrunLauncher(world, leader))
+    if resume is not None and resume != AUTO:
+        return resume_with(trainer, session, flags, resume)
+    may_go_on = resume == AUTO or world.restarts > 0
+    request = read_request(session, flags, trainer, world=world, may_hold_run=may_go_on)
+    if may_go_on and (former := former_run(request, world)) is not None:
+        if world.restarts > 0:
+            say(session, f"started again by torchrun (restart {world.restarts})")
+        checkpoint = newest_checkpoint(request.plan, former)
+        if checkpoint is not None:
+            return go_on(trainer, session, former, request.plan, checkpoint)
+        say(session, f"{former} has no complete checkpoint to go on from: the run begins anew")
+    return begin(trainer, session, request.plan, unused(request.run_dir))

@@ -1,0 +1,129 @@
+"""How is a plan run by processes that somebody else started, of which this is one?
+
+torchrun, a scheduler, or a person started WORLD_SIZE processes and said in the environment who is who.
+Rank 0 leads: it has the plan, the run folder and the last word; this is its side, which never imports torch.
+The other side, with torch, is worker/torchrun_leader.py, and for the other ranks worker/torchrun_follower.py.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from paceline.checkpoints.durable import write_durably
+from paceline.config.world import World
+from paceline.errors import ExitCode
+from paceline.launchers.local import Ended, Message, Supervisor, counted_in
+from paceline.launchers.supervise import Failure
+from paceline.plan.plan import Option, Plan
+
+STARTED_BY = "started_by.json"
+
+
+class TorchSide(Protocol):
+    """Rank 0's part that has torch."""
+
+    def train(
+        self, plan: Plan, run_dir: Path, resume_from: Path | None, tell: Callable[[Message], None]
+    ) -> None: ...
+
+    def ask_to_stop(self) -> None: ...
+
+    def count(self, order: Message) -> Message:
+        """The answer of worker/counting.py: how many samples a task has, or why it has none."""
+        ...
+
+
+class TorchrunLauncher:
+    def __init__(self, world: World, side: TorchSide) -> None:
+        self._world, self._side = world, side
+
+    def run(
+        self,
+        plan: Plan,
+        run_dir: Path,
+        *,
+        on_message: Callable[[Message], None],
+        resume_from: Path | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> Ended:
+        assert supervisor is None, "an elastic run starts its workers itself"
+        write_durably(run_dir / STARTED_BY, [json.dumps(Starter.of(self._world).told()).encode()])
+        ended = Ended()
+
+        def tell(message: Message) -> None:
+            on_message(message)
+            _note(ended, message)
+
+        on_message({"ev": "started", "who": "worker-0", "pid": os.getpid()})
+        self._side.train(plan, run_dir, resume_from, tell)
+        return ended
+
+    def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
+        order: Message = {"task": task, "options": dict(options), "seed": seed, "dtype": dtype}
+        counted = counted_in(self._side.count(order))
+        assert counted is not None, "whoever counts says how many, or why not"
+        return counted
+
+    def stop(self) -> None:
+        self._side.ask_to_stop()
+
+    def kill(self) -> None:
+        """This process ends by the interrupt that follows; whoever started the others ends them."""
+
+    def close(self) -> None: ...
+
+
+def _note(ended: Ended, message: Message) -> None:
+    match message["ev"]:
+        case "report":
+            ended.reports[str(message["who"])] = message
+        case "error":
+            ended.ledger.error(
+                Failure(
+                    str(message["who"]),
+                    str(message["what"]),
+                    str(message["hint"]),
+                    is_consequence=bool(message["secondary"]),
+                    exit_code=ExitCode(int(str(message["exit_code"]))),
+                )
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Who started a run: after a restart by the same one, its folder is ours."""
+
+    run_id: str | None  # torchrun's name for the job
+    parent: str  # the process that started us, and when it began
+
+    @classmethod
+    def of(cls, world: World) -> "Starter":
+        return cls(world.run_id, f"{os.getppid()} {_began(os.getppid())}")
+
+    @classmethod
+    def read(cls, run_dir: Path) -> "Starter | None":
+        try:
+            said = json.loads((run_dir / STARTED_BY).read_text())
+            return cls(said["run_id"], str(said["parent"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # none, or none of ours
+
+    def told(self) -> Message:
+        return {"run_id": self.run_id, "parent": self.parent}
+
+    def is_same(self, other: "Starter | None") -> bool:
+        if other is None:
+            return False
+        return self.parent == other.parent or (self.run_id is not None and self.run_id == other.run_id)
+
+
+def _began(pid: int) -> str:
+    """When a process began, in the kernel's ticks: a pid alone is used again."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return fields[19]

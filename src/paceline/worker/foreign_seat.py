@@ -1,0 +1,21 @@
+"""What else does a worker need that was started by somebody else, perhaps on another host?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch._C._distributed_c10d import Store
+
+from paceline.clock import Clock
+from paceline.transport.tcp_store import Address
+from paceline.worker.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignSeat:
+    local_rank: int  # which GPU of its host is its own
+    clock: Clock  # rank 0's, whatever this host's says
+    folder: RunFolder
+    store: Store  # in which torch's process group meets
+    # Says that we are ready to meet the others, with so many samples, and waits until they are.
+    ready: Callable[[int], None]
+    server: Address | None = None  # of parameters, where the mode has one

@@ -1,0 +1,82 @@
+"""Do ranks that share nothing but a store hear each other, whole and in time?"""
+
+import threading
+
+import pytest
+from tests.fixtures.torchrun import free_port
+
+from paceline.config.world import World
+from paceline.errors import NotReadyError, PeerLostError
+from paceline.transport.meeting_place import PIECE, MeetingPlace
+
+
+def two_places(timeout_s: float = 20.0) -> tuple[MeetingPlace, MeetingPlace]:
+    port = free_port()
+    worlds = [World(rank=rank, size=2, host="127.0.0.1", port=port) for rank in (0, 1)]
+    first, second = (MeetingPlace.enter(world, timeout_s=timeout_s) for world in worlds)
+    return first, second
+
+
+def test_what_is_shown_is_seen_and_what_is_sent_is_taken_once() -> None:
+    here, there = two_places()
+    here.show("word", {"plan": "…", "steps": [1, 2]})
+    assert there.see("word", whose="rank 0") == {"plan": "…", "steps": [1, 2]}
+    long = bytes(range(256)) * (2 * PIECE // 256) + b"and a bit"
+    there.send("parcel", long)
+    assert here.receive("parcel", whose="rank 1") == long
+    there.send("parcel", b"")
+    assert here.receive("parcel", whose="rank 1") == b""
+
+
+def test_a_thread_that_waits_holds_up_nobody_else() -> None:
+    here, there = two_places()
+    heard: list[object] = []
+    place = here.another()
+    waiting = threading.Thread(target=lambda: heard.append(place.see("late", whose="rank 1")))
+    waiting.start()
+    here.show("word", 1)
+    assert there.see("word", whose="rank 0") == 1
+    there.show("late", 2)
+    waiting.join()
+    assert heard == [2]
+
+
+def test_who_never_comes_is_named() -> None:
+    here, _ = two_places()
+    with pytest.raises(PeerLostError, match=r"waited 0.2 s for rank 1 to come"):
+        here.see("hello/1", whose="rank 1 to come", timeout_s=0.2)
+
+
+def test_nobody_at_the_meeting_place_is_an_error_in_words() -> None:
+    world = World(rank=1, size=2, host="127.0.0.1", port=free_port())
+    with pytest.raises(NotReadyError, match=r"nobody listens at 127.0.0.1:\d+ .* after 0.3 s"):
+        MeetingPlace.enter(world, timeout_s=0.3)
+
+
+def test_a_port_that_is_taken_is_an_error_in_words() -> None:
+    here, _ = two_places()
+    with pytest.raises(NotReadyError, match="no meeting at"):
+        MeetingPlace.enter(here.world, timeout_s=5)
+
+
+def test_whoever_comes_early_waits_until_somebody_listens() -> None:
+    port = free_port()
+    worlds = [World(rank=rank, size=2, host="127.0.0.1", port=port) for rank in (0, 1)]
+    entered: list[MeetingPlace] = []
+    early = threading.Thread(
+        target=lambda: entered.append(MeetingPlace.enter(worlds[1], timeout_s=20.0)), daemon=True
+    )
+    early.start()
+    here = MeetingPlace.enter(worlds[0], timeout_s=20.0)
+    early.join()
+    here.show("a", 1)
+    assert entered[0].see("a", whose="rank 0") == 1
+
+
+def test_what_was_said_before_a_restart_is_not_heard_after_it() -> None:
+    here, _ = two_places()
+    here.show("word", "old")
+    world = World(rank=1, size=2, host="127.0.0.1", port=here.world.port, restarts=1)
+    again = MeetingPlace.enter(world, timeout_s=5.0)
+    with pytest.raises(PeerLostError):
+        again.see("word", whose="rank 0", timeout_s=0.1)
