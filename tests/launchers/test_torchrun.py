@@ -11,7 +11,6 @@ from paceline.app.progress import SilentWatcher
 from paceline.app.train import train
 from paceline.cli.former_run import former_run, unused
 from paceline.cli.request import Request
-from paceline.cli.session import Session
 from paceline.config.facts import Facts
 from paceline.config.world import World
 from paceline.errors import ConfigError, NotReadyError, TrainingError
@@ -93,26 +92,25 @@ def _request(folder: Path, *, is_named: bool = False) -> Request:
 
 
 def test_after_a_restart_only_the_run_of_the_same_torchrun_is_gone_on_with(tmp_path: Path) -> None:
-    session, world = Session(folder=tmp_path), World(restarts=1, run_id="job-1")
+    world = World(restarts=1, run_id="job-1")
     new = _request(tmp_path / "runs" / "test-3")
-    assert former_run(session, new, world) is None
+    assert former_run(new, world) is None
     mine = _run(tmp_path / "runs" / "test", PLAN, Starter.of(world))
     _run(tmp_path / "runs" / "test-2", PLAN, Starter("job-2", "1 1"))
-    assert former_run(session, new, world) == mine
-    assert former_run(session, new, World(restarts=1)) == mine  # the same process started it
+    assert former_run(new, world) == mine
+    assert former_run(new, World(restarts=1)) == mine  # the same process started it
     assert Starter("job-1", "1 1").is_same(Starter.read(mine))  # the same job, on another host
     assert not Starter("job-3", "1 1").is_same(Starter.read(mine))
 
 
 def test_auto_goes_on_with_the_newest_run_of_this_name_and_plan(tmp_path: Path) -> None:
-    session = Session(folder=tmp_path)
     _run(tmp_path / "runs" / "test", small_plan("ssgd"))
     newest = _run(tmp_path / "runs" / "test-2", PLAN)
-    assert former_run(session, _request(tmp_path / "runs" / "test-3"), World()) == newest
+    assert former_run(_request(tmp_path / "runs" / "test-3"), World()) == newest
     named = tmp_path / "runs" / "test"
     with pytest.raises(ConfigError, match="another plan"):
-        former_run(session, _request(named, is_named=True), World())
-    assert former_run(session, _request(tmp_path / "nothing", is_named=True), World()) is None
+        former_run(_request(named, is_named=True), World())
+    assert former_run(_request(tmp_path / "nothing", is_named=True), World()) is None
 
 
 def test_a_run_that_begins_anew_leaves_the_old_folder_alone(tmp_path: Path) -> None:
