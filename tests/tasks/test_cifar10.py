@@ -39,13 +39,14 @@ def test_the_network_has_three_blocks_and_about_three_million_parameters() -> No
 def test_a_short_run_learns_the_patterns_and_says_that_they_are_none_of_cifars(
     launcher: LocalLauncher, tmp_path: Path
 ) -> None:
-    plan = cifar_plan("single", steps=60, batch_sizes=(32,), dtype=Dtype.FLOAT32, seed=0)
+    options = {"lr": 0.01, "dropout": 0.0}
+    plan = cifar_plan("single", steps=40, batch_sizes=(32,), dtype=Dtype.FLOAT32, task_options=options)
     result = real(plan, tmp_path, launcher).result
     assert result["data"] == "synthetic"
     metrics = result["metrics"]
     assert isinstance(metrics, dict)
-    assert float(str(metrics["test_accuracy"])) > 0.4  # a guess is right one time in ten
-    assert float(str(metrics["test_loss"])) < 2.0
+    assert float(str(metrics["test_accuracy"])) > 0.5  # a guess is right one time in ten
+    assert float(str(metrics["test_loss"])) < 1.5
 
 
 @pytest.mark.parametrize("mode", ["ssgd", "ddp"])
@@ -116,7 +117,7 @@ def test_half_precision_computes_nearly_the_same() -> None:
     for amp in ("full", "bf16"):
         task = Cifar10Task(seed=0, data="synthetic", subset=20, width=4, hidden=8, augment=False, amp=amp)
         torch.manual_seed(0)
-        losses.append(float(task.loss(task.model().eval(), task.samples().batch(np.arange(20)))))
+        losses.append(float(task.loss(task.model().eval(), task.samples().batch(np.arange(20))).detach()))
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
     assert losses[0] != losses[1]
 

@@ -1,9 +1,9 @@
 """What stands in for the CIFAR-10 images where there are none? Coloured patterns, one kind for each class.
 
 Only for trying things out, and only when asked for: whatever is learnt here
-says nothing about real images. Each class is a smooth random pattern; an image
-shows it shifted, brighter or darker, under noise that is stronger than it.
-Everything is drawn from the seed.
+says nothing about real images. Each class is a random pattern of patches, the
+same seen in a mirror; an image shows it shifted, stronger or weaker, under
+noise. Everything is drawn from the seed.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ NAME = "synthetic"
 TRAINING_IMAGES = 2000
 TEST_IMAGES = 500
 SIDE = 32
-COARSE = 8  # a pattern is drawn in patches of 4 by 4 pixels
-CONTRAST = 24.0
+COARSE = 4  # a pattern has so many patches each way
+CONTRAST = 40.0
 NOISE = 40.0
 MOST_SHIFT = 3
 
@@ -23,7 +23,8 @@ MOST_SHIFT = 3
 def synthetic_images(seed: int, *, count: int | None, test_count: int | None) -> Images:
     dice = np.random.default_rng((seed, 0xC1FA))
     patch = np.ones((SIDE // COARSE, SIDE // COARSE))
-    patterns = np.kron(dice.standard_normal((CLASSES, 3, COARSE, COARSE)), patch)
+    drawn = np.kron(dice.standard_normal((CLASSES, 3, COARSE, COARSE)), patch)
+    patterns = (drawn + drawn[..., ::-1]) / 2**0.5
     training = _draw(dice, patterns, TRAINING_IMAGES if count is None else count)
     return Images.of(training, _draw(dice, patterns, TEST_IMAGES if test_count is None else test_count))
 
