@@ -107,8 +107,9 @@ class Cifar10Task:
         return (pictures.to(dtype) - means) * inverse
 
     def _scores(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        if inputs.is_cuda:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)  # as its tensor cores want it
+        # Colours innermost, as a GPU's tensor cores want it; a sixth faster on a CPU. By hand: vmap knows no
+        # memory formats.
+        inputs = inputs.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
         with self._precision(inputs.device):
             scores: Tensor = model(inputs)
         return scores.to(inputs.dtype)
