@@ -174,7 +174,7 @@ def _said() -> argparse.Namespace:
 
 def main() -> None:
     said, started_s = _said(), monotonic_s()
-    images = len(read_images(find(str(said.data)), subset=said.subset).labels)
+    images = len(read_images(find(str(said.data)), subset=said.subset).training[1])
     print(
         f"{images} images, {said.epochs:g} epochs, {said.batch} images a step, {said.amp}, on {said.device}"
     )

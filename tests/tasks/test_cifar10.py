@@ -17,6 +17,7 @@ from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Dtype, Launcher, Option, Plan, Transport
 from paceline.tasks.cifar10 import Cifar10Task, flipped_and_shifted
 from paceline.tasks.load import load_task
+from paceline.tasks.port import Validating
 from paceline.worker.replay import replay
 
 TINY: Mapping[str, Option] = {"data": "synthetic", "width": 4, "hidden": 16, "test_subset": 200}
@@ -112,6 +113,33 @@ def test_metrics_are_over_all_test_images_whatever_the_batches() -> None:
     assert found["test_loss"] == pytest.approx(float(nn.functional.cross_entropy(scores, labels)), rel=1e-5)
 
 
+@pytest.mark.parametrize(("valid", "rows", "name"), [(0, 37, "test"), (50, 50, "valid")])
+def test_what_is_looked_at_on_the_way_says_whether_it_is_the_test_images(
+    valid: int, rows: int, name: str
+) -> None:
+    task = Cifar10Task(seed=0, data="synthetic", subset=80, test_subset=37, valid=valid, width=4, hidden=8)
+    assert isinstance(task, Validating)
+    assert task.validation_size() == rows
+    assert len(task.samples()) == 80 - valid
+    model = task.model().eval()
+    with torch.no_grad():
+        parts = [task.validate(model, part) for part in (range(20), range(20, rows))]
+    sums = {key: parts[0][key] + parts[1][key] for key in parts[0]}
+    assert sums.keys() == {f"{name}_loss", f"{name}_accuracy"}
+    if not valid:
+        metrics = task.metrics(model)
+        assert sums["test_accuracy"] / rows == pytest.approx(metrics["test_accuracy"])
+        assert sums["test_loss"] / rows == pytest.approx(metrics["test_loss"], rel=1e-5)
+
+
+def test_epochs_are_counted_on_what_is_trained_on(launcher: LocalLauncher, tmp_path: Path) -> None:
+    options = {**TINY, "subset": 80, "valid": 16}
+    assert launcher.count_samples("cifar10", options=options, seed=0, dtype="float32") == 64
+    nowhere = {"data": str(tmp_path / "nowhere")}
+    with pytest.raises(ConfigError, match="cifar10 has no data"):
+        launcher.count_samples("cifar10", options=nowhere, seed=0, dtype="float32")
+
+
 def test_half_precision_computes_nearly_the_same() -> None:
     losses = []
     for amp in ("full", "bf16"):
@@ -139,6 +167,8 @@ def problem(**options: Option) -> str:
 def test_options_that_cannot_be_are_refused() -> None:
     assert "subset is 0, but it must be an integer, 1 or more" in problem(subset=0)
     assert "dropout is 0.5" in problem(dropout=0.5)
+    assert "valid is -1, but it must be an integer, 0 or more" in problem(valid=-1)
+    assert "none is left to train on" in problem(subset=10, valid=10)
     assert "amp is 'fp8', but it must be one of full, bf16" in problem(amp="fp8")
 
 

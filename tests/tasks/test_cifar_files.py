@@ -32,24 +32,32 @@ def test_a_folder_holds_its_training_images_in_order_and_its_test_images(
 ) -> None:
     read = read_images(cifar_folder(tmp_path, 8, python2=python2))
     rows, labels = zip(*(rows_and_labels(8, seed) for seed in range(6)), strict=True)
-    assert np.array_equal(read.images, np.concatenate(rows[:5]).reshape(40, 3, 32, 32))
-    assert read.labels.tolist() == [label for some in labels[:5] for label in some]
-    assert np.array_equal(read.test_images, rows[5].reshape(8, 3, 32, 32))
-    assert read.test_labels.tolist() == labels[5]
-    assert read.images.dtype == np.uint8
+    assert np.array_equal(read.training[0], np.concatenate(rows[:5]).reshape(40, 3, 32, 32))
+    assert read.training[1].tolist() == [label for some in labels[:5] for label in some]
+    assert np.array_equal(read.test[0], rows[5].reshape(8, 3, 32, 32))
+    assert read.test[1].tolist() == labels[5]
+    assert read.training[0].dtype == np.uint8
 
 
 def test_the_archive_is_read_as_it_is_and_holds_the_same(tmp_path: Path) -> None:
     packed, loose = read_images(cifar_archive(tmp_path)), read_images(cifar_folder(tmp_path, python2=True))
-    assert np.array_equal(packed.images, loose.images)
-    assert np.array_equal(packed.test_labels, loose.test_labels)
+    assert np.array_equal(packed.training[0], loose.training[0])
+    assert np.array_equal(packed.test[1], loose.test[1])
 
 
 def test_a_subset_is_the_first_images_and_needs_no_more_files_than_hold_them(tmp_path: Path) -> None:
     folder = cifar_folder(tmp_path)
     (folder / "data_batch_2").unlink()
     read = read_images(folder, subset=5, test_subset=3)
-    assert (len(read.images), len(read.labels), len(read.test_images)) == (5, 5, 3)
+    assert (len(read.training[0]), len(read.training[1]), len(read.test[0])) == (5, 5, 3)
+
+
+def test_held_out_images_are_the_last_and_count_in_no_statistics(tmp_path: Path) -> None:
+    folder = cifar_folder(tmp_path)
+    whole, read = read_images(folder), read_images(folder, hold_out=10)
+    assert np.array_equal(np.concatenate([read.training[0], read.held_out[0]]), whole.training[0])
+    assert (len(read.training[1]), len(read.held_out[1])) == (30, 10)
+    assert read.means == channel_statistics(whole.training[0][:30])[0]
 
 
 def test_files_that_changed_are_read_again(tmp_path: Path) -> None:
@@ -57,7 +65,7 @@ def test_files_that_changed_are_read_again(tmp_path: Path) -> None:
     before = read_images(folder)
     assert read_images(folder) is before
     (folder / TEST).write_bytes(python3_batch(*rows_and_labels(9, 77)))
-    assert len(read_images(folder).test_images) == 9
+    assert len(read_images(folder).test[0]) == 9
 
 
 def test_the_folder_is_found_by_its_own_name_its_parent_or_where_fetch_puts_it(

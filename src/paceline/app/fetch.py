@@ -78,8 +78,8 @@ def _looked_at(folder: Path, *, was_downloaded: bool, was_there: bool) -> Fetche
     read = read_images(folder)
     return Fetched(
         folder=folder,
-        training_images=len(read.labels),
-        test_images=len(read.test_labels),
+        training_images=len(read.training[1]),
+        test_images=len(read.test[1]),
         was_downloaded=was_downloaded,
         was_there=was_there,
     )

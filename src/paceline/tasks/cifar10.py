@@ -41,6 +41,7 @@ class Cifar10Task:
         data: str | None = None,
         subset: int | None = None,
         test_subset: int | None = None,
+        valid: int = 0,
         width: int = 64,
         hidden: int = 512,
         dropout: float = 0.25,
@@ -49,12 +50,13 @@ class Cifar10Task:
         lr: float = 1e-3,
     ) -> None:
         _check(subset=subset, test_subset=test_subset, width=width, hidden=hidden)
-        _check_rest(dropout, amp)
+        _check_rest(valid, dropout, amp)
         self._width, self._hidden, self._dropout = width, hidden, float(dropout)
         self._augment, self._has_amp, self._lr = augment, amp == "bf16", lr
-        read = _read(seed, data, subset, test_subset)
-        self._train = _columns(read.images, read.labels)
-        self._test = _columns(read.test_images, read.test_labels)
+        read = _read(seed, data, subset, test_subset, valid)
+        self._train, self._test = _columns(*read.training), _columns(*read.test)
+        # Without images to spare, whoever looks on the way looks at the test images, and the name says so.
+        self._valid, self._seen = (_columns(*read.held_out), "valid") if valid else (self._test, "test")
         self._means, self._deviations = read.means, read.deviations
         self._scales: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
@@ -82,15 +84,27 @@ class Cifar10Task:
         return functional.cross_entropy(self._scores(model, inputs), labels)
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
-        total, right, device = 0.0, 0, device_of(model)
-        pictures, labels = self._test.columns
+        count = len(self._test)
+        total, right = 0.0, 0
         with torch.no_grad():
-            for some, theirs in zip(pictures.split(AT_ONCE), labels.split(AT_ONCE), strict=True):
-                expected = theirs.to(device)
-                scores = self._scores(model, self._normalised(some.to(device)))
-                total += float(functional.cross_entropy(scores, expected, reduction="sum"))
-                right += int((scores.argmax(dim=1) == expected).sum())
-        return {"test_loss": total / len(labels), "test_accuracy": right / len(labels)}
+            for start in range(0, count, AT_ONCE):
+                loss, hits = self._sums(model, self._test, range(start, min(start + AT_ONCE, count)))
+                total, right = total + loss, right + hits
+        return {"test_loss": total / count, "test_accuracy": right / count}
+
+    def validation_size(self) -> int:
+        return len(self._valid)
+
+    def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
+        loss, hits = self._sums(model, self._valid, rows)
+        return {f"{self._seen}_loss": loss, f"{self._seen}_accuracy": float(hits)}
+
+    def _sums(self, model: nn.Module, samples: TensorSamples, rows: range) -> tuple[float, int]:
+        """Summed over these rows: the loss, and how often the right answer scored highest."""
+        pictures, labels = (c[rows.start : rows.stop].to(device_of(model)) for c in samples.columns)
+        scores = self._scores(model, self._normalised(pictures))
+        loss = functional.cross_entropy(scores, labels, reduction="sum")
+        return float(loss), int((scores.argmax(dim=1) == labels).sum())
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Adam:
         return Adam(parameters, lr=self._lr)
@@ -139,10 +153,11 @@ def _block(before: int, filters: int, dropout: float) -> list[nn.Module]:
     return [*parts, nn.MaxPool2d(2), nn.Dropout(dropout)]
 
 
-def _read(seed: int, data: str | None, subset: int | None, test_subset: int | None) -> Images:
+def _read(seed: int, data: str | None, subset: int | None, test_subset: int | None, valid: int) -> Images:
     if data == SYNTHETIC:
-        return synthetic_images(seed, count=subset, test_count=test_subset)
-    return read_images(find(None if data is None else str(data)), subset=subset, test_subset=test_subset)
+        return synthetic_images(seed, count=subset, test_count=test_subset, hold_out=valid)
+    place = find(None if data is None else str(data))
+    return read_images(place, subset=subset, test_subset=test_subset, hold_out=valid)
 
 
 def _columns(images: Bytes, labels: Labels) -> TensorSamples:
@@ -158,7 +173,10 @@ def _check(**sizes: int | None) -> None:
             )
 
 
-def _check_rest(dropout: float, amp: str) -> None:
+def _check_rest(valid: int, dropout: float, amp: str) -> None:
+    if isinstance(valid, bool) or not isinstance(valid, int) or valid < 0:
+        what = f"cifar10's valid is {valid!r}, but it must be an integer, 0 or more"
+        raise _problem(what, "write for example --task-option valid=5000")
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 0.5:
         what = f"cifar10's dropout is {dropout!r}, but it must be a number from 0 to below 0.5"
         raise _problem(what, "write for example --task-option dropout=0.25")

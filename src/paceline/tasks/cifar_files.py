@@ -39,21 +39,27 @@ Labels = NDArray[np.int64]
 class Images:
     """Images are (N, 3, 32, 32) bytes; mean and deviation are those of each colour in the training part."""
 
-    images: Bytes
-    labels: Labels
-    test_images: Bytes
-    test_labels: Labels
+    training: tuple[Bytes, Labels]
+    held_out: tuple[Bytes, Labels]  # of the training images, for validation; may be none
+    test: tuple[Bytes, Labels]
     means: tuple[float, ...]
     deviations: tuple[float, ...]
 
     @classmethod
-    def of(cls, training: tuple[Bytes, Labels], test: tuple[Bytes, Labels]) -> "Images":
-        means, deviations = channel_statistics(training[0])
+    def of(cls, read: tuple[Bytes, Labels], test: tuple[Bytes, Labels], *, hold_out: int) -> "Images":
+        """The last `hold_out` of what was read are not trained on."""
+        images, labels = read
+        cut = len(images) - hold_out
+        if cut < 1:
+            raise problem(
+                f"{hold_out} of {len(images)} images are to be held out, and none is left to train on",
+                "write for example --task-option valid=500, and a larger subset",
+            )
+        means, deviations = channel_statistics(images[:cut])
         return cls(
-            images=training[0],
-            labels=training[1],
-            test_images=test[0],
-            test_labels=test[1],
+            training=(images[:cut], labels[:cut]),
+            held_out=(images[cut:], labels[cut:]),
+            test=test,
             means=means,
             deviations=deviations,
         )
@@ -76,7 +82,9 @@ def find(said: str | None) -> Path:
     )
 
 
-def read_images(place: Path, *, subset: int | None = None, test_subset: int | None = None) -> Images:
+def read_images(
+    place: Path, *, subset: int | None = None, test_subset: int | None = None, hold_out: int = 0
+) -> Images:
     """The first `subset` training images and `test_subset` test images; None: all of them.
 
     Read once in a process and in those that it forks: they share the memory.
@@ -84,18 +92,18 @@ def read_images(place: Path, *, subset: int | None = None, test_subset: int | No
     wanted = TRAINING if subset is None else TRAINING[: -(-subset // BATCH_IMAGES)]
     files = [place] if place.is_file() else [place / name for name in (*wanted, TEST)]
     stamp = tuple((path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file())
-    return _read_images(place, wanted, subset, test_subset, stamp)
+    return _read_images(place, wanted, (subset, test_subset, hold_out), stamp)
 
 
 @lru_cache(maxsize=1)
 def _read_images(
     place: Path,
     wanted: tuple[str, ...],
-    subset: int | None,
-    test_subset: int | None,
+    counts: tuple[int | None, int | None, int],
     stamp: tuple[tuple[int, int], ...],  # of the files: when they change, they are read again
 ) -> Images:
     del stamp
+    subset, test_subset, hold_out = counts
     names = (*wanted, TEST)
     contents = members(place, names) if place.is_file() else _files(place, names)
     batches = {name: _batch(f"{place / name}", place, content) for name, content in contents.items()}
@@ -108,6 +116,7 @@ def _read_images(
         ),
         # A copy: what was read cannot be written, and torch minds.
         (test_images[:test_subset].copy(), test_labels[:test_subset]),
+        hold_out=hold_out,
     )
 
 

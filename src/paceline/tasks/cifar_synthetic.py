@@ -20,13 +20,14 @@ NOISE = 40.0
 MOST_SHIFT = 3
 
 
-def synthetic_images(seed: int, *, count: int | None, test_count: int | None) -> Images:
+def synthetic_images(seed: int, *, count: int | None, test_count: int | None, hold_out: int = 0) -> Images:
     dice = np.random.default_rng((seed, 0xC1FA))
     patch = np.ones((SIDE // COARSE, SIDE // COARSE))
     drawn = np.kron(dice.standard_normal((CLASSES, 3, COARSE, COARSE)), patch)
     patterns = (drawn + drawn[..., ::-1]) / 2**0.5
-    training = _draw(dice, patterns, TRAINING_IMAGES if count is None else count)
-    return Images.of(training, _draw(dice, patterns, TEST_IMAGES if test_count is None else test_count))
+    read = _draw(dice, patterns, TRAINING_IMAGES if count is None else count)
+    test = _draw(dice, patterns, TEST_IMAGES if test_count is None else test_count)
+    return Images.of(read, test, hold_out=hold_out)
 
 
 def _draw(
