@@ -145,7 +145,8 @@ def test_half_precision_computes_nearly_the_same() -> None:
     for amp in ("full", "bf16"):
         task = Cifar10Task(seed=0, data="synthetic", subset=20, width=4, hidden=8, augment=False, amp=amp)
         torch.manual_seed(0)
-        losses.append(float(task.loss(task.model().eval(), task.samples().batch(np.arange(20))).detach()))
+        pictures, labels = task.samples().columns
+        losses.append(float(task.loss(task.model().eval(), (pictures, labels)).detach()))
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
     assert losses[0] != losses[1]
 
