@@ -10,6 +10,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.cifar_peer import IMAGES, WARM_UP
@@ -57,8 +58,8 @@ def peer(ranks: int, batch: int, images: int) -> float:
     return float(done.stdout)
 
 
-def measure(rounds: int, batch: int, images: int) -> dict[str, list[float]]:
-    """Images/s of every way, one figure for each round."""
+def measure(rounds: int, batch: int, images: int) -> Iterator[dict[str, list[float]]]:
+    """Images/s of every way, one figure for each round; after each round, so that none is lost."""
     found: dict[str, list[float]] = {}
     with LocalLauncher() as launcher:
         for number in range(rounds):
@@ -68,7 +69,20 @@ def measure(rounds: int, batch: int, images: int) -> dict[str, list[float]]:
                 found.setdefault(f"torch x{ranks}", []).append(peer(ranks, batch, images))
             said = ", ".join(f"{name} {rates[-1]:.1f}" for name, rates in found.items())
             print(f"round {number + 1}: {said} images/s", flush=True)
-    return found
+            yield found
+
+
+def ratios_of(found: dict[str, list[float]], batch: int) -> list[Ratio]:
+    return [
+        Ratio(
+            name=f"{mode}, 2 workers ÷ {alone}",
+            goal=GOAL,
+            at_least=True,
+            rounds=tuple(two / one for two, one in zip(found[mode], found[alone], strict=True)),
+            detail=f"batch {batch}/worker; last {found[mode][-1]:.1f}, {found[alone][-1]:.1f} images/s",
+        )
+        for mode, alone in (("ssgd", "single"), ("ddp", "single"), ("torch x2", "torch x1"))
+    ]
 
 
 def main() -> None:
@@ -78,20 +92,12 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=IMAGES, help="of an epoch; fewer for a quick look")
     parser.add_argument("--out", type=Path, default=RESULT)
     said = parser.parse_args()
-    found = measure(said.rounds, said.batch, said.images)
-    ratios = [
-        Ratio(
-            name=f"{mode}, 2 workers ÷ {alone}",
-            goal=GOAL,
-            at_least=True,
-            rounds=tuple(two / one for two, one in zip(found[mode], found[alone], strict=True)),
-            detail=f"batch {said.batch}/worker; last {found[mode][-1]:.1f}, {found[alone][-1]:.1f} images/s",
-        )
-        for mode, alone in (("ssgd", "single"), ("ddp", "single"), ("torch x2", "torch x1"))
-    ]
+    ratios: list[Ratio] = []
+    for found in measure(said.rounds, said.batch, said.images):
+        ratios = ratios_of(found, said.batch)
+        write(ratios, said.out, images_per_s=found, images=said.images, batch=said.batch)
     for ratio in ratios:
         print(ratio.line())
-    write(ratios, said.out, images_per_s=found, images=said.images, batch=said.batch)
 
 
 if __name__ == "__main__":

@@ -168,6 +168,7 @@ def problem(**options: Option) -> str:
 def test_options_that_cannot_be_are_refused() -> None:
     assert "subset is 0, but it must be an integer, 1 or more" in problem(subset=0)
     assert "dropout is 0.5" in problem(dropout=0.5)
+    assert "augment is 'no', but it must be true or false" in problem(augment="no")
     assert "valid is -1, but it must be an integer, 0 or more" in problem(valid=-1)
     assert "none is left to train on" in problem(subset=10, valid=10)
     assert "amp is 'fp8', but it must be one of full, bf16" in problem(amp="fp8")

@@ -50,7 +50,7 @@ class Cifar10Task:
         lr: float = 1e-3,
     ) -> None:
         _check(subset=subset, test_subset=test_subset, width=width, hidden=hidden)
-        _check_rest(valid, dropout, amp)
+        _check_rest(valid, dropout, augment, amp)
         self._width, self._hidden, self._dropout = width, hidden, float(dropout)
         self._augment, self._has_amp, self._lr = augment, amp == "bf16", lr
         read = _read(seed, data, subset, test_subset, valid)
@@ -173,13 +173,16 @@ def _check(**sizes: int | None) -> None:
             )
 
 
-def _check_rest(valid: int, dropout: float, amp: str) -> None:
+def _check_rest(valid: int, dropout: float, augment: bool, amp: str) -> None:
     if isinstance(valid, bool) or not isinstance(valid, int) or valid < 0:
         what = f"cifar10's valid is {valid!r}, but it must be an integer, 0 or more"
         raise _problem(what, "write for example --task-option valid=5000")
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 0.5:
         what = f"cifar10's dropout is {dropout!r}, but it must be a number from 0 to below 0.5"
         raise _problem(what, "write for example --task-option dropout=0.25")
+    if not isinstance(augment, bool):
+        what = f"cifar10's augment is {augment!r}, but it must be true or false"
+        raise _problem(what, "write for example --task-option augment=false")
     if amp not in PRECISIONS:
         what = f"cifar10's amp is {amp!r}, but it must be one of {', '.join(PRECISIONS)}"
         raise _problem(what, "write for example --task-option amp=bf16")
