@@ -88,7 +88,7 @@ def ratios_of(found: dict[str, list[float]], batch: int) -> list[Ratio]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=50, help="images per worker and step")
+    parser.add_argument("--batch", type=int, default=125, help="images per worker and step")
     parser.add_argument("--images", type=int, default=IMAGES, help="of an epoch; fewer for a quick look")
     parser.add_argument("--out", type=Path, default=RESULT)
     said = parser.parse_args()
