@@ -10,7 +10,7 @@ from pathlib import Path
 
 PREFIX = "PACELINE_"
 # Variables with our prefix that are not configuration keys.
-RESERVED = frozenset({"PACELINE_TOKEN", "PACELINE_COLOR", "PACELINE_COORDINATOR"})
+RESERVED = frozenset({"PACELINE_TOKEN", "PACELINE_COLOR", "PACELINE_COORDINATOR", "PACELINE_DATA_FOLDER"})
 
 
 def config_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -60,6 +60,15 @@ def config_folder() -> Path:
     said = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     # A relative one is to be ignored, says the specification.
     return (said if said.is_absolute() else Path.home() / ".config") / "paceline"
+
+
+def data_folder() -> Path:
+    """Where fetched data sets are: `$PACELINE_DATA_FOLDER`, else the cache's folder, `~/.cache/paceline`."""
+    said = os.environ.get("PACELINE_DATA_FOLDER", "").strip()
+    if said:
+        return Path(said).expanduser()
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "paceline"
 
 
 def cuda_visible_devices() -> tuple[str, ...] | None:

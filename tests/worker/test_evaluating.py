@@ -72,8 +72,9 @@ def test_any_number_of_workers_sees_what_one_sees(
     assert len(found) == 1
 
 
-def test_with_ddp_all_look_at_the_buffers_of_rank_0(launcher: LocalLauncher, tmp_path: Path) -> None:
-    """Each rank's batch-norm statistics go their own way, and those of rank 0 are the model's."""
+def test_with_ddp_all_look_at_the_buffers_that_the_run_ends_with(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
     plan = evaluated_plan("ddp", task="tests.fixtures.tasks:TwiceMeasuredTask")
     run = real(replace(plan, task_options={"batch_norm": True}), tmp_path / "run", launcher)
     metrics = run.result["metrics"]

@@ -29,10 +29,10 @@ from paceline.events.read import read_history
 from paceline.events.summary import Summary, summarise
 from paceline.launchers.local import Ended, LocalLauncher, Message
 from paceline.launchers.port import RunLauncher
-from paceline.plan.catalog import server_names
+from paceline.plan.catalog import data_of, server_names
 from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
 from paceline.plan.compression import in_words
-from paceline.plan.decide import task_of
+from paceline.plan.decide import task_of, task_options_of
 from paceline.plan.plan import Dtype, EventDetail, Launcher, Option, Plan
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def count_samples(config: TrainConfig, warm: CountsSamples) -> int:
     name = task_of(config)
     return warm.count_samples(
         name if ":" in name else name.lower(),
-        options=config.task_options or {},
+        options=task_options_of(config),
         seed=config.seed or 0,
         dtype=config.dtype or Dtype.FLOAT32,
     )
@@ -266,6 +266,7 @@ def _result(
         "run_dir": str(run_dir),
         "mode": plan.mode,
         "task": plan.task,
+        **({} if (data := data_of(plan)) is None else {"data": data}),
         "num_workers": plan.num_workers,
         "launcher": plan.launcher.value,
         "plan": plan_hash(plan),

@@ -2,6 +2,7 @@
 
 import click
 
+from paceline.cli.data_fetch import fetch
 from paceline.cli.data_prepare import prepare
 from paceline.cli.options import common_options
 from paceline.cli.session import Session
@@ -13,4 +14,5 @@ def data(session: Session) -> None:
     """Get the data of built-in tasks, and make it ready."""
 
 
+data.add_command(fetch)
 data.add_command(prepare)

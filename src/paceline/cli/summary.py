@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.units import short_bytes, short_duration, short_number
 from paceline.events.schema import EARLY_STOP
+from paceline.plan.catalog import SYNTHETIC
 from paceline.plan.plan import Device, EventDetail, Plan, Transport
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[str]:
     rows = [
+        *_data(result),
         *_learnt(result),
         *_best(result),
         *_speed(result),
@@ -53,6 +55,13 @@ def _can_replay(plan: Plan) -> bool:
     has_known_order = plan.num_workers <= 2 or plan.transport not in (Transport.GLOO, Transport.NCCL)
     is_torchs = plan.mode == "ddp" and plan.compress is not None
     return is_recorded and has_known_order and not is_torchs
+
+
+def _data(result: "dict[str, Json]") -> list[tuple[str, str]]:
+    """Whoever reads the accuracy must have read this."""
+    if result.get("data") != SYNTHETIC:
+        return []
+    return [("data", "synthetic: a stand-in, so nothing below says anything about the real data set")]
 
 
 def _learnt(result: "dict[str, Json]") -> list[tuple[str, str]]:

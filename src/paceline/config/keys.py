@@ -101,6 +101,14 @@ _ROWS = (
         flag_name="task_option",
     ),
     Key(
+        name="data",
+        help="Where the task's data is: a folder or file; for cifar10 also `synthetic`, a stand-in for "
+        "its images.",
+        kind=Kind.TEXT,
+        default="where `paceline data fetch` puts it, or made by the task",
+        example="synthetic",
+    ),
+    Key(
         name="mode",
         help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, diloco, "
         "onebit, backup, gossip, adpsgd, adaptive, or module:Class.",

@@ -20,6 +20,7 @@ class TrainConfig:
     name: str | None = None
     task: str | None = None
     task_options: Mapping[str, Option] | None = None
+    data: str | None = None
     mode: str | None = None
     num_workers: int | None = None
     elastic: bool | None = None

@@ -172,7 +172,12 @@ TASKS: dict[str, str] = {
     "digits": "1,797 handwritten digits of 8x8 pixels (shipped with scikit-learn)",
     "charlm": "the next character of a text file (option `file`) or of a toy text, by a small transformer",
     "sp500": "does the index rise tomorrow? an LSTM on daily closes (`paceline data prepare sp500`)",
+    "cifar10": "60,000 small pictures of 10 kinds of things (`paceline data fetch cifar10`), by a "
+    "convolutional network",
 }
+# The option by which `--data` reaches a task; a task of your own gets it as `data`.
+DATA_OPTIONS: dict[str, str] = {"charlm": "file", "cifar10": "data", "sp500": "npz_path"}
+SYNTHETIC = "synthetic"  # the data of a task that only stands in for the real one
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
 
 
@@ -188,3 +193,9 @@ def fewest_workers(aggregate: str, tolerance: int) -> int:
     if aggregate == "krum":
         return 2 * tolerance + 3
     return 2 * tolerance + 1 if aggregate in AGGREGATES else 1
+
+
+def data_of(plan: Plan) -> str | None:
+    """Where the plan says the task's data is; None: it does not."""
+    said = plan.task_options.get(DATA_OPTIONS.get(plan.task, "data"))
+    return said if isinstance(said, str) else None

@@ -20,6 +20,7 @@ from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS, Channe
 from paceline.plan.check_byzantine import check_aggregate, check_byzantine
 from paceline.plan.check_checkpoints import check_checkpoints
 from paceline.plan.check_compression import check_compression
+from paceline.plan.check_data import check_data
 from paceline.plan.check_elastic import check_elastic
 from paceline.plan.check_evaluation import check_evaluation
 from paceline.plan.check_stragglers import check_stragglers
@@ -75,6 +76,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     _check_rate(checked)
     _check_transport(checked)
     checked.problems += check_checkpoints(config)
+    checked.problems += check_data(config, checked.are_sound)
     checked.problems += check_compression(config, facts, checked.are_sound)
     checked.problems += check_elastic(config, checked.are_sound)
     checked.problems += check_evaluation(config, checked.are_sound)

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.plan.catalog import MODE_ALIASES, MODES, TRANSPORTS, Channel, Mode
+from paceline.plan.catalog import DATA_OPTIONS, MODE_ALIASES, MODES, TRANSPORTS, Channel, Mode
 from paceline.plan.compression import CODECS, read_compression
 from paceline.plan.plan import (
     AsgdVariant,
@@ -23,6 +23,7 @@ from paceline.plan.plan import (
     OnNan,
     OnSlow,
     OptimizerChoice,
+    Option,
     StrategyOptions,
     Transport,
 )
@@ -52,6 +53,16 @@ class _AsgdOptions(TypedDict):
 
 def task_of(config: TrainConfig) -> str:
     return DEFAULT_TASK if config.task is None else config.task
+
+
+def task_options_of(config: TrainConfig) -> dict[str, Option]:
+    """Where the data is, is an option like any other by the time a task is built."""
+    options = dict(config.task_options or {})
+    return options if config.data is None else {**options, data_option_of(config): config.data}
+
+
+def data_option_of(config: TrainConfig) -> str:
+    return DATA_OPTIONS.get(task_of(config).lower(), "data")
 
 
 def mode_name_of(config: TrainConfig) -> str:

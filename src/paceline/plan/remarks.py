@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 
 from paceline.plan.byzantine_in_words import about_bad_workers
-from paceline.plan.catalog import server_names
+from paceline.plan.catalog import SYNTHETIC, data_of, server_names
 from paceline.plan.compression_in_words import about_compression
 from paceline.plan.elastic_in_words import about_elastic
 from paceline.plan.plan import AsgdVariant, Device, GossipVariant, Launcher, Plan
@@ -32,7 +32,7 @@ def shares_work(plan: Plan) -> bool:
 
 
 def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
-    found = [*_about_sharing(plan, cpu_count), *_about_virtual_time(plan)]
+    found = [*_about_data(plan), *_about_sharing(plan, cpu_count), *_about_virtual_time(plan)]
     if plan.num_workers > 1:
         found += [*_about_stragglers(plan), *_about_staleness(plan), *_about_backup_workers(plan)]
         found += [*_about_local_steps(plan), *about_bad_workers(plan)]
@@ -50,6 +50,11 @@ def _about_losses(plan: Plan) -> Iterator[str]:
             f"whole rounds are committed: after a loss up to {plan.strategy.sync_every} steps are made"
             " again, and Ctrl-C ends the run at the end of a round"
         )
+
+
+def _about_data(plan: Plan) -> Iterator[str]:
+    if data_of(plan) == SYNTHETIC:
+        yield "the data is synthetic: what is learnt from it says nothing about the real data set"
 
 
 def _about_virtual_time(plan: Plan) -> Iterator[str]:

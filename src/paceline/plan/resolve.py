@@ -48,7 +48,7 @@ def resolve(
         seed=config.seed or 0,
         dtype=Dtype(config.dtype or Dtype.FLOAT32),
         device=decide.device_of(config, facts),
-        task_options=dict(config.task_options or {}),
+        task_options=decide.task_options_of(config),
         optimizer=optimizer,
         # A named optimizer carries its own rate; this one overrides the task's.
         lr=config.lr if optimizer is None else None,

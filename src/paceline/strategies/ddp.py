@@ -2,7 +2,10 @@
 
 torch reduces the gradients during backward by its own buckets. The wish to
 stop cannot ride along there, so every few steps one extra number is reduced.
-Compression is torch's own too (torch_hooks.py).
+Compression is torch's own too (torch_hooks.py). One thing is not torch's: the
+buffers of batch normalisation are averaged after every step, as in ssgd, where
+torch hands out rank 0's before the next one; ranks would end with different
+statistics, and rank 0's would know its own samples only (decision 0030).
 """
 
 from typing import ClassVar
@@ -38,11 +41,15 @@ class Ddp:
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
-        self._wrapped: DistributedDataParallel = DistributedDataParallel(replica.arena.module)
+        # Buffers are ours: one reduction after the step in place of torch's broadcast before it.
+        self._wrapped = DistributedDataParallel(replica.arena.module, broadcast_buffers=False)
+        layout = replica.arena.layout
+        self._buffers = replica.arena.state[layout.buffers_start : layout.tail_start]
         replica.forward = self._wrapped
         replica.arena.gathers_gradients = False
         payload = sum(p.numel() * p.element_size() for p in replica.arena.module.parameters())
         self._plain_bytes = ring_bytes(payload, self._links.world_size)
+        self._buffer_bytes = ring_bytes(self._buffers.nbytes, self._links.world_size)
         self._hook: Hook | None = None
         if self._plan.compress is not None:
             self._hook = hook_of(self._plan.compress, self._wrapped, seed=self._plan.seed)
@@ -51,16 +58,25 @@ class Ddp:
         return own_share(self._plan, self._links, step)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        self._average_buffers()
         apply_ns = self._replica.update()
         asks = (step + 1) % STOP_EVERY == 0 and step + 1 < self._plan.steps
         stop = asks and self._agree(wants_stop)
         return Outcome(traffic=self._traffic(), apply_ns=apply_ns, synced=True, stop=stop)
 
+    def _average_buffers(self) -> None:
+        if self._buffers.numel():
+            dist.all_reduce(self._buffers)
+            self._buffers.div_(self._links.world_size)
+
     def _traffic(self) -> Traffic:
         if self._hook is None:
-            return Traffic(self._plain_bytes, self._plain_bytes)
-        moved = ring_bytes(self._hook.payload_bytes(), self._links.world_size)
-        return Traffic(moved, moved, bytes_saved=self._plain_bytes - moved)
+            moved, saved = self._plain_bytes, 0
+        else:
+            moved = ring_bytes(self._hook.payload_bytes(), self._links.world_size)
+            saved = self._plain_bytes - moved
+        every = moved + self._buffer_bytes
+        return Traffic(every, every, bytes_saved=saved)
 
     def _agree(self, wants_stop: bool) -> bool:
         wish = torch.tensor([float(wants_stop)], device=self._replica.arena.state.device)

@@ -14,6 +14,7 @@ BUILT_IN = {
     "digits": "paceline.tasks.digits:DigitsTask",
     "charlm": "paceline.tasks.charlm:CharlmTask",
     "sp500": "paceline.tasks.sp500:Sp500Task",
+    "cifar10": "paceline.tasks.cifar10:Cifar10Task",
 }
 
 

@@ -5,6 +5,11 @@ every process that needs it, as `MyTask(seed=…, **options)`, and must build th
 same thing each time: all randomness comes from the seed. The samples are built
 on the CPU; the worker moves each batch to its device. See
 docs/guides/your-own-task.md.
+
+A class that says `reads_files = True` is also built in the process that workers
+are forked from, before they are: what is wrong with its files is told once, and
+what its module keeps of them (functools.cache) is in memory once. Until the fork
+it may not compute with torch, which would start threads.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

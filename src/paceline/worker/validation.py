@@ -33,7 +33,7 @@ class Validation:
     ) -> None:
         self._task, self._arena, self._seed = task, arena, seed
         self._collective = None if collective is None or collective.world_size == 1 else collective
-        # torch's DDP lets every rank's buffers go their own way, and takes those of rank 0 at each forward.
+        # Plain DDP lets every rank's buffers go their own way; ours does not, but a strategy of yours may.
         self._takes_buffers = channel is Channel.TORCH
         self._vectors: dict[int, Tensor] = {}  # to be shown to the others, by length
 

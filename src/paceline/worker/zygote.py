@@ -28,7 +28,7 @@ from paceline.ids import Rank
 from paceline.plan.catalog import Channel, server_names
 from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
-from paceline.tasks.load import task_class
+from paceline.tasks.load import load_task, task_class
 from paceline.worker.child_reports import ChildReports
 from paceline.worker.control import ControlBlock
 from paceline.worker.counting import count_samples
@@ -117,7 +117,11 @@ class Zygote:
         plan = loads(str(order["plan"]))
         run_dir = Path(str(order["run_dir"]))
         channel = channel_of(plan.mode)
-        task_class(plan.task)  # imported here, once; one that cannot be is refused here, and not N times
+        kind = task_class(
+            plan.task
+        )  # imported here, once; one that cannot be is refused here, and not N times
+        if getattr(kind, "reads_files", False):  # likewise, and all workers share what it keeps of them
+            load_task(plan.task, seed=plan.seed, options=plan.task_options)
         self._seat = _make_seat(plan, run_dir, channel, order)
         self._kill_at_s, self._killed = None, set()
         if plan.elastic is not None:

@@ -1,0 +1,65 @@
+"""Does `paceline data fetch` say what it did, and what to type next, to people and to programs?"""
+
+import hashlib
+import io
+import json
+from pathlib import Path
+
+import pytest
+from tests.fixtures.cifar_folder import archive_of, cifar_files
+from tests.fixtures.file_server import file_server
+
+from paceline.cli.main import run
+from paceline.cli.session import Session
+from paceline.cli.watch_bytes import ByteLines
+from paceline.errors import ExitCode
+
+PACKED = archive_of(cifar_files())
+SHA256 = hashlib.sha256(PACKED).hexdigest()
+Captured = pytest.CaptureFixture[str]
+
+
+def test_a_fetch_tells_its_progress_and_the_next_command(tmp_path: Path, capsys: Captured) -> None:
+    with file_server(PACKED) as served:
+        args = ["data", "fetch", "cifar10", "--to", "here", "--url", served.url, "--sha256", SHA256]
+        assert run(args, Session(folder=tmp_path)) == ExitCode.OK
+    out, err = capsys.readouterr()
+    folder = tmp_path / "here" / "cifar-10-batches-py"
+    assert out.splitlines() == [
+        f"40 training and 8 test images are in {folder}",
+        f"next: paceline train --task cifar10 --data {folder}",
+    ]
+    assert "100%" in err
+
+
+def test_the_default_place_is_where_the_task_looks(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_DATA_FOLDER", str(tmp_path / "data"))
+    with file_server(PACKED) as served:
+        args = ["data", "fetch", "cifar10", "--url", served.url, "--sha256", SHA256, "--json"]
+        assert run(args, Session(folder=tmp_path)) == ExitCode.OK
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert answer["schema"] == "paceline.data.fetch/1"
+    assert answer["data"]["folder"] == str(tmp_path / "data" / "cifar-10-batches-py")
+    assert answer["data"]["training_images"] == 40
+    assert err == ""
+
+
+def test_a_fetch_that_fails_is_one_error_with_a_hint_and_its_own_exit_code(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    args = ["data", "fetch", "cifar10", "--to", str(tmp_path), "--url", "http://127.0.0.1:1/none"]
+    assert run(args, Session(folder=tmp_path)) == ExitCode.UNREACHABLE
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: http://127.0.0.1:1/none cannot be downloaded")
+    assert "paceline data fetch cifar10" in hint
+
+
+def test_lines_come_for_each_tenth_and_not_for_each_piece() -> None:
+    stream = io.StringIO()
+    lines = ByteLines(stream, "cifar10")
+    for done in range(0, 1001, 5):
+        lines(done, 1000)
+    assert len(stream.getvalue().splitlines()) == 10

@@ -1,0 +1,158 @@
+"""Are the images found and read, from a folder or the archive, and is every damage told with a way out?"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fixtures.cifar_folder import (
+    archive_of,
+    cifar_archive,
+    cifar_files,
+    cifar_folder,
+    python3_batch,
+    rows_and_labels,
+)
+
+from paceline.errors import ConfigError, Problem
+from paceline.tasks.cifar_files import ARCHIVE, FOLDER, TEST, channel_statistics, find, read_images
+
+
+def problem(do: Callable[[], object]) -> Problem:
+    with pytest.raises(ConfigError) as caught:
+        do()
+    (only,) = caught.value.problems
+    assert "paceline data fetch cifar10" in only.hint
+    return only
+
+
+@pytest.mark.parametrize("python2", [False, True])
+def test_a_folder_holds_its_training_images_in_order_and_its_test_images(
+    python2: bool, tmp_path: Path
+) -> None:
+    read = read_images(cifar_folder(tmp_path, 8, python2=python2))
+    rows, labels = zip(*(rows_and_labels(8, seed) for seed in range(6)), strict=True)
+    assert np.array_equal(read.training[0], np.concatenate(rows[:5]).reshape(40, 3, 32, 32))
+    assert read.training[1].tolist() == [label for some in labels[:5] for label in some]
+    assert np.array_equal(read.test[0], rows[5].reshape(8, 3, 32, 32))
+    assert read.test[1].tolist() == labels[5]
+    assert read.training[0].dtype == np.uint8
+
+
+def test_the_archive_is_read_as_it_is_and_holds_the_same(tmp_path: Path) -> None:
+    packed, loose = read_images(cifar_archive(tmp_path)), read_images(cifar_folder(tmp_path, python2=True))
+    assert np.array_equal(packed.training[0], loose.training[0])
+    assert np.array_equal(packed.test[1], loose.test[1])
+
+
+def test_a_subset_is_the_first_images_and_needs_no_more_files_than_hold_them(tmp_path: Path) -> None:
+    folder = cifar_folder(tmp_path)
+    (folder / "data_batch_2").unlink()
+    read = read_images(folder, subset=5, test_subset=3)
+    assert (len(read.training[0]), len(read.training[1]), len(read.test[0])) == (5, 5, 3)
+
+
+def test_held_out_images_are_the_last_and_count_in_no_statistics(tmp_path: Path) -> None:
+    folder = cifar_folder(tmp_path)
+    whole, read = read_images(folder), read_images(folder, hold_out=10)
+    assert np.array_equal(np.concatenate([read.training[0], read.held_out[0]]), whole.training[0])
+    assert (len(read.training[1]), len(read.held_out[1])) == (30, 10)
+    assert read.means == channel_statistics(whole.training[0][:30])[0]
+
+
+def test_files_that_changed_are_read_again(tmp_path: Path) -> None:
+    folder = cifar_folder(tmp_path)
+    before = read_images(folder)
+    assert read_images(folder) is before
+    (folder / TEST).write_bytes(python3_batch(*rows_and_labels(9, 77)))
+    assert len(read_images(folder).test[0]) == 9
+
+
+def test_the_folder_is_found_by_its_own_name_its_parent_or_where_fetch_puts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = cifar_folder(tmp_path)
+    monkeypatch.setenv("PACELINE_DATA_FOLDER", str(tmp_path))
+    assert find(str(folder)) == find(str(tmp_path)) == find(None) == folder
+
+
+def test_an_archive_is_found_too_but_a_folder_is_quicker(tmp_path: Path) -> None:
+    archive = cifar_archive(tmp_path)
+    assert find(str(archive)) == find(str(tmp_path)) == archive
+    folder = cifar_folder(tmp_path)
+    assert find(str(tmp_path)) == folder
+
+
+def test_mean_and_deviation_are_those_of_each_colour() -> None:
+    images = rows_and_labels(2500, 3)[0].reshape(-1, 3, 32, 32)
+    means, deviations = channel_statistics(images)
+    assert means == pytest.approx(images.mean(axis=(0, 2, 3)))
+    assert deviations == pytest.approx(images.std(axis=(0, 2, 3)))
+
+
+def test_a_missing_folder_is_one_problem_with_the_command_to_type(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    found = problem(lambda: find(str(nowhere)))
+    assert found.what == f"cifar10 has no data: there is no folder {nowhere}"
+    assert f"paceline data fetch cifar10 --to {nowhere}" in found.hint
+    assert "--data synthetic" in found.hint
+    assert f"--to {tmp_path}`" in problem(lambda: find(str(tmp_path / FOLDER))).hint
+    assert f"no {FOLDER} in {tmp_path}" in problem(lambda: find(str(tmp_path))).what
+
+
+def test_a_missing_batch_is_named(tmp_path: Path) -> None:
+    folder = cifar_folder(tmp_path)
+    (folder / "data_batch_3").unlink()
+    found = problem(lambda: read_images(folder))
+    assert found.what == f"{folder} is incomplete: it has no data_batch_3"
+    assert f"rm -r {folder} && paceline data fetch cifar10 --to {tmp_path}" in found.hint
+
+
+def test_a_batch_that_is_cut_short_is_named(tmp_path: Path) -> None:
+    folder = cifar_folder(tmp_path)
+    whole = (folder / TEST).read_bytes()
+    (folder / TEST).write_bytes(whole[: len(whole) // 2])
+    assert f"{folder / TEST} is damaged" in problem(lambda: read_images(folder)).what
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.97])
+def test_an_archive_that_is_cut_short_is_one_problem(part: float, tmp_path: Path) -> None:
+    archive = cifar_archive(tmp_path, 40)
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: int(len(whole) * part)])
+    found = problem(lambda: read_images(archive))
+    assert str(archive) in found.what
+    assert f"rm -r {archive}" in found.hint
+
+
+def test_an_archive_of_something_else_says_what_it_lacks(tmp_path: Path) -> None:
+    archive = tmp_path / ARCHIVE
+    archive.write_bytes(archive_of({"data_batch_1": b"x"}))
+    assert "it has no data_batch_2, data_batch_3" in problem(lambda: read_images(archive)).what
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "what"),
+    [
+        (np.zeros((2, 3071), np.uint8), [0, 1], "its data is 2x3071 with 2 labels"),
+        (np.zeros((2, 3072), np.uint8), [0, 1, 2], "its data is 2x3072 with 3 labels"),
+        (np.zeros((0, 3072), np.uint8), [], "its data is 0x3072 with 0 labels"),
+        (np.zeros((2, 3072), np.uint8), [0, 10], "a label is none of 0 to 9"),
+        (np.zeros((2, 3072), np.float32), [0, 1], "of type 'f4', and not unsigned bytes"),
+    ],
+)
+def test_a_wrong_shape_is_said(
+    rows: "np.ndarray[tuple[int, int], np.dtype[np.uint8]]", labels: list[int], what: str, tmp_path: Path
+) -> None:
+    folder = cifar_folder(tmp_path)
+    (folder / "data_batch_2").write_bytes(python3_batch(rows, labels))
+    found = problem(lambda: read_images(folder))
+    assert what in found.what
+    assert "data_batch_2" in found.what
+
+
+def test_a_batch_without_labels_says_what_it_has(tmp_path: Path) -> None:
+    folder = cifar_folder(tmp_path)
+    content = cifar_files()["data_batch_1"].replace(b"labels", b"labelz")
+    (folder / "data_batch_1").write_bytes(content)
+    assert "it needs data and labels, and has data, labelz" in problem(lambda: read_images(folder)).what
