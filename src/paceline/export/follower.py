@@ -47,6 +47,27 @@ def follow(run_dir: Path, target: ExportTarget, *, since: int, is_over: Callable
 def export(run_dir: Path, target: ExportTarget) -> Exported:
     """Write all that counts of a run that is over, or as much as there is of it."""
     record = _Record(run_dir)
+    kept = _that_count(record)
+    writer = open_writer(target, record.sheet(goes_on=False))
+    writer.write(kept)
+    return _end(record, writer, len(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    started_unix_s: float
+    points: list[Point]
+
+
+def points_of(run_dir: Path, *, every: int | None = None) -> Recorded:
+    """What would be written, with a point for so many steps."""
+    record = _Record(run_dir, every=every)
+    kept = _that_count(record)
+    return Recorded(record.sheet(goes_on=False).started_unix_s, [*kept, *record.last()])
+
+
+def _that_count(record: "_Record") -> list[Point]:
+    """All points of the log, without those that a resume took back."""
     kept: list[Point] = []
     for made in record.points(record.lines.read()):
         if isinstance(made, Rewind):
@@ -55,11 +76,9 @@ def export(run_dir: Path, target: ExportTarget) -> Exported:
             kept.append(made)
     if not record.has_begun:
         raise PacelineError(
-            f"{run_dir} has no event log to export", "name the folder of a run that was trained with events"
+            f"{record.run_dir} has no event log", "name the folder of a run that was trained with events"
         )
-    writer = open_writer(target, record.sheet(goes_on=False))
-    writer.write(kept)
-    return _end(record, writer, len(kept))
+    return kept
 
 
 def open_writer(target: ExportTarget, sheet: Sheet) -> Writer:
@@ -105,12 +124,12 @@ def _end(record: "_Record", writer: Writer, told: int) -> Exported:
 class _Record:
     """A run's folder, as far as it has been read."""
 
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+    def __init__(self, run_dir: Path, *, every: int | None = None) -> None:
+        self.run_dir = run_dir
         self._plan = read(run_dir / "plan.json")
         if self._plan.events is EventDetail.OFF:
             raise PacelineError(f"{run_dir} was trained with events off", "train it again with --events full")
-        self._series = Series(self._plan)
+        self._series = Series(self._plan, every=every)
         self._header = History()
         self._ended_unix_s = 0.0
         self.has_begun = False
@@ -145,8 +164,8 @@ class _Record:
 
     def sheet(self, *, goes_on: bool) -> Sheet:
         return Sheet(
-            name=self._run_dir.resolve().name,
-            folder=self._run_dir.resolve(),
+            name=self.run_dir.resolve().name,
+            folder=self.run_dir.resolve(),
             parameters=parameters_of(self._plan),
             started_unix_s=self._header.started_unix_s,
             goes_on=goes_on,
@@ -155,7 +174,7 @@ class _Record:
     def last(self) -> list[Point]:
         """What was still incomplete, and the numbers of result.json."""
         points = list(self._series.finish())
-        path = self._run_dir / "result.json"
+        path = self.run_dir / "result.json"
         if self.outcome is Outcome.FAILED or not path.exists():
             return points
         result = json.loads(path.read_text())

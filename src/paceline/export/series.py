@@ -40,9 +40,9 @@ class Series:
         self._processes = plan.processes
         self._known = set[int]()  # ranks that have started at least once
         self._told_until_ns: int | None = None
+        self._samples = 0  # done since then
         self._bytes_out = self._bytes_in = 0
         self._applied: list[ServerRow] = []
-        self._num_applied = 0
         self._may_repeat = plan.elastic is not None  # servers that take over say again what others did
         self._seen = set[ServerRow]()
         self._t0_ns, self._t0_unix_s = 0, 0.0
@@ -112,9 +112,10 @@ class Series:
             "bytes/out": float(self._bytes_out),
             "bytes/in": float(self._bytes_in),
         }
-        if until_ns > since_ns:  # shares that were done out of order have no rate of their own
-            values["train/samples_per_s"] = sum(r.samples for r in rows) / ((until_ns - since_ns) / 1e9)
-            self._told_until_ns = until_ns
+        self._samples += sum(r.samples for r in rows)
+        if until_ns > since_ns:  # else done earlier than what comes before it: counted with the next
+            values["train/samples_per_s"] = self._samples / ((until_ns - since_ns) / 1e9)
+            self._told_until_ns, self._samples = until_ns, 0
         step = max(r.position for r in rows) // self._shares
         return Point(step, self.unix_s(until_ns), values)
 
@@ -130,8 +131,7 @@ class Series:
 
     def _tell_staleness(self) -> Point:
         rows, self._applied = self._applied, []
-        self._num_applied += len(rows)
-        step = (self._num_applied - 1) // self._shares
+        step = max(row.position for row in rows) // self._shares
         stale = [row.staleness for row in rows]
         values = {"staleness/mean": sum(stale) / len(stale), "staleness/max": float(max(stale))}
         return Point(step, self.unix_s(max(row.at_ns for row in rows)), values)
@@ -147,7 +147,8 @@ class Series:
                 there = {_rank(who) for who in str(event.fields["workers"]).split(",")}
                 self._reached = {rank: self._reached.get(rank, -1) for rank in there}
             case "run_started":
-                self._reached, self._known, self._told_until_ns = {}, set(), None
+                self._reached, self._known = {}, set()
+                self._told_until_ns, self._samples = None, 0
             case "run_resumed":
                 yield self._rewind(event)
             case "evaluated":
@@ -166,7 +167,7 @@ class Series:
             if (kept := {p: r for p, r in shares.items() if p // self._shares < step})
         }
         self._next = min([step // self._every, *self._waiting])
-        self._applied, self._num_applied = [], min(self._num_applied, step * self._shares)
+        self._applied = []
         return Rewind(step)
 
     def _evaluated(self, event: PlainEvent) -> Point:

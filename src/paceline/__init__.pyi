@@ -1,0 +1,77 @@
+"""The public names of paceline, with their types. Written by `make docs` from the code. Do not edit."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypedDict, Unpack
+
+from paceline.api.result import Losses as Losses, TrainResult as TrainResult
+from paceline.api.train import TrainStoppedError as TrainStoppedError
+from paceline.errors import ConfigError as ConfigError, NotReadyError as NotReadyError, PacelineError as PacelineError, TrainingError as TrainingError
+
+__version__: str
+__all__ = ["__version__", "train", "resume", "TrainStoppedError", "TrainResult", "Losses", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]
+
+class _Settings(TypedDict, total=False):
+    name: str
+    task_options: Mapping[str, bool | int | float | str]
+    elastic: bool
+    shards: int
+    min_workers: int
+    max_workers: int
+    on_slow: Literal["tolerate", "rebalance", "replace"]
+    on_give_up: Literal["fail", "pause"]
+    servers: int
+    steps: int
+    batch_size: int | Sequence[int]
+    seed: int
+    dtype: Literal["float32", "float64"]
+    device: Literal["auto", "cpu", "cuda"]
+    optimizer: Literal["sgd", "momentum", "nesterov", "adam", "adamw"]
+    lr: float
+    lr_schedule: Literal["constant", "cosine", "linear"]
+    lr_warmup: int
+    weight_decay: float
+    clip_norm: float
+    compress: str
+    error_feedback: bool
+    compress_warmup: int
+    backup_workers: int
+    staleness: int | Literal["inf"]
+    staleness_range: int
+    asgd: Literal["plain", "staleness-aware", "dc", "ringmaster"]
+    dc_lambda: float
+    max_staleness: int
+    aggregate: str
+    byzantine_tolerance: int
+    sync_every: int
+    elasticity: float
+    clients_per_round: float
+    outer_lr: float
+    outer_momentum: float
+    fragments: int
+    sync_delay: int
+    mixing: float
+    adaptive: Literal["auto", "batch", "local-steps"]
+    post_local_after: int
+    average_optimizer_state: bool
+    freeze_after: int
+    gossip: Literal["dpsgd", "diffusion", "push-sum"]
+    topology: Literal["ring", "torus", "hypercube", "star", "complete", "exponential"]
+    on_nan: Literal["stop", "skip"]
+    straggler: str | Sequence[str]
+    byzantine: str | Sequence[str]
+    pace: str | float
+    transport: Literal["auto", "none", "shm", "gloo", "nccl", "tcp", "cuda-ipc"]
+    launcher: Literal["local", "virtual"]
+    vmap: bool
+    threads_per_worker: int
+    timeout: str | float
+    checkpoint_every: int
+    keep_checkpoints: int
+    checkpoint_store: str
+    events: Literal["full", "off"]
+    export: str | Sequence[str]
+    run_dir: str
+
+def train(task: str | type = 'xor', *, mode: str | type = 'ssgd', workers: int | None = None, progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> TrainResult: ...
+def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult: ...
