@@ -29,7 +29,7 @@ _TYPES = {
 }
 _RULES = "str | Sequence[str]"  # one rule or several, as on the command line
 
-_STUB = '''"""The public names of paceline, with their types. Written by `make docs` from the code. Do not edit."""
+_STUB = '''"""The public names, with their types. Written by `make docs` from the code. Do not edit."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,7 +51,7 @@ def python_page() -> list[str]:
     lines = [
         "# Python",
         "",
-        "`import paceline` is quick: each of these names is loaded when it is first used, and torch never is.",
+        "`import paceline` is quick: each name is loaded when it is first used, and torch never is.",
         "How to use them: [the guide](../guides/python-api.md).",
     ]
     for name in _names():

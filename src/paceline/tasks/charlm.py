@@ -6,6 +6,7 @@ no training window reaches into it.
 """
 
 import math
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from paceline.tasks.toy_text import toy_text
 TOY_CHARACTERS = 1 << 16
 TRAINING_PART = 0.9
 AT_ONCE = 64  # windows in one forward pass of validation
+_TOY = "paceline train --task charlm"
+_COMMAND = f"{_TOY} --task-option file=input.txt"
 
 
 class CharlmTask:
@@ -38,14 +41,21 @@ class CharlmTask:
         lr: float = 3e-3,
     ) -> None:
         _check_sizes(context=context, width=width, layers=layers, heads=heads)
-        name = "the toy text" if file is None else repr(str(file))
-        text = toy_text(seed, TOY_CHARACTERS) if file is None else _read(str(file))
-        _check_length(name, len(text), context)
+        text = _text(seed, file, context)
         codes, self.characters = _encode(text)
         cut = int(len(codes) * TRAINING_PART)
         self._train, self._validation = codes[:cut], codes[cut:]
         self._context, self._width, self._layers, self._heads = context, width, layers, heads
         self._lr = lr
+
+    @staticmethod
+    def check_options(*, file: str | None = None, context: int = 64, **_: object) -> None:
+        """Whatever is wrong with the text is said once, before any worker starts."""
+        _check_sizes(context=context)
+        if file is None:
+            _check_length("the toy text", TOY_CHARACTERS, context)
+        else:
+            _text(0, file, context)
 
     def model(self) -> nn.Module:
         return CharTransformer(
@@ -145,17 +155,26 @@ def _encode(text: str) -> tuple[Tensor, str]:
     return torch.from_numpy(codes.astype(np.int64)), "".join(map(chr, known.tolist()))
 
 
+def _text(seed: int, file: str | None, context: int) -> str:
+    text = toy_text(seed, TOY_CHARACTERS) if file is None else _read(str(file))
+    _check_length("the toy text" if file is None else repr(str(file)), len(text), context)
+    return text
+
+
 def _read(file: str) -> str:
     try:
-        return Path(file).read_text(encoding="utf-8")
+        text = Path(file).read_text(encoding="utf-8")
     except OSError as error:
         why = error.strerror or str(error)
-        raise _problem(
-            f"charlm cannot read {file!r}: {why}", "name a text file, such as --task-option file=input.txt"
-        ) from error
+        raise _problem(f"charlm cannot read {file!r}: {why}", f"name a text file: {_COMMAND}") from error
     except UnicodeDecodeError as error:
         what = f"charlm reads UTF-8 text, but {file!r} is none: byte {error.start} is no part of a character"
-        raise _problem(what, "name a text file, or convert it first: iconv -t UTF-8") from error
+        hint = f"if it is a text, convert it first: iconv -f LATIN1 -t UTF-8 {shlex.quote(file)} > input.txt"
+        raise _problem(what, hint) from error
+    if "\0" in text:
+        what = f"charlm reads text, but {file!r} is none: byte {len(text.partition(chr(0))[0].encode())} is 0"
+        raise _problem(what, f"name a text file: {_COMMAND}")
+    return text
 
 
 def _check_sizes(**sizes: int) -> None:
@@ -165,16 +184,21 @@ def _check_sizes(**sizes: int) -> None:
                 f"charlm's {name} is {value!r}, but it must be an integer, 1 or more",
                 f"write for example --task-option {name}=4",
             )
-    if sizes["width"] % sizes["heads"]:
+    if "heads" in sizes and sizes["width"] % sizes["heads"]:
         what = f"charlm's width is {sizes['width']}, which its {sizes['heads']} heads cannot share equally"
         raise _problem(what, "write for example --task-option width=64 --task-option heads=4")
 
 
 def _check_length(name: str, length: int, context: int) -> None:
     fewest = 10 * (context + 1)  # so that a tenth holds one window
-    if length < fewest:
-        what = f"{name} has {length} characters, but a context of {context} takes {fewest} or more"
-        raise _problem(what, "name a longer file, or write for example --task-option context=16")
+    if length >= fewest:
+        return
+    fits = length // 10 - 1
+    less = f"look back less far: --task-option context={fits}" if fits > 0 else "try the toy text: " + _TOY
+    if not length:
+        raise _problem(f"charlm has nothing to learn from: {name} is empty", f"name a text file, or {less}")
+    what = f"{name} has {length} characters, but a context of {context} takes {fewest} or more"
+    raise _problem(what, f"name a longer file, or {less}")
 
 
 def _problem(what: str, hint: str) -> ConfigError:
