@@ -28,7 +28,8 @@ MODULE = "paceline.export"
 FINISH_S = 60.0  # how long the end of a run waits for what is still being written
 _LOOK = {
     ExportKind.TENSORBOARD: "tensorboard --logdir {}",
-    ExportKind.MLFLOW: "mlflow ui --backend-store-uri {}",
+    # Files, for everything else has an address; the page comes with the whole of mlflow.
+    ExportKind.MLFLOW: "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}",
     ExportKind.WANDB: "wandb sync {}",
 }
 

@@ -26,6 +26,9 @@ _MANNERS = {
     "WANDB_ERROR_REPORTING": "false",
     # MLflow wants to be told that plain files are meant; its small client knows nothing else locally.
     "MLFLOW_ALLOW_FILE_STORE": "true",
+    # A server that is not there is said after seconds, not minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
 
 
