@@ -21,7 +21,7 @@ from paceline.config.export_target import ExportKind, ExportTarget
 from paceline.config.facts import installed
 from paceline.errors import NotReadyError
 from paceline.launchers.helper import json_lines
-from paceline.plan.codec import Json
+from paceline.plan.codec import Json, read
 from paceline.plan.plan import Plan
 
 MODULE = "paceline.export"
@@ -67,6 +67,7 @@ def exporting(plan: Plan, run_dir: Path, note: Callable[[str], None]) -> Iterato
 def export_run(run_dir: Path, target: ExportTarget) -> dict[str, Json]:
     """Write the record of a run that is over: where it is then, and how many points it has."""
     require([target])
+    read(run_dir / "plan.json")  # is it a run at all?
     answer: dict[str, Json] = {}
     for message in json_lines(MODULE, [str(run_dir), target.text, "once"]):
         answer = message
