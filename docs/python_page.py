@@ -58,7 +58,7 @@ def python_page() -> list[str]:
         thing = getattr(paceline, name)
         if inspect.isfunction(thing):
             lines += _function(name, thing)
-        elif dataclasses.is_dataclass(thing):
+        elif isinstance(thing, type) and dataclasses.is_dataclass(thing):
             lines += _dataclass(name, thing)
     errors = [n for n in _names() if inspect.isclass(getattr(paceline, n)) and n.endswith("Error")]
     rows = [(code(f"paceline.{n}"), inspect.cleandoc(getattr(paceline, n).__doc__ or "")) for n in errors]

@@ -39,7 +39,7 @@ def test_values_of_python_are_settings() -> None:
 
 def test_every_problem_is_in_one_error_with_its_place_and_its_hint() -> None:
     with pytest.raises(paceline.ConfigError) as caught:
-        paceline.train("xor", workers=0, stepz=5, lr=-1, mode="ssgdd", progress=False)
+        paceline.train("xor", workers=0, stepz=5, lr=-1, mode="ssgdd", progress=False)  # type: ignore[call-arg]
     places = {problem.where for problem in caught.value.problems}
     assert places == {"train(num_workers=…)", "train(stepz=…)", "train(lr=…)", "train(mode=…)"}
     notes = "\n".join(caught.value.__notes__)

@@ -43,7 +43,7 @@ def while_exporting(trains: Trains[Rest, Result]) -> Trains[Rest, Result]:
 
     @wraps(trains)
     def with_exports(
-        plan: Plan, run_dir: Path, watcher: Watcher, *args: Rest.args, **kwargs: Rest.kwargs
+        plan: Plan, run_dir: Path, watcher: Watcher, /, *args: Rest.args, **kwargs: Rest.kwargs
     ) -> Result:
         with exporting(plan, run_dir, watcher.note):
             return trains(plan, run_dir, watcher, *args, **kwargs)

@@ -171,9 +171,8 @@ class Series:
         return Rewind(step)
 
     def _evaluated(self, event: PlainEvent) -> Point:
-        metrics = event.fields["metrics"]
-        found = json.loads(metrics) if isinstance(metrics, str) else metrics
-        values = {f"eval/{name}": float(value) for name, value in dict(found).items()}
+        found = json.loads(str(event.fields["metrics"]))
+        values = {f"eval/{name}": float(value) for name, value in found.items()}
         return Point(int(str(event.fields["step"])), self.unix_s(event.at_ns), values)
 
 
