@@ -1,4 +1,4 @@
-"""The public names of paceline, with their types. Written by `make docs` from the code. Do not edit."""
+"""The public names, with their types. Written by `make docs` from the code. Do not edit."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
