@@ -177,6 +177,24 @@ def test_what_a_resume_takes_back_is_said_and_told_again(script: Script) -> None
     assert told.outcome is Outcome.FINISHED
 
 
+@pytest.mark.parametrize("was_told", [False, True])
+def test_a_step_that_was_half_done_before_a_resume_counts_both_halves(script: Script, was_told: bool) -> None:
+    """Asynchronous workers are not equally far; and what was done after the checkpoint is done again."""
+    plan = replace(small_plan("asgd"), steps=3, checkpoint_every=1)
+    script.begin()
+    script.steps(0, [step(0, n, loss=1.0) for n in range(2)])
+    script.steps(1, [step(1, n, loss=3.0) for n in range(2 if was_told else 1)])
+    script.tell("launcher", "run_started", plan="p", launcher="local")
+    script.tell("launcher", "run_resumed", version=3, clocks="2,1")
+    script.begin()
+    script.steps(1, [step(1, 1, loss=5.0), step(1, 2, loss=5.0)])
+    script.steps(0, [step(0, 2, loss=7.0)])
+    told = script.series(plan)
+    again = [(1, 2.0)] if was_told else []
+    assert told.of("train/loss") == [(0, 2.0), *again, (1, 3.0), (2, 6.0)]
+    assert told.rewinds == [1]
+
+
 def test_a_worker_that_is_gone_is_not_waited_for(script: Script) -> None:
     """An elastic run of two workers with four shards: the second is lost, the first goes on alone."""
     elastic = Elastic(workers=2, min_workers=1, max_workers=2)

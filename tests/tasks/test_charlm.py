@@ -79,6 +79,20 @@ def test_the_metrics_look_at_the_validation_part_alone(tmp_path: Path) -> None:
     assert task.metrics(Fixed())["val_loss"] < 1e-6
 
 
+def test_parts_of_the_validation_add_up_to_its_metrics() -> None:
+    task = CharlmTask(seed=0, **SMALL)  # type: ignore[arg-type]  # the names are its own
+    torch.manual_seed(0)
+    model, size = task.model(), task.validation_size()
+    assert size > 200
+    with torch.no_grad():
+        parts = [
+            task.validate(model, rows)["valid_loss"] for rows in (range(7), range(7, 150), range(150, size))
+        ]
+    told, whole = task.scores({"valid_loss": math.fsum(parts)}, size), task.metrics(model)
+    assert told["valid_loss"] == pytest.approx(whole["val_loss"], rel=1e-6)
+    assert told["perplexity"] == pytest.approx(whole["perplexity"], rel=1e-6)
+
+
 def test_a_sample_is_a_window_and_what_follows_each_of_its_characters(tmp_path: Path) -> None:
     task = CharlmTask(seed=0, file=written(tmp_path, "abcdefghij" * 20), context=4)
     read, following = task.samples().batch(np.array([0, 3, 9]))

@@ -11,6 +11,7 @@ was looked at, so a run that is followed gives the numbers of a finished one.
 import json
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from paceline.events.read import History, PlainEvent
 from paceline.events.schema import PHASES, ServerRow, StepRow
@@ -20,6 +21,7 @@ from paceline.plan.plan import Plan
 
 POINTS = 1000
 PATIENCE = 50  # complete stretches that may wait for an earlier one, at least
+MOST_ROWS = 50_000  # that are remembered after they were told
 SLOWEST = 8  # times as slow as the others a worker may be, for its block of shares to be waited for
 
 
@@ -28,13 +30,23 @@ def stretch_of(plan: Plan) -> int:
     return max(1, math.ceil(plan.steps / POINTS))
 
 
+class _Done(NamedTuple):
+    """A share that somebody has done."""
+
+    rank: int
+    row: StepRow
+
+
 class Series:
     def __init__(self, plan: Plan, *, every: int | None = None) -> None:
         self.outcome = Outcome.FAILED  # until the log says better
         self._shares = plan.num_workers
         self._every = stretch_of(plan) if every is None else every
         self._patience = max(PATIENCE, SLOWEST * plan.strategy.sync_every // self._every)
-        self._waiting: dict[int, dict[int, StepRow]] = {}  # stretch -> share -> what was done
+        self._waiting: dict[int, dict[int, _Done]] = {}  # stretch -> share -> what was done
+        self._told: dict[int, dict[int, _Done]] = {}  # as far back as a resume usually goes
+        reach = math.ceil(plan.checkpoint_every / self._every) + 1 if plan.checkpoint_every else 0
+        self._memory = min(reach, MOST_ROWS // (self._shares * self._every))
         self._next = 0  # the stretch to be told next
         self._reached: dict[int, int] = {}  # rank -> its newest step of the run; who is still there
         self._processes = plan.processes
@@ -78,7 +90,7 @@ class Series:
         self._reached[rank] = step
         if step // self._every >= self._next:
             # A share that is done again, because it was given up or thrown away, counts once.
-            self._waiting.setdefault(step // self._every, {})[row.position] = row
+            self._waiting.setdefault(step // self._every, {})[row.position] = _Done(rank, row)
 
     def _due(self) -> Iterator[Point]:
         while self._waiting and self._is_due(self._next):
@@ -102,8 +114,12 @@ class Series:
         return min(self._reached.values()) >= (stretch + 1) * self._every
 
     def _tell(self, stretch: int) -> Point:
-        rows = list(self._waiting.pop(stretch).values())
+        shares = self._waiting.pop(stretch)
+        rows = [done.row for done in shares.values()]
         self._next = stretch + 1
+        if self._memory:
+            self._told[stretch] = shares
+            self._told.pop(stretch - self._memory, None)
         until_ns = max(map(end_ns, rows))
         since_ns = min(r.start_ns for r in rows) if self._told_until_ns is None else self._told_until_ns
         values = {
@@ -157,16 +173,20 @@ class Series:
                 self.outcome = Outcome(str(event.fields["outcome"]))
 
     def _rewind(self, event: PlainEvent) -> Rewind:
+        """As History.resume does: what is in the checkpoint stays, the rest never happened."""
         clocks = [int(clock) for clock in str(event.fields["clocks"]).split(",") if clock]
-        # Without clocks it is the servers' business: a version is an update with one share.
         version = int(str(event.fields["version"]))
-        step = sum(clocks) // self._shares if clocks else version // self._shares
-        self._waiting = {
-            stretch: kept
-            for stretch, shares in self._waiting.items()
-            if (kept := {p: r for p, r in shares.items() if p // self._shares < step})
-        }
-        self._next = min([step // self._every, *self._waiting])
+        step = (sum(clocks) if clocks else version) // self._shares
+
+        def stays(done: _Done) -> bool:
+            return done.row.step < clocks[done.rank] if clocks else done.row.version < version
+
+        first = step // self._every
+        known = {s: shares for s, shares in (self._told | self._waiting).items() if s >= first}
+        kept = {s: {p: done for p, done in shares.items() if stays(done)} for s, shares in known.items()}
+        self._waiting = {s: shares for s, shares in kept.items() if shares}
+        self._told = {s: shares for s, shares in self._told.items() if s < first}
+        self._next = min(self._next, first)
         self._applied = []
         return Rewind(step)
 

@@ -1,8 +1,8 @@
 """Which character comes next? A small transformer, on any text file or on a built-in toy text.
 
 The first nine tenths of the text are for training: sample i is the window that
-begins at character i. The last tenth is only ever looked at by `metrics`, and
-no training window reaches into it.
+begins at character i. The last tenth is only ever looked at by `metrics` and
+`validate`, and no training window reaches into it.
 """
 
 import math
@@ -76,17 +76,31 @@ class CharlmTask:
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
         """Over the whole validation part, in windows that do not overlap."""
-        windows = Windows(self._validation, self._context)
-        starts = np.arange(0, len(windows), self._context, dtype=np.int64)
-        total = 0.0
+        windows = self.validation_size()
         with torch.no_grad():
-            for first in range(0, len(starts), AT_ONCE):
-                some = starts[first : first + AT_ONCE]
-                read, following = (column.to(device_of(model)) for column in windows.batch(some))
-                total += float(self.loss(model, (read, following))) * len(some)
-        loss = total / len(starts)
-        perplexity = math.exp(loss) if loss < 700 else math.inf
-        return {"val_loss": loss, "bits_per_char": loss / math.log(2), "perplexity": perplexity}
+            loss = self._summed(model, range(windows)) / windows
+        return {"val_loss": loss, **_readings(loss)}
+
+    def validation_size(self) -> int:
+        return -(-len(Windows(self._validation, self._context)) // self._context)
+
+    def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
+        """Of these windows of the validation part."""
+        return {"valid_loss": self._summed(model, rows)}
+
+    def scores(self, sums: dict[str, float], num_rows: int) -> dict[str, float]:
+        """A perplexity is no mean of perplexities."""
+        loss = sums["valid_loss"] / num_rows
+        return {"valid_loss": loss, **_readings(loss)}
+
+    def _summed(self, model: nn.Module, rows: range) -> float:
+        """The losses of these windows, added up."""
+        windows, total = Windows(self._validation, self._context), 0.0
+        for first in range(rows.start, rows.stop, AT_ONCE):
+            some = np.arange(first, min(first + AT_ONCE, rows.stop), dtype=np.int64) * self._context
+            read, following = (column.to(device_of(model)) for column in windows.batch(some))
+            total += float(self.loss(model, (read, following))) * len(some)
+        return total
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Adam:
         return Adam(parameters, lr=self._lr, beta2=0.99, weight_decay=0.01, decoupled=True)
@@ -146,6 +160,11 @@ class _Block(nn.Module):
         query, key, value = (part.unflatten(-1, (self._heads, -1)).transpose(-2, -3) for part in split)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return mixed.transpose(-2, -3).flatten(-2)
+
+
+def _readings(loss: float) -> dict[str, float]:
+    """The same loss, as others like to read it."""
+    return {"bits_per_char": loss / math.log(2), "perplexity": math.exp(loss) if loss < 700 else math.inf}
 
 
 def _encode(text: str) -> tuple[Tensor, str]:
