@@ -18,6 +18,7 @@ _PUBLIC = {
     "TrainStoppedError": "paceline.api.train",
     "TrainResult": "paceline.api.result",
     "Losses": "paceline.api.result",
+    "Evaluation": "paceline.api.result",
     "PacelineError": "paceline.errors",
     "ConfigError": "paceline.errors",
     "NotReadyError": "paceline.errors",

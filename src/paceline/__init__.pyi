@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
-from paceline.api.result import Losses as Losses, TrainResult as TrainResult
+from paceline.api.result import Evaluation as Evaluation, Losses as Losses, TrainResult as TrainResult
 from paceline.api.train import TrainStoppedError as TrainStoppedError
 from paceline.errors import ConfigError as ConfigError, NotReadyError as NotReadyError, PacelineError as PacelineError, TrainingError as TrainingError
 
 __version__: str
-__all__ = ["__version__", "train", "resume", "TrainStoppedError", "TrainResult", "Losses", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]
+__all__ = ["__version__", "train", "resume", "TrainStoppedError", "TrainResult", "Losses", "Evaluation", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]
 
 class _Settings(TypedDict, total=False):
     name: str
@@ -22,6 +22,10 @@ class _Settings(TypedDict, total=False):
     on_give_up: Literal["fail", "pause"]
     servers: int
     steps: int
+    epochs: float
+    evaluate_every: str | Sequence[str]
+    early_stop_patience: int
+    early_stop_metric: str
     batch_size: int | Sequence[int]
     seed: int
     dtype: Literal["float32", "float64"]
@@ -30,6 +34,7 @@ class _Settings(TypedDict, total=False):
     lr: float
     lr_schedule: Literal["constant", "cosine", "linear"]
     lr_warmup: int
+    scale_lr: Literal["none", "linear"]
     weight_decay: float
     clip_norm: float
     compress: str

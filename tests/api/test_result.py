@@ -66,6 +66,22 @@ def test_nothing_in_the_table_of_a_notebook_is_markup_but_ours() -> None:
     assert "<td>0.25</td>" in shown
 
 
+def test_evaluations_are_typed_and_leave_out_what_is_not_finite() -> None:
+    seen = {
+        "step": 4,
+        "samples": 64,
+        "seconds": 0.5,
+        "took_s": 0.1,
+        "metrics": {"valid_loss": 0.25, "f1": None},
+    }
+    result = from_json(
+        json.loads(json.dumps(example(evaluations=[seen], stopped_by="early stop: no better"))), Path()
+    )
+    (only,) = result.evaluations
+    assert (only.step, only.samples, only.seconds, only.metrics) == (4, 64, 0.5, {"valid_loss": 0.25})
+    assert "<td>early stop: no better</td>" in result._repr_html_()
+
+
 def test_a_result_cannot_be_changed() -> None:
     result = from_json(json.loads(json.dumps(example())), Path("x"))
     with pytest.raises(FrozenInstanceError):

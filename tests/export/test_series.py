@@ -156,7 +156,9 @@ def test_staleness_is_that_of_the_applied_gradients(script: Script) -> None:
 
 def test_an_evaluation_is_told_where_it_happened(script: Script) -> None:
     script.clock.ns = 2_000_000_000
-    script.tell("worker-0", "evaluated", step=3, samples=48, seconds=0.5, metrics='{"val_loss": 0.25}')
+    script.tell(
+        "worker-0", "evaluated", step=3, samples=48, seconds=0.5, metrics='{"val_loss": 0.25, "f1": null}'
+    )
     (point,) = script.series(PLAN).points
     assert (point.step, point.unix_s, dict(point.values)) == (3, 1002.0, {"eval/val_loss": 0.25})
 
@@ -216,3 +218,9 @@ def test_a_share_that_never_comes_holds_nobody_up_for_ever(script: Script) -> No
     script.steps(1, [step(1, n, loss=3.0) for n in range(1, 100)])  # its first is still being computed
     told = script.series(plan, finish=False)
     assert told.of("train/loss")[:2] == [(0, 1.0), (1, 2.0)]
+
+
+def test_a_run_that_stopped_because_it_got_no_better_is_finished(script: Script) -> None:
+    script.tell("worker-0", "early_stop", step=3, best_step=1, reason="no better")
+    script.tell("launcher", "run_finished", outcome="stopped")
+    assert script.series(PLAN).outcome is Outcome.FINISHED

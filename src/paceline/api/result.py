@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,16 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What the model was worth at one moment of the training (`evaluate_every`)."""
+
+    step: int  # steps of the run done by then
+    samples: int  # seen by then, by all workers
+    seconds: float  # of training so far, without evaluations
+    metrics: dict[str, float]  # what is not finite is left out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
     """How a run came out. What needs the event log is None when it was trained with events off."""
 
@@ -40,7 +51,9 @@ class TrainResult:
     bytes_out: int | None  # that all workers sent
     bytes_in: int | None  # that all workers received
     staleness: float | None  # updates between reading and applying, on average; None without a server
-    stopped_early: bool  # whether it was asked to stop; `paceline.resume(run_dir)` goes on
+    stopped_early: bool  # before all steps were done; `paceline.resume(run_dir)` goes on
+    stopped_by: str | None  # SIGINT, SIGTERM, or why early stopping ended it
+    evaluations: tuple[Evaluation, ...]  # in order; empty if nobody asked for them
     details: dict[str, Json]  # all that result.json says
 
     def losses(self) -> Losses:
@@ -50,7 +63,10 @@ class TrainResult:
         return read_losses(self.run_dir)
 
     def weights(self) -> "dict[str, NDArray[np.generic]]":
-        """The model's state_dict as arrays, from the newest checkpoint; `torch.from_numpy` makes tensors."""
+        """The model's state_dict as arrays, from the newest checkpoint; `torch.from_numpy` makes tensors.
+
+        With early stopping they are the best ones, as in `metrics`.
+        """
         from safetensors.numpy import load_file
 
         from paceline.app.checkpoints import export_weights
@@ -68,7 +84,7 @@ class TrainResult:
         if self.staleness is not None:
             rows.append(("staleness", f"{self.staleness:.3g}"))
         if self.stopped_early:
-            rows.append(("stopped", "early, before all steps were done"))
+            rows.append(("stopped", self.stopped_by or "early, before all steps were done"))
         return table(f"run {self.run}", (), [*rows, ("run folder", str(self.run_dir))])
 
 
@@ -85,7 +101,7 @@ def from_json(result: dict[str, Json], run_dir: Path) -> TrainResult:
         task=str(result["task"]),
         mode=str(result["mode"]),
         workers=int(str(result["num_workers"])),
-        metrics={name: number for name, value in metrics.items() if (number := _number(value)) is not None},
+        metrics=_numbers(metrics),
         loss=_number(result.get("loss")),
         steps=_integer(result.get("steps")),
         samples_per_s=_number(result.get("samples_per_s")),
@@ -94,8 +110,25 @@ def from_json(result: dict[str, Json], run_dir: Path) -> TrainResult:
         bytes_in=_integer(moved.get("in")),
         staleness=_number(stale.get("mean")),
         stopped_early=bool(result["stopped_early"]),
+        stopped_by=None if result.get("stopped_by") is None else str(result["stopped_by"]),
+        evaluations=tuple(_evaluations(result.get("evaluations"))),
         details=result,
     )
+
+
+def _evaluations(value: Json) -> Iterator[Evaluation]:
+    for seen in value if isinstance(value, list) else []:
+        if isinstance(seen, dict):
+            yield Evaluation(
+                step=int(str(seen["step"])),
+                samples=int(str(seen["samples"])),
+                seconds=float(str(seen["seconds"])),
+                metrics=_numbers(_object(seen["metrics"])),
+            )
+
+
+def _numbers(values: dict[str, Json]) -> dict[str, float]:
+    return {name: number for name, value in values.items() if (number := _number(value)) is not None}
 
 
 def _object(value: Json) -> dict[str, Json]:

@@ -6,20 +6,18 @@ in a notebook, in a thread, beside a running event loop, and in a script without
 """
 
 import signal
-import sys
+from contextlib import closing
 from pathlib import Path
-from typing import NoReturn
 
 from paceline.api.arguments import hints_shown, import_name, written
+from paceline.api.own_trainer import OwnTrainer, session_for
 from paceline.api.result import TrainResult, from_json
 from paceline.app.train import resumable
-from paceline.app.train import train as carry_out
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.cli.request import read_request
-from paceline.cli.session import Common, Session
 from paceline.cli.watch import open_watcher
-from paceline.launchers.local import LocalLauncher
-from paceline.plan.plan import Plan
+from paceline.plan.codec import Json
+from paceline.plan.evaluation_in_words import scaling_announced
 
 
 class TrainStoppedError(KeyboardInterrupt):
@@ -48,35 +46,39 @@ def train(
     Raises ConfigError with every problem, TrainingError when the run could not finish, and
     TrainStoppedError (a KeyboardInterrupt) after Ctrl-C, with a checkpoint to resume from.
     """
-    with hints_shown():
+    with hints_shown(), closing(OwnTrainer()) as trainer:
         named = {"task": import_name(task, "task"), "mode": import_name(mode, "mode")}
         flags = [*written("train", {**named, "num_workers": workers}), *written("train", settings)]
-        common = Common(quiet=not progress, config=None if config is None else Path(config))
-        session = Session(common=common, folder=Path())
-        request = read_request(session, flags)
-        return _carried_out(request.plan, request.run_dir.resolve(), session)
+        session = session_for(progress, config)
+        request = read_request(session, flags, trainer)
+        plan, run_dir = request.plan, request.run_dir.resolve()
+        with open_watcher(session, plan.run) as watcher:
+            if scaled := scaling_announced(plan):
+                watcher.note(scaled)
+            result = trainer.train(plan, run_dir, watcher)
+        return _concluded(result, run_dir)
 
 
 def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult:
     """Go on with a run that was stopped or lost, from its newest complete checkpoint."""
-    with hints_shown():
+    with hints_shown(), closing(OwnTrainer()) as trainer:
         folder = Path(run_dir).resolve()
         plan, checkpoint = resumable(folder)
-        session = Session(common=Common(quiet=not progress), folder=Path())
-        return _carried_out(plan, folder, session, checkpoint)
+        with open_watcher(session_for(progress, None), plan.run) as watcher:
+            for text in _passed_over(checkpoint):
+                watcher.note(text)
+            result = trainer.resume(plan, folder, checkpoint, watcher)
+        return _concluded(result, folder)
 
 
-def _carried_out(
-    plan: Plan, run_dir: Path, session: Session, checkpoint: Checkpoint | None = None
-) -> TrainResult:
-    # What this process can import, its workers can.
-    with LocalLauncher(import_from=sys.path) as warm, open_watcher(session, plan.run) as watcher:
-        for text in () if checkpoint is None else _passed_over(checkpoint):
-            watcher.note(text)
-        result = carry_out(plan, run_dir, watcher, warm=warm, resume_from=checkpoint)
+def _concluded(result: dict[str, Json], run_dir: Path) -> TrainResult:
+    """Whoever wanted to stop did not want only this call to end."""
     done = from_json(result, run_dir)
-    if "stopped_by" in result:
-        _stop(str(result["stopped_by"]), done)
+    match done.stopped_by:
+        case "SIGINT":
+            raise TrainStoppedError(done)
+        case "SIGTERM":
+            signal.raise_signal(signal.SIGTERM)  # to whoever handled it before us
     return done
 
 
@@ -85,10 +87,3 @@ def _passed_over(checkpoint: Checkpoint) -> list[str]:
         f"checkpoint {n} is incomplete or damaged; the one before it is used" for n in checkpoint.passed_over
     ]
     return [f"warning: {text}" for text in (*checkpoint.warnings, *damaged)]
-
-
-def _stop(by: str, result: TrainResult) -> NoReturn:
-    """Whoever wanted to stop did not want only this call to end."""
-    if by == "SIGTERM":
-        signal.raise_signal(signal.SIGTERM)  # to whoever handled it before us
-    raise TrainStoppedError(result)

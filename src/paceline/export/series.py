@@ -40,6 +40,7 @@ class _Done(NamedTuple):
 class Series:
     def __init__(self, plan: Plan, *, every: int | None = None) -> None:
         self.outcome = Outcome.FAILED  # until the log says better
+        self._is_done = False
         self._shares = plan.num_workers
         self._every = stretch_of(plan) if every is None else every
         self._patience = max(PATIENCE, SLOWEST * plan.strategy.sync_every // self._every)
@@ -169,8 +170,12 @@ class Series:
                 yield self._rewind(event)
             case "evaluated":
                 yield self._evaluated(event)
+            case "early_stop":
+                self._is_done = True
             case "run_finished":
-                self.outcome = Outcome(str(event.fields["outcome"]))
+                said = Outcome(str(event.fields["outcome"]))
+                # A run that ends because it gets no better has done what it was asked.
+                self.outcome = Outcome.FINISHED if self._is_done and said is Outcome.STOPPED else said
 
     def _rewind(self, event: PlainEvent) -> Rewind:
         """As History.resume does: what is in the checkpoint stays, the rest never happened."""
@@ -192,7 +197,7 @@ class Series:
 
     def _evaluated(self, event: PlainEvent) -> Point:
         found = json.loads(str(event.fields["metrics"]))
-        values = {f"eval/{name}": float(value) for name, value in found.items()}
+        values = {f"eval/{name}": float(v) for name, v in found.items() if v is not None}  # null: not finite
         return Point(int(str(event.fields["step"])), self.unix_s(event.at_ns), values)
 
 

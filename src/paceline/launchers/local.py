@@ -11,8 +11,7 @@ import selectors
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
