@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from paceline import environ
@@ -60,7 +61,8 @@ def _is_over() -> bool:
 
 
 def _tell(answer: int, message: object) -> None:
-    os.write(answer, (json.dumps(message) + "\n").encode())
+    with suppress(BrokenPipeError):  # the command was killed, and nobody listens
+        os.write(answer, (json.dumps(message) + "\n").encode())
 
 
 def _log_to(path: Path) -> None:

@@ -1,13 +1,19 @@
-"""How does a run get into TensorBoard? As an event file, written by TensorBoard's own code, without torch."""
+"""How does a run get into TensorBoard? As an event file, of TensorBoard's own messages and records.
 
+Not by its EventFileWriter: that one imports the whole of TensorFlow where it is installed.
+"""
+
+import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
+from paceline.clock import unix_now_s
 from paceline.errors import PacelineError
 from paceline.export.port import Outcome, Point, Sheet
 
@@ -29,7 +35,9 @@ class TensorboardWriter:
                 f"{self._folder} already holds event files, and points would be shown twice",
                 "name another folder, such as tensorboard=FOLDER, or remove the files",
             )
-        self._file = EventFileWriter(str(self._folder))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = RecordWriter(_new_file(self._folder).open("wb"))
+        self._put(event_pb2.Event(wall_time=self._now_s, file_version="brain.Event:2"))
         if not sheet.goes_on:
             self._add(hparams_pb(dict(sheet.parameters), trial_id=sheet.name, start_time_secs=self._now_s))
 
@@ -50,14 +58,22 @@ class TensorboardWriter:
     def rewind(self, step: int) -> None:
         """TensorBoard then forgets what it has of this step and of later ones."""
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._file.add_event(event_pb2.Event(wall_time=self._now_s, step=step, session_log=start))
+        self._put(event_pb2.Event(wall_time=self._now_s, step=step, session_log=start))
 
     def end(self, outcome: Outcome) -> None:
         self._add(_end_of_session(outcome, self._now_s))
         self._file.close()
 
     def _add(self, summary: summary_pb2.Summary, step: int = 0) -> None:
-        self._file.add_event(event_pb2.Event(wall_time=self._now_s, step=step, summary=summary))
+        self._put(event_pb2.Event(wall_time=self._now_s, step=step, summary=summary))
+
+    def _put(self, event: event_pb2.Event) -> None:
+        self._file.write(event.SerializeToString())
+
+
+def _new_file(folder: Path) -> Path:
+    """By the name that TensorBoard looks for; those of later sessions come later in the alphabet."""
+    return folder / f"events.out.tfevents.{int(unix_now_s()):010d}.{socket.gethostname()}.{os.getpid()}.0"
 
 
 def _end_of_session(outcome: Outcome, at_unix_s: float) -> summary_pb2.Summary:
