@@ -100,7 +100,9 @@ def _stub_of(name: str) -> str:
 
 def _signature(function: Callable[..., object]) -> str:
     """With plain names for what modules define."""
-    return re.sub(r"\b(?:pathlib|paceline[\w.]*)\.(?=[A-Z])", "", str(inspect.signature(function)))
+    return re.sub(
+        r"\b(?:pathlib|collections\.abc|paceline[\w.]*)\.(?=[A-Z])", "", str(inspect.signature(function))
+    )
 
 
 def _function(name: str, function: Callable[..., object]) -> list[str]:
@@ -127,7 +129,10 @@ def _dataclass(name: str, kind: type) -> list[str]:
 
 def _fields(kind: type) -> Iterator[tuple[str, str, str]]:
     """A field's meaning is the comment behind it."""
+    assert dataclasses.is_dataclass(kind), f"{kind.__name__} has fields"
+    names = {field.name for field in dataclasses.fields(kind)}
     for line in map(str.strip, inspect.getsource(kind).splitlines()):
-        field = re.fullmatch(r"(\w+): ([^=#]+?)(?: = [^#]+?)?  # (.*)", line)
-        if field is not None:
-            yield code(field[1]), code(field[2].strip('"')), field[3]
+        field = re.fullmatch(r"(\w+): ([^=#]+?)(?: = [^#]+?)?(?:  # (.*))?", line)
+        if field is not None and field[1] in names:
+            names.remove(field[1])
+            yield code(field[1]), code(field[2].strip('"')), field[3] or ""

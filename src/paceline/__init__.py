@@ -15,6 +15,10 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "train": "paceline.api.train",
     "resume": "paceline.api.train",
+    "compare": "paceline.api.compare",
+    "Comparison": "paceline.api.compare",
+    "Cell": "paceline.report.comparison",
+    "Estimate": "paceline.report.comparison",
     "TrainStoppedError": "paceline.api.train",
     "TrainResult": "paceline.api.result",
     "Losses": "paceline.api.result",

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
+from paceline.api.compare import Comparison as Comparison
 from paceline.api.result import Evaluation as Evaluation, Losses as Losses, TrainResult as TrainResult
 from paceline.api.train import TrainStoppedError as TrainStoppedError
 from paceline.errors import ConfigError as ConfigError, NotReadyError as NotReadyError, PacelineError as PacelineError, TrainingError as TrainingError
+from paceline.report.comparison import Cell as Cell, Estimate as Estimate
 
 __version__: str
-__all__ = ["__version__", "train", "resume", "TrainStoppedError", "TrainResult", "Losses", "Evaluation", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]
+__all__ = ["__version__", "train", "resume", "compare", "Comparison", "Cell", "Estimate", "TrainStoppedError", "TrainResult", "Losses", "Evaluation", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]
 
 class _Settings(TypedDict, total=False):
     name: str
@@ -80,3 +82,4 @@ class _Settings(TypedDict, total=False):
 
 def train(task: str | type = 'xor', *, mode: str | type = 'ssgd', workers: int | None = None, progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> TrainResult: ...
 def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult: ...
+def compare(task: str | type = 'xor', *, modes: Sequence[str | type] = ('single', 'ssgd', 'asgd', 'ssp', 'localsgd'), workers: int | Sequence[int] = 2, repeats: int = 3, target_loss: float | None = None, target_accuracy: float | None = None, out: str | Path = 'comparison', progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> Comparison: ...
