@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.fixtures.command import paceline
+from tests.fixtures.command import paceline, training
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import Watching
+from tests.fixtures.waiting import descendants, until, until_gone
 from tests.fixtures.wandb_file import read_wandb
 
 from paceline.app.train import resumable, train
@@ -180,6 +182,24 @@ def test_a_second_export_into_the_same_event_files_is_refused(live: Exported) ->
     done = paceline("export", str(live.run_dir), "--to", "tensorboard")
     assert done.code == 3
     assert "already holds event files" in done.err
+
+
+def test_numbers_appear_while_it_trains_and_nobody_is_left_when_the_command_is_killed(tmp_path: Path) -> None:
+    board = tmp_path / "run" / "tensorboard"
+
+    def is_told() -> bool:
+        files = list(board.glob("events.out.tfevents.*"))
+        return bool(files) and "train/loss" in tensorboard_reader(board).Tags()["scalars"]
+
+    with training(tmp_path / "run", "--export", "tensorboard") as running:
+        until(is_told, "TensorBoard shows something")
+        assert running.process.poll() is None, "it still trains"
+        everybody = running.everybody()
+        assert any("paceline.export" in line for line in descendants(running.process.pid).values())
+        running.send(signal.SIGKILL)
+        until_gone(everybody)
+    assert tensorboard_series(board, "train/loss")
+    assert "Traceback" not in (tmp_path / "run" / "logs" / "export-tensorboard.log").read_text()
 
 
 def failing(folder: Path) -> Plan:
