@@ -17,6 +17,7 @@ from paceline.config.keys import KEYS, Key, Kind
 STUB = Path(paceline.__file__).with_name("__init__.pyi")
 # Those that have an argument of their own.
 _ARGUMENTS = ("task", "mode", "num_workers")
+_RULES = "str | Sequence[str]"  # one or several, as on the command line
 _TYPES = {
     Kind.TEXT: "str",
     Kind.INTEGER: "int",
@@ -25,9 +26,12 @@ _TYPES = {
     Kind.DURATION: "str | float",
     Kind.BATCH_SIZE: "int | Sequence[int]",
     Kind.STALENESS: 'int | Literal["inf"]',
+    Kind.STEPS_OR_EPOCH: 'int | Literal["epoch"]',
+    Kind.STRAGGLERS: _RULES,
+    Kind.BYZANTINE: _RULES,
+    Kind.EXPORTS: _RULES,
     Kind.OPTIONS: "Mapping[str, bool | int | float | str]",
 }
-_RULES = "str | Sequence[str]"  # one rule or several, as on the command line
 
 _STUB = '''"""The public names, with their types. Written by `make docs` from the code. Do not edit."""
 
@@ -90,7 +94,7 @@ def _names() -> list[str]:
 def _type(key: Key) -> str:
     if key.choices:
         return f"Literal[{', '.join(repr(choice) for choice in key.choices)}]".replace("'", '"')
-    return _TYPES.get(key.kind, _RULES)
+    return _TYPES[key.kind]
 
 
 def _stub_of(name: str) -> str:

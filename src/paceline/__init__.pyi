@@ -25,7 +25,7 @@ class _Settings(TypedDict, total=False):
     servers: int
     steps: int
     epochs: float
-    evaluate_every: str | Sequence[str]
+    evaluate_every: int | Literal["epoch"]
     early_stop_patience: int
     early_stop_metric: str
     batch_size: int | Sequence[int]
@@ -69,7 +69,7 @@ class _Settings(TypedDict, total=False):
     byzantine: str | Sequence[str]
     pace: str | float
     transport: Literal["auto", "none", "shm", "gloo", "nccl", "tcp", "cuda-ipc"]
-    launcher: Literal["local", "virtual"]
+    launcher: Literal["local", "virtual", "torchrun"]
     vmap: bool
     threads_per_worker: int
     timeout: str | float
@@ -79,6 +79,7 @@ class _Settings(TypedDict, total=False):
     events: Literal["full", "off"]
     export: str | Sequence[str]
     run_dir: str
+    save_dir: str
 
 def train(task: str | type = 'xor', *, mode: str | type = 'ssgd', workers: int | None = None, progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> TrainResult: ...
 def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult: ...
