@@ -16,6 +16,7 @@ __all__ = ["__version__", "train", "resume", "compare", "Comparison", "Cell", "E
 class _Settings(TypedDict, total=False):
     name: str
     task_options: Mapping[str, bool | int | float | str]
+    data: str
     elastic: bool
     shards: int
     min_workers: int

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import ConfigError, Problem
 from paceline.plan.plan import Option
-from paceline.tasks.load import check_task, load_class, load_task
+from paceline.tasks.load import load_class, load_task
 
 OWN = "tests.fixtures.tasks"
 
@@ -58,21 +58,3 @@ def test_what_is_no_class_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         load_class(f"{OWN}:NOT_A_CLASS", what="task")
     assert caught.value.problems[0].what == f"{OWN}:NOT_A_CLASS is a int, not a class"
-
-
-def test_a_task_may_refuse_its_options_before_any_worker_starts(tmp_path: Path) -> None:
-    (tmp_path / "choosy.py").write_text(
-        "from paceline.errors import PacelineError\n\n"
-        "class Choosy:\n"
-        "    @staticmethod\n"
-        "    def check_options(*, size: int = 1) -> None:\n"
-        "        if size > 3:\n"
-        "            raise PacelineError(f'size is {size}', 'take 3')\n"
-    )
-    with chdir(tmp_path):
-        check_task("choosy:Choosy", {"size": 3})
-        with pytest.raises(PacelineError, match="size is 4"):
-            check_task("choosy:Choosy", {"size": 4})
-        with pytest.raises(ConfigError, match="cannot check its options: TypeError"):
-            check_task("choosy:Choosy", {"sise": 1})
-    check_task("xor", {"hidden": 8})  # most tasks have nothing to say

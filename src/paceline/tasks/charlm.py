@@ -9,6 +9,7 @@ import math
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ _COMMAND = f"{_TOY} --task-option file=input.txt"
 
 
 class CharlmTask:
+    reads_files: ClassVar[bool] = True  # what is wrong with the text is said before any worker starts
+
     def __init__(
         self,
         *,
@@ -47,15 +50,6 @@ class CharlmTask:
         self._train, self._validation = codes[:cut], codes[cut:]
         self._context, self._width, self._layers, self._heads = context, width, layers, heads
         self._lr = lr
-
-    @staticmethod
-    def check_options(*, file: str | None = None, context: int = 64, **_: object) -> None:
-        """Whatever is wrong with the text is said once, before any worker starts."""
-        _check_sizes(context=context)
-        if file is None:
-            _check_length("the toy text", TOY_CHARACTERS, context)
-        else:
-            _text(0, file, context)
 
     def model(self) -> nn.Module:
         return CharTransformer(
@@ -203,7 +197,7 @@ def _check_sizes(**sizes: int) -> None:
                 f"charlm's {name} is {value!r}, but it must be an integer, 1 or more",
                 f"write for example --task-option {name}=4",
             )
-    if "heads" in sizes and sizes["width"] % sizes["heads"]:
+    if sizes["width"] % sizes["heads"]:
         what = f"charlm's width is {sizes['width']}, which its {sizes['heads']} heads cannot share equally"
         raise _problem(what, "write for example --task-option width=64 --task-option heads=4")
 

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import ConfigError, Problem
 from paceline.plan.plan import Option
 from paceline.tasks.port import Task
 
@@ -20,23 +20,6 @@ BUILT_IN = {
 
 def task_class(name: str) -> type:
     return load_class(BUILT_IN.get(name, name), what="task")
-
-
-def check_task(name: str, options: Mapping[str, Option]) -> None:
-    """What can be said against it before any worker is started: that it cannot be imported, or by itself.
-
-    A task may have a static method `check_options(**task_options)`, which raises a PacelineError.
-    """
-    check = getattr(task_class(name), "check_options", None)
-    if check is None:
-        return
-    try:
-        check(**options)
-    except PacelineError:
-        raise
-    except Exception as error:  # the user's own code, in the process that all workers come from
-        what = f"task {name} cannot check its options: {type(error).__name__}: {error}"
-        raise ConfigError([Problem(what, "check --task-option, or the task's check_options")]) from error
 
 
 def load_task(name: str, *, seed: int, options: Mapping[str, Option]) -> Task:
