@@ -15,6 +15,7 @@ import click
 
 from docs.grpc_page import grpc_page
 from docs.messages import messages
+from docs.python_page import STUB, python_page, stub
 from docs.tables import code, prose, table
 from paceline import errors
 from paceline.cli.commands import COMMANDS
@@ -76,6 +77,7 @@ def pages() -> dict[str, str]:
         "grpc.md": grpc_page(),
         "laws.md": _laws(),
         "modes.md": _modes(),
+        "python.md": python_page(),
     }
     return {name: "\n".join([_NOTE, "", *lines]).rstrip() + "\n" for name, lines in made.items()}
 
@@ -387,6 +389,8 @@ def main() -> None:
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
         print(f"wrote docs/reference/{name}")
+    STUB.write_text(stub(), encoding="utf-8")
+    print(f"wrote {STUB.name} of the package")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 A comment above a code block says what a test does with it; readers never see it:
 
     <!-- save as my_task.py -->           the block becomes this file
-    <!-- run -->                          the block is run with bash and must succeed
+    <!-- run -->                          the block is run with bash and must succeed; a block of
+                                          `python` is run by python, as a program of its own
     <!-- run, exit code 8 -->             … must end with this code
     <!-- run, prints: bit by bit -->      … must succeed and print this
 
@@ -33,6 +34,7 @@ class Run:
     text: str
     exit_code: int = 0
     prints: str = ""
+    language: str = "sh"
 
 
 Order = Save | Run
@@ -45,15 +47,16 @@ def all_pages() -> list[Path]:
 def orders(text: str) -> Iterator[Order]:
     """What is to be done with the blocks of a page, in order."""
     for block in _FENCE.finditer(text):
-        order = block["order"] or ""
+        order, language = block["order"] or "", block["language"]
         if order.startswith("save as "):
             yield Save(order.removeprefix("save as "), block["text"])
         elif order.startswith("run, exit code "):
-            yield Run(block["text"], exit_code=int(order.removeprefix("run, exit code ")))
+            code = int(order.removeprefix("run, exit code "))
+            yield Run(block["text"], exit_code=code, language=language)
         elif order.startswith("run, prints: "):
-            yield Run(block["text"], prints=order.removeprefix("run, prints: "))
+            yield Run(block["text"], prints=order.removeprefix("run, prints: "), language=language)
         elif order == "run":
-            yield Run(block["text"])
+            yield Run(block["text"], language=language)
         else:
             assert not order.startswith(("run", "save")), f"nobody knows what {order!r} means"
 

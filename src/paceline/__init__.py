@@ -1,6 +1,43 @@
 """Paceline: train one task with many workers, and learn which way of agreeing was worth it.
 
-Importing this package never imports torch, so that `paceline --help` answers at once.
+    import paceline
+    result = paceline.train("digits", mode="ssgd", workers=2, steps=200)
+
+Importing this package never imports torch, so that `paceline --help` answers at once:
+each name is loaded when it is first used. What the names are is in `__init__.pyi`.
 """
 
+import importlib
+
 __version__ = "0.1.0"
+
+# name: the module that defines it
+_PUBLIC = {
+    "train": "paceline.api.train",
+    "resume": "paceline.api.train",
+    "compare": "paceline.api.compare",
+    "Comparison": "paceline.api.compare",
+    "Cell": "paceline.report.comparison",
+    "Estimate": "paceline.report.comparison",
+    "TrainStoppedError": "paceline.api.train",
+    "TrainResult": "paceline.api.result",
+    "Losses": "paceline.api.result",
+    "Evaluation": "paceline.api.result",
+    "PacelineError": "paceline.errors",
+    "ConfigError": "paceline.errors",
+    "NotReadyError": "paceline.errors",
+    "TrainingError": "paceline.errors",
+}
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

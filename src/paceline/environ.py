@@ -55,6 +55,21 @@ def has_s3_endpoint() -> bool:
     return bool(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
 
 
+def mlflow_tracking_uri() -> str | None:
+    """`MLFLOW_TRACKING_URI`, where MLflow's own tools look too."""
+    return os.environ.get("MLFLOW_TRACKING_URI", "").strip() or None
+
+
+def mlflow_experiment() -> str | None:
+    """`MLFLOW_EXPERIMENT_NAME`, to which exported runs belong."""
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME", "").strip() or None
+
+
+def wandb_project() -> str | None:
+    """`WANDB_PROJECT`, to which exported runs belong."""
+    return os.environ.get("WANDB_PROJECT", "").strip() or None
+
+
 def config_folder() -> Path:
     """Where this user's own files are: `$XDG_CONFIG_HOME/paceline`, else `~/.config/paceline`."""
     said = Path(os.environ.get("XDG_CONFIG_HOME", ""))
@@ -107,3 +122,9 @@ def let_gloo_use_loopback() -> None:
 def for_child(**extra: str) -> dict[str, str]:
     """This process's environment plus `extra`, to hand to a process we start."""
     return {**os.environ, **extra}
+
+
+def set_unless_said(**names: str) -> None:
+    """For a vendor's code in this process, and only where the user said nothing."""
+    for name, value in names.items():
+        os.environ.setdefault(name, value)

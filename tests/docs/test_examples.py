@@ -20,8 +20,8 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> N
         match order:
             case Save(name, text):
                 (tmp_path / name).write_text(text, encoding="utf-8")
-            case Run(text, exit_code, prints):
-                done = _bash(text, tmp_path)
+            case Run(text, exit_code, prints, language):
+                done = _run(text, tmp_path, language)
                 said = f"{text}\n{done.stdout}\n{done.stderr}"
                 assert done.returncode == exit_code, said
                 assert prints in " ".join(said.split()), said  # lines are wrapped to the terminal's width
@@ -32,12 +32,13 @@ def test_the_readme_and_the_guides_are_run() -> None:
     assert {"README.md", *guides} <= set(IDS)
 
 
-def _bash(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(text: str, folder: Path, language: str) -> subprocess.CompletedProcess[str]:
     mine = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
     binaries = Path(sys.executable).parent
     # What a command keeps for its user must not meet what this user has.
     own = {"PATH": f"{binaries}:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(folder / "config")}
-    command = ["bash", "-euo", "pipefail", "-c", text]
+    bash = ["bash", "-euo", "pipefail", "-c", text]
+    command = [sys.executable, "-c", text] if language == "python" else bash
     with subprocess.Popen(
         command,
         cwd=folder,

@@ -31,6 +31,19 @@ def test_the_generated_pages_are_up_to_date(made: Pages) -> None:
     assert not stale, "docs/reference is out of date: run `make docs`"
 
 
+def test_the_types_of_the_python_api_are_up_to_date() -> None:
+    from docs.python_page import STUB, stub
+
+    assert STUB.read_text(encoding="utf-8") == stub(), "src/paceline/__init__.pyi is stale: run `make docs`"
+
+
+def test_every_public_name_of_the_python_api_is_listed(made: Pages) -> None:
+    import paceline
+
+    for name in paceline.__all__:
+        assert name == "__version__" or f"paceline.{name}" in made["python.md"]
+
+
 def test_making_the_pages_again_gives_the_same_text(made: Pages) -> None:
     from docs.generate import pages
 

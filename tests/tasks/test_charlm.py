@@ -79,6 +79,20 @@ def test_the_metrics_look_at_the_validation_part_alone(tmp_path: Path) -> None:
     assert task.metrics(Fixed())["val_loss"] < 1e-6
 
 
+def test_parts_of_the_validation_add_up_to_its_metrics() -> None:
+    task = CharlmTask(seed=0, **SMALL)  # type: ignore[arg-type]  # the names are its own
+    torch.manual_seed(0)
+    model, size = task.model(), task.validation_size()
+    assert size > 200
+    with torch.no_grad():
+        parts = [
+            task.validate(model, rows)["valid_loss"] for rows in (range(7), range(7, 150), range(150, size))
+        ]
+    told, whole = task.scores({"valid_loss": math.fsum(parts)}, size), task.metrics(model)
+    assert told["valid_loss"] == pytest.approx(whole["val_loss"], rel=1e-6)
+    assert told["perplexity"] == pytest.approx(whole["perplexity"], rel=1e-6)
+
+
 def test_a_sample_is_a_window_and_what_follows_each_of_its_characters(tmp_path: Path) -> None:
     task = CharlmTask(seed=0, file=written(tmp_path, "abcdefghij" * 20), context=4)
     read, following = task.samples().batch(np.array([0, 3, 9]))
@@ -118,13 +132,38 @@ def test_a_bad_file_is_one_clear_problem(tmp_path: Path) -> None:
     assert problem(file=str(tmp_path)).endswith("Is a directory")
     (tmp_path / "image.png").write_bytes(b"text\xff\xfe\x00")
     assert problem(file=str(tmp_path / "image.png")).endswith("byte 4 is no part of a character")
-    assert "has 0 characters, but a context of 64 takes 650 or more" in problem(file=written(tmp_path, ""))
+    (tmp_path / "zeros.bin").write_bytes(b"te\xc3\xbc" + bytes(1000))
+    assert problem(file=str(tmp_path / "zeros.bin")).endswith("zeros.bin' is none: byte 4 is 0")
+    assert problem(file=written(tmp_path, "")).endswith("text.txt' is empty")
+    short = written(tmp_path, "a" * 99)
+    assert problem(file=short).endswith("has 99 characters, but a context of 64 takes 650 or more")
 
 
-def test_a_bad_file_ends_a_run_with_that_problem(launcher: LocalLauncher, tmp_path: Path) -> None:
-    plan = small_plan("ssgd", task="charlm", task_options={"file": str(tmp_path / "none.txt")})
-    with pytest.raises(ConfigError, match="No such file"):
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (b"", "name a text file, or try the toy text: paceline train --task charlm"),
+        (b"short", "name a longer file, or try the toy text: paceline train --task charlm"),
+        (b"longer " * 20, "name a longer file, or look back less far: --task-option context=13"),
+        (b"\xff\xd8\xff\xe0", "if it is a text, convert it first: iconv -f LATIN1 -t UTF-8 "),
+        (b"\0" * 2000, "name a text file: paceline train --task charlm --task-option file=input.txt"),
+    ],
+)
+def test_a_bad_file_is_refused_before_any_worker_starts_with_what_to_type_next(
+    launcher: LocalLauncher, tmp_path: Path, content: bytes, hint: str
+) -> None:
+    (tmp_path / "input").write_bytes(content)
+    plan = small_plan("ssgd", task="charlm", task_options={"file": str(tmp_path / "input")})
+    with pytest.raises(ConfigError) as caught:
         real(plan, tmp_path / "run", launcher)
+    (only,) = caught.value.problems
+    assert only.hint.startswith(hint)
+    assert not (tmp_path / "run" / "logs").exists(), "no participant ever lived"
+
+
+def test_a_hint_that_names_a_context_names_one_that_works(tmp_path: Path) -> None:
+    task = CharlmTask(seed=0, file=written(tmp_path, "longer " * 20), context=13, width=8, heads=2)
+    assert task.metrics(task.model())["val_loss"] > 0
 
 
 @pytest.mark.parametrize(

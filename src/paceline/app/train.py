@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from paceline import __version__
 from paceline.app.checkpoint_keeper import CheckpointKeeper
 from paceline.app.evaluations import evaluation_in_words, evaluations_json
+from paceline.app.exports import while_exporting
 from paceline.app.progress import Progress, Watcher
 from paceline.app.resume import forget_newer, newest_checkpoint
 from paceline.checkpoints.catalog import Checkpoint
@@ -63,6 +64,7 @@ def count_samples(config: TrainConfig, warm: CountsSamples) -> int:
     )
 
 
+@while_exporting
 def train(
     plan: Plan,
     run_dir: Path,

@@ -18,6 +18,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "checkpoint",
         "Look at a run's checkpoints, check them, and take the weights out.",
     ),
+    "export": (
+        "paceline.cli.export",
+        "export",
+        "Write a finished run's record for TensorBoard, MLflow or W&B.",
+    ),
     "plan": ("paceline.cli.plan", "plan", "Say what train would do, and start nothing."),
     "simulate": ("paceline.cli.simulate", "simulate", "Predict every mode on equal work, and start nothing."),
     "advise": ("paceline.cli.advise", "advise", "Rank the modes for a recorded run, and say why."),

@@ -37,6 +37,7 @@ _METAVARS = {
     Kind.OPTIONS: "NAME=VALUE",
     Kind.STRAGGLERS: "RULE",
     Kind.BYZANTINE: "RULE",
+    Kind.EXPORTS: "NAME[=WHERE]",
 }
 
 

@@ -26,6 +26,7 @@ class Facts:
     cpu_count: int = 1  # processors this process may run on
     modules: frozenset[str] = frozenset()  # of the modules that the config names, those that exist
     world: World | None = None  # somebody else started the workers, and we are one of them
+    packages: frozenset[str] = frozenset()  # of those that exporting needs, the installed ones
 
 
 def look_up_facts(config: TrainConfig) -> Facts:
@@ -38,7 +39,14 @@ def look_up_facts(config: TrainConfig) -> Facts:
         cuda_devices=_cuda_devices(),
         cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         modules=frozenset(name for name in named if module_exists(name, [str(Path.cwd()), *sys.path])),
+        packages=installed({name for target in config.export or () for name in target.packages}),
     )
+
+
+def installed(names: Iterable[str]) -> frozenset[str]:
+    """Those that can be imported. A folder without code, such as the `wandb/` that W&B leaves, is none."""
+    found = {name: PathFinder.find_spec(name, sys.path) for name in names}
+    return frozenset(name for name, spec in found.items() if spec is not None and spec.origin is not None)
 
 
 def module_exists(name: str, path: Iterable[str]) -> bool:

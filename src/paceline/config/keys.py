@@ -27,6 +27,7 @@ class Kind(StrEnum):
     OPTIONS = "name=value pairs"
     STRAGGLERS = "straggler rules"
     BYZANTINE = "attack rules"
+    EXPORTS = "name, or name=where"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class Key:
 
     @property
     def is_repeatable(self) -> bool:
-        return self.kind in (Kind.OPTIONS, Kind.STRAGGLERS, Kind.BYZANTINE)
+        return self.kind in (Kind.OPTIONS, Kind.STRAGGLERS, Kind.BYZANTINE, Kind.EXPORTS)
 
     def contains(self, number: float) -> bool:
         """Is it finite, and within the limits?"""
@@ -625,6 +626,14 @@ _ROWS = (
         default="full",
         example="full",
         choices=("full", "off"),
+    ),
+    Key(
+        name="export",
+        help="Where else the record goes while the run trains: tensorboard[=FOLDER], mlflow[=ADDRESS], "
+        "wandb[=offline|online]. Repeatable.",
+        kind=Kind.EXPORTS,
+        default="nowhere else",
+        example="tensorboard",
     ),
     Key(
         name="run_dir",

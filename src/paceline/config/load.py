@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.byzantine import read_byzantine
+from paceline.config.export_target import ExportTarget
+from paceline.config.exports import read_export
 from paceline.config.file import read_file
 from paceline.config.keys import KEYS, Key, Kind
 from paceline.config.nearest import did_you_mean
@@ -98,15 +100,16 @@ def _read_key(key: Key, saying: Sequence[_Layer], reading: _Reading) -> None:
             reading.problems.append(Problem(what, hint, entry.where))
 
 
-_RULE_READERS: dict[Kind, Callable[..., tuple[StragglerRule | ByzantineRule, ...]]] = {
+_RULE_READERS: dict[Kind, Callable[..., tuple[StragglerRule | ByzantineRule | ExportTarget, ...]]] = {
     Kind.STRAGGLERS: read_straggler,
     Kind.BYZANTINE: read_byzantine,
+    Kind.EXPORTS: read_export,
 }
 
 
 def _read_rules(key: Key, layer: _Layer, reading: _Reading) -> None:
     read_rule = _RULE_READERS[key.kind]
-    rules: list[StragglerRule | ByzantineRule] = []
+    rules: list[StragglerRule | ByzantineRule | ExportTarget] = []
     for entry in layer.entries[key.name]:
         items: list[Raw] = entry.raw if isinstance(entry.raw, list) else [entry.raw]
         for number, item in enumerate(items):

@@ -38,6 +38,6 @@ def from_sets(texts: Iterable[str]) -> FileContent:
 
 def _listed(key: str, text: str) -> Raw:
     """One line of text holds several rules when they are separated by `;`."""
-    if key in KEYS and KEYS[key].kind in (Kind.STRAGGLERS, Kind.BYZANTINE):
+    if key in KEYS and KEYS[key].kind in (Kind.STRAGGLERS, Kind.BYZANTINE, Kind.EXPORTS):
         return [part.strip() for part in text.split(";") if part.strip()]
     return text

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from paceline.config.export_target import ExportTarget
 from paceline.sync.byzantine import ByzantineRule
 from paceline.sync.stragglers import StragglerRule
 
@@ -84,6 +85,7 @@ class TrainConfig:
     keep_checkpoints: int | None = None
     checkpoint_store: str | None = None
     events: str | None = None
+    export: tuple[ExportTarget, ...] | None = None
     run_dir: str | None = None
     save_dir: str | None = None
     # By key; also `straggler[0]` for each rule and `task_options.hidden` for each option.

@@ -9,27 +9,38 @@ from pathlib import Path
 from paceline.events.read import History, take
 
 
-class Following:
-    def __init__(self, path: Path, *, rows: int) -> None:
-        self._path, self._rows = path, rows
-        self._offset = 0
-        self._history = History()
+class NewLines:
+    """Each whole line of a growing file once, in the order in which they were written."""
 
-    def read(self) -> History:
-        """The same object each time, brought up to date; empty as long as there is no log."""
-        for line in self._new_lines():
-            take(self._history, line, is_header=self._offset == 0)
-            self._offset += len(line.encode()) + 1
-        for rows in self._history.steps.values():
-            del rows[: -self._rows]
-        return self._history
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.offset = 0  # bytes read so far
 
-    def _new_lines(self) -> list[str]:
+    def read(self) -> list[str]:
+        """Nothing as long as there is no file."""
         try:
             with self._path.open("rb") as file:
-                file.seek(self._offset)
+                file.seek(self.offset)
                 data = file.read()
         except FileNotFoundError:
             return []
         # Behind the last newline is a line that somebody is just writing.
-        return data[: data.rfind(b"\n") + 1].decode().splitlines()
+        whole = data[: data.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        return whole.decode().split("\n")[:-1]
+
+
+class Following:
+    def __init__(self, path: Path, *, rows: int) -> None:
+        self._lines, self._rows = NewLines(path), rows
+        self._history = History()
+        self._has_header = False
+
+    def read(self) -> History:
+        """The same object each time, brought up to date; empty as long as there is no log."""
+        for line in self._lines.read():
+            take(self._history, line, is_header=not self._has_header)
+            self._has_header = True
+        for rows in self._history.steps.values():
+            del rows[: -self._rows]
+        return self._history

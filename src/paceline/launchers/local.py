@@ -11,7 +11,7 @@ import selectors
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -72,7 +72,9 @@ class Supervisor(Protocol):
 
 
 class LocalLauncher:
-    def __init__(self) -> None:
+    def __init__(self, *, import_from: Sequence[str] = ()) -> None:
+        """`import_from`: folders in which workers look for modules, as in the caller's sys.path."""
+        extra = {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in import_from)} if import_from else {}
         ours, theirs = socket.socketpair()
         with theirs:
             # Its own session: Ctrl-C in the terminal reaches the command alone, which stops the run in order.
@@ -81,7 +83,9 @@ class LocalLauncher:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env=environ.for_child(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo"),
+                env=environ.for_child(
+                    OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **extra
+                ),
             )
         self._socket = ours
         self._buffer = b""

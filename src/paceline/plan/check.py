@@ -23,6 +23,7 @@ from paceline.plan.check_compression import check_compression
 from paceline.plan.check_data import check_data
 from paceline.plan.check_elastic import check_elastic
 from paceline.plan.check_evaluation import check_evaluation
+from paceline.plan.check_exports import check_exports
 from paceline.plan.check_stragglers import check_stragglers
 from paceline.plan.check_torchrun import check_torchrun
 from paceline.plan.plan import Device, GossipVariant, StrategyOptions
@@ -78,6 +79,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     checked.problems += check_checkpoints(config)
     checked.problems += check_data(config, checked.are_sound)
     checked.problems += check_compression(config, facts, checked.are_sound)
+    checked.problems += check_exports(config, facts)
     checked.problems += check_elastic(config, checked.are_sound)
     checked.problems += check_evaluation(config, checked.are_sound)
     checked.problems += check_torchrun(config, facts, checked.are_sound)

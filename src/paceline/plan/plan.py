@@ -7,6 +7,7 @@ same recorded schedule end with the same bits. See docs/map.md.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from paceline.config.export_target import ExportTarget
 from paceline.sync.byzantine import ByzantineRule
 from paceline.sync.rate_schedule import RateSchedule
 from paceline.sync.setting import Allowed
@@ -212,6 +213,7 @@ class Plan:
     keep_checkpoints: int = 3  # complete ones that stay
     checkpoint_store: str | None = None  # s3://bucket/prefix, where copies of them go
     events: EventDetail = EventDetail.FULL
+    exports: tuple[ExportTarget, ...] = ()  # where else the record goes
     schema: str = PLAN_SCHEMA
 
     @property

@@ -68,6 +68,7 @@ def resolve(
         keep_checkpoints=config.keep_checkpoints or decide.KEPT_CHECKPOINTS,
         checkpoint_store=config.checkpoint_store,
         events=EventDetail(config.events or EventDetail.FULL),
+        exports=config.export or (),
     )
 
 

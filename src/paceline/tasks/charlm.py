@@ -1,13 +1,15 @@
 """Which character comes next? A small transformer, on any text file or on a built-in toy text.
 
 The first nine tenths of the text are for training: sample i is the window that
-begins at character i. The last tenth is only ever looked at by `metrics`, and
-no training window reaches into it.
+begins at character i. The last tenth is only ever looked at by `metrics` and
+`validate`, and no training window reaches into it.
 """
 
 import math
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,9 +25,13 @@ from paceline.tasks.toy_text import toy_text
 TOY_CHARACTERS = 1 << 16
 TRAINING_PART = 0.9
 AT_ONCE = 64  # windows in one forward pass of validation
+_TOY = "paceline train --task charlm"
+_COMMAND = f"{_TOY} --task-option file=input.txt"
 
 
 class CharlmTask:
+    reads_files: ClassVar[bool] = True  # what is wrong with the text is said before any worker starts
+
     def __init__(
         self,
         *,
@@ -38,9 +44,7 @@ class CharlmTask:
         lr: float = 3e-3,
     ) -> None:
         _check_sizes(context=context, width=width, layers=layers, heads=heads)
-        name = "the toy text" if file is None else repr(str(file))
-        text = toy_text(seed, TOY_CHARACTERS) if file is None else _read(str(file))
-        _check_length(name, len(text), context)
+        text = _text(seed, file, context)
         codes, self.characters = _encode(text)
         cut = int(len(codes) * TRAINING_PART)
         self._train, self._validation = codes[:cut], codes[cut:]
@@ -66,17 +70,31 @@ class CharlmTask:
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
         """Over the whole validation part, in windows that do not overlap."""
-        windows = Windows(self._validation, self._context)
-        starts = np.arange(0, len(windows), self._context, dtype=np.int64)
-        total = 0.0
+        windows = self.validation_size()
         with torch.no_grad():
-            for first in range(0, len(starts), AT_ONCE):
-                some = starts[first : first + AT_ONCE]
-                read, following = (column.to(device_of(model)) for column in windows.batch(some))
-                total += float(self.loss(model, (read, following))) * len(some)
-        loss = total / len(starts)
-        perplexity = math.exp(loss) if loss < 700 else math.inf
-        return {"val_loss": loss, "bits_per_char": loss / math.log(2), "perplexity": perplexity}
+            loss = self._summed(model, range(windows)) / windows
+        return {"val_loss": loss, **_readings(loss)}
+
+    def validation_size(self) -> int:
+        return -(-len(Windows(self._validation, self._context)) // self._context)
+
+    def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
+        """Of these windows of the validation part."""
+        return {"valid_loss": self._summed(model, rows)}
+
+    def scores(self, sums: dict[str, float], num_rows: int) -> dict[str, float]:
+        """A perplexity is no mean of perplexities."""
+        loss = sums["valid_loss"] / num_rows
+        return {"valid_loss": loss, **_readings(loss)}
+
+    def _summed(self, model: nn.Module, rows: range) -> float:
+        """The losses of these windows, added up."""
+        windows, total = Windows(self._validation, self._context), 0.0
+        for first in range(rows.start, rows.stop, AT_ONCE):
+            some = np.arange(first, min(first + AT_ONCE, rows.stop), dtype=np.int64) * self._context
+            read, following = (column.to(device_of(model)) for column in windows.batch(some))
+            total += float(self.loss(model, (read, following))) * len(some)
+        return total
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Adam:
         return Adam(parameters, lr=self._lr, beta2=0.99, weight_decay=0.01, decoupled=True)
@@ -138,6 +156,11 @@ class _Block(nn.Module):
         return mixed.transpose(-2, -3).flatten(-2)
 
 
+def _readings(loss: float) -> dict[str, float]:
+    """The same loss, as others like to read it."""
+    return {"bits_per_char": loss / math.log(2), "perplexity": math.exp(loss) if loss < 700 else math.inf}
+
+
 def _encode(text: str) -> tuple[Tensor, str]:
     """The text as numbers, and the characters in the order of these numbers."""
     points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
@@ -145,17 +168,26 @@ def _encode(text: str) -> tuple[Tensor, str]:
     return torch.from_numpy(codes.astype(np.int64)), "".join(map(chr, known.tolist()))
 
 
+def _text(seed: int, file: str | None, context: int) -> str:
+    text = toy_text(seed, TOY_CHARACTERS) if file is None else _read(str(file))
+    _check_length("the toy text" if file is None else repr(str(file)), len(text), context)
+    return text
+
+
 def _read(file: str) -> str:
     try:
-        return Path(file).read_text(encoding="utf-8")
+        text = Path(file).read_text(encoding="utf-8")
     except OSError as error:
         why = error.strerror or str(error)
-        raise _problem(
-            f"charlm cannot read {file!r}: {why}", "name a text file, such as --task-option file=input.txt"
-        ) from error
+        raise _problem(f"charlm cannot read {file!r}: {why}", f"name a text file: {_COMMAND}") from error
     except UnicodeDecodeError as error:
         what = f"charlm reads UTF-8 text, but {file!r} is none: byte {error.start} is no part of a character"
-        raise _problem(what, "name a text file, or convert it first: iconv -t UTF-8") from error
+        hint = f"if it is a text, convert it first: iconv -f LATIN1 -t UTF-8 {shlex.quote(file)} > input.txt"
+        raise _problem(what, hint) from error
+    if "\0" in text:
+        what = f"charlm reads text, but {file!r} is none: byte {len(text.partition(chr(0))[0].encode())} is 0"
+        raise _problem(what, f"name a text file: {_COMMAND}")
+    return text
 
 
 def _check_sizes(**sizes: int) -> None:
@@ -172,9 +204,14 @@ def _check_sizes(**sizes: int) -> None:
 
 def _check_length(name: str, length: int, context: int) -> None:
     fewest = 10 * (context + 1)  # so that a tenth holds one window
-    if length < fewest:
-        what = f"{name} has {length} characters, but a context of {context} takes {fewest} or more"
-        raise _problem(what, "name a longer file, or write for example --task-option context=16")
+    if length >= fewest:
+        return
+    fits = length // 10 - 1
+    less = f"look back less far: --task-option context={fits}" if fits > 0 else "try the toy text: " + _TOY
+    if not length:
+        raise _problem(f"charlm has nothing to learn from: {name} is empty", f"name a text file, or {less}")
+    what = f"{name} has {length} characters, but a context of {context} takes {fewest} or more"
+    raise _problem(what, f"name a longer file, or {less}")
 
 
 def _problem(what: str, hint: str) -> ConfigError:

@@ -1,0 +1,78 @@
+"""How do keyword arguments become settings? Exactly as flags do, with the same checks and the same errors."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from paceline.config.values import Raw
+from paceline.config.written import Written
+from paceline.errors import ConfigError, PacelineError, Problem
+
+
+def written(call: str, settings: Mapping[str, object]) -> list[Written]:
+    """What was said in `call`, such as `train`; None is the same as nothing."""
+    return [
+        Written(key=key, raw=_raw(key, value, where), where=where)
+        for key, value in settings.items()
+        if value is not None and (where := f"{call}({key}=…)")
+    ]
+
+
+def import_name(value: str | type, what: str) -> str:
+    """The name by which worker processes import a class; a name stays as it is."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, type):
+        hint = (
+            f"give a built-in name, a class, or 'module:Class'; see docs/guides/your-own-{_GUIDES[what]}.md"
+        )
+        raise ConfigError([Problem(f"{what} is {value!r}, which is no class", hint)])
+    module, name = value.__module__, value.__qualname__
+    if module == "__main__":
+        problem = (
+            f"{what} {name} is defined in this notebook or script, where worker processes cannot import it"
+        )
+        raise ConfigError([Problem(problem, _own_file(name, what))])
+    if "." in name:
+        problem = f"{what} {name} is defined inside something else, where worker processes cannot import it"
+        raise ConfigError([Problem(problem, _own_file(name.rpartition(".")[2], what))])
+    return f"{module}:{name}"
+
+
+@contextmanager
+def hints_shown() -> Iterator[None]:
+    """A traceback then shows every problem with its place and its hint."""
+    try:
+        yield
+    except PacelineError as error:
+        for problem in error.problems:
+            place = "" if problem.where is None else f"{problem.where}: "
+            error.add_note(f"error: {place}{problem.what}\nhint: {problem.hint}")
+        raise
+
+
+_GUIDES = {"task": "task", "mode": "strategy"}
+
+
+def _own_file(name: str, what: str) -> str:
+    file = f"my_{what}"
+    cell = f"in a notebook begin its cell with  %%writefile {file}.py"
+    return f"put it into a file of its own, {file}.py ({cell}), and write  from {file} import {name}"
+
+
+def _raw(key: str, value: object, where: str) -> Raw:
+    match value:
+        case bool() | int() | float() | str():
+            return value
+        case Path():
+            return str(value)
+        case Mapping():
+            return {str(name): _raw(key, inner, where) for name, inner in value.items()}
+        case Sequence():
+            return [_raw(key, inner, where) for inner in value]
+        case _ if hasattr(value, "item"):  # a number of numpy's, or a tensor of one
+            return _raw(key, value.item(), where)
+        case _:
+            what = f"{key} is {value!r}, a {type(value).__name__}, which no setting can be"
+            hint = "give a number, a text, yes or no as a bool, or a list or dict of these"
+            raise ConfigError([Problem(what, hint, where)])

@@ -1,0 +1,136 @@
+"""What does `paceline.compare` do? What the command does, and answers with what its report says."""
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.api.arguments import hints_shown, import_name, written
+from paceline.api.html import table
+from paceline.api.own_trainer import OwnTrainer
+from paceline.app.compare import Coming, StoppedError
+from paceline.app.compare import compare as carry_out
+from paceline.app.compare_plan import USUAL_MODES, USUAL_REPEATS, CompareRequest
+from paceline.app.progress import Progress, SilentWatcher, Watcher
+from paceline.config.load import load
+from paceline.errors import Problem
+from paceline.report.comparison import Cell, Estimate
+from paceline.report.comparison import Comparison as Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What distributing was worth, on equal work."""
+
+    folder: Path  # of the runs, comparison.json, comparison.csv, plots and the report
+    report: Path  # report.html in it: one page, without the network
+    use: str  # the label of what is recommended
+    headline: str  # the same in a sentence
+    reasons: tuple[str, ...]  # why
+    warnings: tuple[str, ...]  # what makes the numbers weaker than they look
+    cells: dict[str, Cell]  # by label, the baseline `single` first
+    details: Report  # all that comparison.json says
+
+    def _repr_html_(self) -> str:
+        heads = ("", "seconds", "speedup", "efficiency", "quality", "staleness")
+        rows = [
+            (
+                label,
+                f"{cell.seconds:.3g}",
+                _interval(cell.speedup),
+                _interval(cell.efficiency),
+                "" if cell.quality is None else _interval(cell.quality),
+                "" if cell.staleness is None else f"{cell.staleness.mean:.3g}",
+            )
+            for label, cell in self.cells.items()
+        ]
+        return table(self.headline, heads, [*rows, ("report", str(self.report), "", "", "", "")])
+
+
+def compare(
+    task: str | type = "xor",
+    *,
+    modes: Sequence[str | type] = USUAL_MODES,
+    workers: int | Sequence[int] = 2,
+    repeats: int = USUAL_REPEATS,
+    target_loss: float | None = None,
+    target_accuracy: float | None = None,
+    out: str | Path = "comparison",
+    progress: bool = True,
+    config: str | Path | None = None,
+    **settings: object,
+) -> Comparison:
+    """Train one task under several modes on equal work, in turns, and say which to use and why.
+
+    The baseline `single` always runs too. `out` is the folder of the runs and of the report; a call with
+    the same arguments goes on where one was interrupted. `settings` are those of docs/reference/config.md.
+
+    Raises ConfigError with every problem, and KeyboardInterrupt after Ctrl-C; what is finished stays.
+    """
+    with hints_shown(), closing(OwnTrainer()) as trainer:
+        said = written("compare", {"task": import_name(task, "task"), **settings})
+        loaded = load(flags=said, file=None if config is None else Path(config))
+        problems = [*loaded.problems, *_of_one_run(settings)]
+        named = modes.split(",") if isinstance(modes, str) else modes
+        request = CompareRequest(
+            config=loaded.config,
+            modes=tuple(import_name(mode, "mode") for mode in named),
+            worker_counts=(workers,) if isinstance(workers, int) else tuple(workers),
+            repeats=repeats,
+            target_loss=target_loss,
+            target_accuracy=target_accuracy,
+        )
+        folder = Path(out).resolve()
+        watch = _announced if progress else _silent
+        try:
+            found = carry_out(request, folder, watch, launcher=trainer.launcher, found=problems)
+        except StoppedError as stopped:
+            if stopped.by == "SIGTERM":
+                signal.raise_signal(signal.SIGTERM)  # to whoever handled it before us
+            raise
+    return Comparison(
+        folder=folder,
+        report=folder / "report.html",
+        use=found.verdict.use,
+        headline=found.verdict.headline,
+        reasons=found.verdict.reasons,
+        warnings=found.warnings,
+        cells=found.cells,
+        details=found,
+    )
+
+
+def _of_one_run(settings: Mapping[str, object]) -> list[Problem]:
+    plural = {"mode": "modes=['ssgd', 'asgd']", "num_workers": "workers=[2, 4]"}
+    return [
+        Problem(f"{name} is a setting of one run", f"write {instead}", f"compare({name}=…)")
+        for name, instead in plural.items()
+        if settings.get(name) is not None
+    ]
+
+
+def _silent(_: Coming) -> Watcher:
+    return SilentWatcher()
+
+
+def _announced(coming: Coming) -> Watcher:
+    left = "" if coming.left_s is None else f", about {coming.left_s:.0f} s left"
+    print(f"{coming.number}/{coming.count} {coming.turn.name}{left}", file=sys.stderr, flush=True)
+    return _Notes()
+
+
+class _Notes:
+    """Of a run among many only changes of state are shown."""
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def note(self, text: str) -> None:
+        print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3g}"
+    return f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})"

@@ -1,0 +1,89 @@
+"""What do `paceline.train` and `paceline.resume` do? What the commands do, and answer with a TrainResult.
+
+Workers are forked from a helper process of ours, never from this one: so it works
+in a notebook, in a thread, beside a running event loop, and in a script without
+`if __name__ == "__main__"`. See docs/guides/python-api.md.
+"""
+
+import signal
+from contextlib import closing
+from pathlib import Path
+
+from paceline.api.arguments import hints_shown, import_name, written
+from paceline.api.own_trainer import OwnTrainer, session_for
+from paceline.api.result import TrainResult, from_json
+from paceline.app.train import resumable
+from paceline.checkpoints.catalog import Checkpoint
+from paceline.cli.request import read_request
+from paceline.cli.watch import open_watcher
+from paceline.plan.codec import Json
+from paceline.plan.evaluation_in_words import scaling_announced
+
+
+class TrainStoppedError(KeyboardInterrupt):
+    """Ctrl-C stopped the run in good order; `result` says how far it came, and its checkpoint is written."""
+
+    def __init__(self, result: TrainResult) -> None:
+        super().__init__(f"stopped by Ctrl-C; go on with  paceline.resume({str(result.run_dir)!r})")
+        self.result = result
+
+
+def train(
+    task: str | type = "xor",
+    *,
+    mode: str | type = "ssgd",
+    workers: int | None = None,
+    progress: bool = True,
+    config: str | Path | None = None,
+    **settings: object,
+) -> TrainResult:
+    """Train a task with many workers, to the end.
+
+    `task` and `mode` are built-in names, `"module:Class"`, or classes that a module defines. `settings`
+    are those of docs/reference/config.md, by the same names; `config` is a YAML or TOML file of more.
+    Variables of the environment are not looked at. `progress` shows on stderr how it goes.
+
+    Raises ConfigError with every problem, TrainingError when the run could not finish, and
+    TrainStoppedError (a KeyboardInterrupt) after Ctrl-C, with a checkpoint to resume from.
+    """
+    with hints_shown(), closing(OwnTrainer()) as trainer:
+        named = {"task": import_name(task, "task"), "mode": import_name(mode, "mode")}
+        flags = [*written("train", {**named, "num_workers": workers}), *written("train", settings)]
+        session = session_for(progress, config)
+        request = read_request(session, flags, trainer)
+        plan, run_dir = request.plan, request.run_dir.resolve()
+        with open_watcher(session, plan.run) as watcher:
+            if scaled := scaling_announced(plan):
+                watcher.note(scaled)
+            result = trainer.train(plan, run_dir, watcher)
+        return _concluded(result, run_dir)
+
+
+def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult:
+    """Go on with a run that was stopped or lost, from its newest complete checkpoint."""
+    with hints_shown(), closing(OwnTrainer()) as trainer:
+        folder = Path(run_dir).resolve()
+        plan, checkpoint = resumable(folder)
+        with open_watcher(session_for(progress, None), plan.run) as watcher:
+            for text in _passed_over(checkpoint):
+                watcher.note(text)
+            result = trainer.resume(plan, folder, checkpoint, watcher)
+        return _concluded(result, folder)
+
+
+def _concluded(result: dict[str, Json], run_dir: Path) -> TrainResult:
+    """Whoever wanted to stop did not want only this call to end."""
+    done = from_json(result, run_dir)
+    match done.stopped_by:
+        case "SIGINT":
+            raise TrainStoppedError(done)
+        case "SIGTERM":
+            signal.raise_signal(signal.SIGTERM)  # to whoever handled it before us
+    return done
+
+
+def _passed_over(checkpoint: Checkpoint) -> list[str]:
+    damaged = [
+        f"checkpoint {n} is incomplete or damaged; the one before it is used" for n in checkpoint.passed_over
+    ]
+    return [f"warning: {text}" for text in (*checkpoint.warnings, *damaged)]

@@ -1,0 +1,62 @@
+"""`paceline export RUN --to tensorboard`: the record of a finished run, where people already look."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit
+from paceline.cli.session import Session
+from paceline.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from paceline.config.export_target import ExportTarget
+    from paceline.plan.codec import Json
+
+
+@click.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "targets",
+    multiple=True,
+    required=True,
+    metavar="NAME[=WHERE]",
+    help="tensorboard[=FOLDER], mlflow[=ADDRESS] or wandb[=offline|online]. Repeatable.",
+)
+@common_options
+def export(session: Session, run: Path, targets: Sequence[str]) -> None:
+    """Write the record of RUN (a run's folder) for TensorBoard, MLflow or W&B.
+
+    The numbers are those that `paceline train --export` writes while it trains.
+    """
+    from paceline.app.exports import export_run, require
+
+    wanted = _read(targets)
+    require(wanted)
+    rows: list[Json] = []
+    lines: list[str] = []
+    for target in wanted:
+        done = export_run(session.folder / run, target)
+        rows.append(done)
+        lines.append(f"{target.kind:<14}{done['points']} points in {done['place']}")
+        lines.append(f"{'next':<14}{done['look']}")
+    emit(session, "export", {"run": str(run), "exports": rows}, lines)
+
+
+def _read(texts: Sequence[str]) -> "list[ExportTarget]":
+    """All problems at once."""
+    from paceline.config.exports import read_export
+
+    found: list[ExportTarget] = []
+    problems: list[Problem] = []
+    for text in texts:
+        try:
+            found += read_export(text, where="--to", folder=Path())
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return found

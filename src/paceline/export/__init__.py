@@ -1,0 +1,1 @@
+"""How a run's record gets to where people already look: TensorBoard, MLflow, W&B."""

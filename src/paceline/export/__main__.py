@@ -1,0 +1,77 @@
+"""`python -m paceline.export RUN NAME[=WHERE] live SINCE` or `… once`: one writer, in a process of its own.
+
+So that no vendor's code can slow the training, catch its signals, or end it.
+It answers with JSON lines on what was its stdout; whatever the vendor prints
+goes into the run's logs. Live, it ends when its stdin does: when the run is over,
+or when the command is gone.
+"""
+
+import json
+import os
+import select
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+from paceline import environ
+from paceline.config.exports import read_export
+from paceline.errors import PacelineError
+from paceline.export.follower import export, follow
+
+LOOK_EVERY_S = 0.5
+_AT_EASE = 19  # workers come first: where all processors are busy it gets about a hundredth of one
+_MANNERS = {
+    # Nothing is sent home that nobody asked for.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    # MLflow wants to be told that plain files are meant; its small client knows nothing else locally.
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    # A server that is not there is said after seconds, not minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+
+
+def main() -> None:
+    run_dir, text, how, *rest = Path(sys.argv[1]), *sys.argv[2:]
+    (target,) = read_export(text, where=None, folder=Path())
+    os.nice(_AT_EASE)
+    environ.set_unless_said(**_MANNERS)
+    answer = os.dup(1)
+    _log_to(run_dir / "logs" / f"export-{target.kind}.log")
+    try:
+        if how == "live":
+            done = follow(run_dir, target, since=int(rest[0]), is_over=_is_over)
+        else:
+            done = export(run_dir, target)
+        _tell(answer, {"place": done.place, "points": done.points})
+    except PacelineError as error:
+        _tell(answer, {"error": error.told()})
+    except Exception as error:  # the vendor's: whatever it was, it is told in one line, and logged in full
+        traceback.print_exc()
+        what = f"export {target.kind} failed: {type(error).__name__}: {error}".splitlines()[0][:500]
+        _tell(answer, {"error": [{"what": what, "hint": f"see {run_dir}/logs/export-{target.kind}.log"}]})
+
+
+def _is_over() -> bool:
+    """Nobody writes to our stdin: it becomes readable when it ends."""
+    readable, _, _ = select.select([0], [], [], LOOK_EVERY_S)
+    return bool(readable)
+
+
+def _tell(answer: int, message: object) -> None:
+    with suppress(BrokenPipeError):  # the command was killed, and nobody listens
+        os.write(answer, (json.dumps(message) + "\n").encode())
+
+
+def _log_to(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""How does a record travel from an event log to a writer, whether the run is over or still at work?
+
+Live, every look writes what is new. Afterwards, what was taken back by a resume
+is left out before anything is written. Either way the points are the same,
+because `Series` makes them from the lines alone.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.config.export_target import ExportKind, ExportTarget
+from paceline.errors import PacelineError
+from paceline.events.follow import NewLines
+from paceline.events.read import History, take
+from paceline.export.port import Outcome, Point, Rewind, Sheet, Writer
+from paceline.export.series import Series
+from paceline.export.sheet import final_values, parameters_of
+from paceline.plan.codec import read
+from paceline.plan.plan import EventDetail
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    place: str
+    points: int
+
+
+def follow(run_dir: Path, target: ExportTarget, *, since: int, is_over: Callable[[], bool]) -> Exported:
+    """Write what comes after `since` bytes of the log, until the run is over. `is_over` waits a moment."""
+    while not (run_dir / "plan.json").exists():  # a run begins with writing its plan
+        if is_over():
+            raise PacelineError("there was nothing to export: the run never began", "see what it said itself")
+    record = _Record(run_dir)
+    earlier, fresh = record.split_at(since, is_over)
+    for _ in record.points(earlier):
+        pass  # a session before this one has written them
+    writer = open_writer(target, record.sheet(goes_on=bool(earlier)))
+    told = _pass_on(record.points(fresh), writer)
+    while not is_over():
+        told += _pass_on(record.points(record.lines.read()), writer)
+    told += _pass_on(record.points(record.lines.read()), writer)
+    return _end(record, writer, told)
+
+
+def export(run_dir: Path, target: ExportTarget) -> Exported:
+    """Write all that counts of a run that is over, or as much as there is of it."""
+    record = _Record(run_dir)
+    kept = _that_count(record)
+    writer = open_writer(target, record.sheet(goes_on=False))
+    writer.write(kept)
+    return _end(record, writer, len(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    started_unix_s: float
+    points: list[Point]
+
+
+def points_of(run_dir: Path, *, every: int | None = None) -> Recorded:
+    """What would be written, with a point for so many steps."""
+    record = _Record(run_dir, every=every)
+    kept = _that_count(record)
+    return Recorded(record.sheet(goes_on=False).started_unix_s, [*kept, *record.last()])
+
+
+def _that_count(record: "_Record") -> list[Point]:
+    """All points of the log, without those that a resume took back."""
+    kept: list[Point] = []
+    for made in record.points(record.lines.read()):
+        if isinstance(made, Rewind):
+            kept = [point for point in kept if point.step < made.step]
+        else:
+            kept.append(made)
+    if not record.has_begun:
+        raise PacelineError(
+            f"{record.run_dir} has no event log", "name the folder of a run that was trained with events"
+        )
+    return kept
+
+
+def open_writer(target: ExportTarget, sheet: Sheet) -> Writer:
+    """Imported here: a writer brings its vendor's whole package along."""
+    match target.kind:
+        case ExportKind.TENSORBOARD:
+            from paceline.export.tensorboard_writer import TensorboardWriter
+
+            return TensorboardWriter(sheet, target.where)
+        case ExportKind.MLFLOW:
+            from paceline.export.mlflow_writer import MlflowWriter
+
+            return MlflowWriter(sheet, target.where)
+        case ExportKind.WANDB:
+            from paceline.export.wandb_writer import WandbWriter
+
+            return WandbWriter(sheet, target.where)
+
+
+def _pass_on(made: Iterator[Point | Rewind], writer: Writer) -> int:
+    fresh: list[Point] = []
+    told = 0
+    for one in made:
+        if isinstance(one, Rewind):
+            writer.write(fresh)
+            told += len(fresh)
+            fresh.clear()
+            writer.rewind(one.step)
+        else:
+            fresh.append(one)
+    if fresh:
+        writer.write(fresh)
+    return told + len(fresh)
+
+
+def _end(record: "_Record", writer: Writer, told: int) -> Exported:
+    last = record.last()
+    writer.write(last)
+    writer.end(record.outcome)
+    return Exported(writer.place, told + len(last))
+
+
+class _Record:
+    """A run's folder, as far as it has been read."""
+
+    def __init__(self, run_dir: Path, *, every: int | None = None) -> None:
+        self.run_dir = run_dir
+        self._plan = read(run_dir / "plan.json")
+        if self._plan.events is EventDetail.OFF:
+            raise PacelineError(f"{run_dir} was trained with events off", "train it again with --events full")
+        self._series = Series(self._plan, every=every)
+        self._header = History()
+        self._ended_unix_s = 0.0
+        self.has_begun = False
+        self.lines = NewLines(run_dir / "events.jsonl")
+
+    @property
+    def outcome(self) -> Outcome:
+        return self._series.outcome
+
+    def split_at(self, since: int, is_over: Callable[[], bool]) -> tuple[list[str], list[str]]:
+        """(lines that were there before this session, lines since), once there is a header."""
+        found = self.lines.read()
+        while not found and not is_over():
+            found = self.lines.read()
+        size = 0
+        for number, line in enumerate(found):
+            if size >= since:
+                return found[:number], found[number:]
+            size += len(line.encode()) + 1
+        return (found, []) if since else ([], found)
+
+    def points(self, lines: Sequence[str]) -> Iterator[Point | Rewind]:
+        for line in lines:
+            heard = History()
+            take(heard, line, is_header=not self.has_begun)
+            if not self.has_begun:
+                self.has_begun, self._header = True, heard
+                self._series.begin(heard)
+            for event in heard.plain:
+                self._ended_unix_s = self._series.unix_s(event.at_ns)
+            yield from self._series.take(heard)
+
+    def sheet(self, *, goes_on: bool) -> Sheet:
+        return Sheet(
+            name=self.run_dir.resolve().name,
+            folder=self.run_dir.resolve(),
+            parameters=parameters_of(self._plan),
+            started_unix_s=self._header.started_unix_s,
+            goes_on=goes_on,
+        )
+
+    def last(self) -> list[Point]:
+        """What was still incomplete, and the numbers of result.json."""
+        points = list(self._series.finish())
+        path = self.run_dir / "result.json"
+        if self.outcome is Outcome.FAILED or not path.exists():
+            return points
+        result = json.loads(path.read_text())
+        return [*points, Point(int(result["steps"]), self._ended_unix_s, final_values(result))]

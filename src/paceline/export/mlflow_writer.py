@@ -1,0 +1,92 @@
+"""How does a run get into MLflow? Through its client: a tracking server, or files on this machine."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from paceline import environ
+from paceline.export.memo import Memo
+from paceline.export.port import Outcome, Point, Sheet
+
+Item = TypeVar("Item")
+
+EXPERIMENT = "paceline"
+FOLDER = "mlruns"  # MLflow's own name for it, in the folder that the run was started from
+AT_ONCE = 1000  # metrics in one request, which is the most that a server takes
+PARAMETERS_AT_ONCE = 100
+LONGEST_PARAMETER = 6000
+_STATUS = {Outcome.FINISHED: "FINISHED", Outcome.STOPPED: "KILLED", Outcome.FAILED: "FAILED"}
+
+
+class MlflowWriter:
+    def __init__(self, sheet: Sheet, where: str | None) -> None:
+        self._address = where or environ.mlflow_tracking_uri() or FOLDER
+        if ":" not in self._address:
+            self._address = Path(self._address).resolve().as_uri()
+        self._client = MlflowClient(self._address)
+        self._memo = Memo(sheet.folder, "mlflow")
+        known = self._memo.read() if sheet.goes_on else None
+        self._run = known if known is not None else self._create(sheet)
+        self._last_ms = int(sheet.started_unix_s * 1000)
+        if known is not None:
+            self._client.update_run(self._run, status="RUNNING")
+
+    @property
+    def place(self) -> str:
+        parts = urlsplit(self._address)
+        if not parts.hostname:
+            return self._address
+        # The address may come from the environment, with a password in it.
+        port = "" if parts.port is None else f":{parts.port}"
+        return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+
+    def write(self, points: Sequence[Point]) -> None:
+        metrics: list[Metric] = []
+        for point in points:
+            self._last_ms = int(point.unix_s * 1000)
+            metrics += [
+                Metric(name, value, self._last_ms, point.step) for name, value in point.values.items()
+            ]
+        for some in _chunks(metrics, AT_ONCE):
+            self._client.log_batch(self._run, metrics=some)
+
+    def rewind(self, step: int) -> None:
+        """MLflow keeps a history and removes nothing; what is written again for a step is the later value."""
+
+    def end(self, outcome: Outcome) -> None:
+        self._client.set_terminated(self._run, status=_STATUS[outcome], end_time=self._last_ms)
+
+    def _create(self, sheet: Sheet) -> str:
+        run = self._client.create_run(
+            self._experiment(), start_time=int(sheet.started_unix_s * 1000), run_name=sheet.name
+        )
+        run_id = str(run.info.run_id)
+        self._memo.write(run_id)
+        params = [Param(name, str(value)[:LONGEST_PARAMETER]) for name, value in sheet.parameters.items()]
+        for some in _chunks(params, PARAMETERS_AT_ONCE):
+            self._client.log_batch(run_id, params=some)
+        self._client.log_batch(run_id, tags=[RunTag("paceline.run_folder", sheet.folder.name)])
+        return run_id
+
+    def _experiment(self) -> str:
+        name = environ.mlflow_experiment() or EXPERIMENT
+        found = self._client.get_experiment_by_name(name)
+        if found is not None:
+            return str(found.experiment_id)
+        try:
+            return str(self._client.create_experiment(name))
+        except MlflowException:  # another run has just made it
+            found = self._client.get_experiment_by_name(name)
+            if found is None:
+                raise
+            return str(found.experiment_id)
+
+
+def _chunks(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
+    for first in range(0, len(items), size):
+        yield list(items[first : first + size])

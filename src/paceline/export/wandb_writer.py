@@ -1,0 +1,71 @@
+"""How does a run get into Weights & Biases? By its SDK; offline, unless asked, nothing leaves the machine.
+
+`wandb sync FOLDER` sends later what was written offline. The API key is read
+from the environment (WANDB_API_KEY) or from its own file, by the SDK itself.
+"""
+
+from collections.abc import Sequence
+
+import wandb
+
+from paceline import environ
+from paceline.errors import PacelineError
+from paceline.export.memo import Memo
+from paceline.export.port import Outcome, Point, Sheet
+
+PROJECT = "paceline"
+STEP = "step"
+
+
+class WandbWriter:
+    def __init__(self, sheet: Sheet, where: str | None) -> None:
+        self._is_online = where == "online"
+        memo = Memo(sheet.folder, "wandb")
+        known = memo.read() if sheet.goes_on else None
+        try:
+            self._run = wandb.init(
+                project=environ.wandb_project() or PROJECT,
+                name=sheet.name,
+                id=known,
+                resume="allow" if known is not None else None,
+                mode="online" if self._is_online else "offline",
+                dir=str(sheet.folder),
+                config=dict(sheet.parameters),
+                settings=wandb.Settings(
+                    silent=True,
+                    console="off",  # what is printed here is not the run's
+                    save_code=False,
+                    disable_git=True,
+                    x_disable_stats=True,  # of this process, which does not train
+                    x_disable_meta=True,
+                    x_disable_machine_info=True,
+                ),
+            )
+        except wandb.errors.UsageError as error:
+            raise PacelineError(
+                f"W&B does not let us in: {error}",
+                "set WANDB_API_KEY, or write wandb=offline and send it later with  wandb sync",
+            ) from error
+        memo.write(self._run.id)
+        # Numbers of several kinds come at their own times: each names its step, in any order.
+        self._run.define_metric(STEP)
+        self._run.define_metric("*", step_metric=STEP)
+        self._final: dict[str, float] = {}
+
+    @property
+    def place(self) -> str:
+        return (
+            self._run.url if self._is_online and self._run.url else str(self._run.dir).removesuffix("/files")
+        )
+
+    def write(self, points: Sequence[Point]) -> None:
+        for point in points:
+            self._run.log({STEP: point.step, **point.values})
+            self._final |= {n: v for n, v in point.values.items() if n.startswith("final/")}
+
+    def rewind(self, step: int) -> None:
+        """W&B removes nothing; what is written again for a step stands beside what was."""
+
+    def end(self, outcome: Outcome) -> None:
+        self._run.summary.update({"outcome": outcome.value, **self._final})
+        self._run.finish(exit_code=0 if outcome is Outcome.FINISHED else 1)

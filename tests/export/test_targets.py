@@ -1,0 +1,140 @@
+"""Is what the user says about exports understood, and is whatever cannot work said before anything starts?"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fixtures.plans import small_plan
+
+from paceline.app.exports import require
+from paceline.config.export_target import ExportKind, ExportTarget
+from paceline.config.exports import read_export
+from paceline.config.facts import Facts, installed
+from paceline.config.load import load
+from paceline.config.train_config import TrainConfig
+from paceline.config.written import Written
+from paceline.errors import ConfigError, NotReadyError
+from paceline.export.sheet import final_values, parameters_of
+from paceline.plan.check import check
+from paceline.plan.codec import dumps, loads
+from paceline.plan.plan import StrategyOptions
+
+
+def target(text: str) -> ExportTarget:
+    (only,) = read_export(text, where="--export", folder=Path())
+    return only
+
+
+def problem(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        target(text)
+    (only,) = caught.value.problems
+    assert only.where == "--export"
+    assert only.hint
+    return f"{only.what} | {only.hint}"
+
+
+def test_a_target_is_a_name_and_perhaps_a_place() -> None:
+    assert target("tensorboard") == ExportTarget(kind=ExportKind.TENSORBOARD)
+    assert target("TensorBoard=logs/tb").where == "logs/tb"
+    assert target("mlflow=http://127.0.0.1:5000").where == "http://127.0.0.1:5000"
+    assert target("wandb=Offline").where == "offline"
+
+
+def test_a_place_in_a_file_is_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text("export:\n  - tensorboard=tb\n  - mlflow=store\n  - wandb\n")
+    config = load(file=tmp_path / "train.yaml").config
+    assert [t.where for t in config.export or ()] == [str(tmp_path / "tb"), str(tmp_path / "store"), None]
+
+
+def test_flags_variables_and_files_say_the_same(tmp_path: Path) -> None:
+    wanted = (ExportTarget(kind=ExportKind.TENSORBOARD), ExportTarget(kind=ExportKind.WANDB))
+    flags = [Written(key="export", raw=name, where="--export") for name in ("tensorboard", "wandb")]
+    assert load(flags=flags).config.export == wanted
+    assert load(variables={"export": "tensorboard; wandb"}).config.export == wanted
+    (tmp_path / "train.toml").write_text('export = ["tensorboard", "wandb"]\n')
+    assert load(file=tmp_path / "train.toml").config.export == wanted
+
+
+def test_what_is_no_target_is_said_with_what_was_meant() -> None:
+    assert "did you mean tensorboard?" in problem("tensorbord")
+    assert "must be offline or online" in problem("wandb=on")
+    assert "says nothing behind its =" in problem("mlflow=")
+
+
+@pytest.mark.parametrize("address", ["http://me:hush@host:5000", "https://hush@host"])
+def test_a_secret_in_an_address_is_refused_and_not_repeated(address: str) -> None:
+    said = problem(f"mlflow={address}")
+    assert "MLFLOW_TRACKING_PASSWORD" in said
+    assert "hush" not in said
+
+
+def test_a_missing_package_is_a_problem_with_the_command_that_installs_it() -> None:
+    config = TrainConfig(export=(target("tensorboard"), target("mlflow=sqlite:///runs.db"), target("wandb")))
+    hints = [p.hint for p in check(config, Facts(packages=frozenset({"mlflow"})))]
+    assert hints == [
+        "pip install 'paceline[tensorboard]'",
+        "pip install mlflow",
+        "pip install 'paceline[wandb]'",
+    ]
+    assert check(config, Facts(packages=frozenset({"mlflow", "sqlalchemy", "tensorboard", "wandb"}))) == []
+
+
+def test_a_folder_without_code_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nobody_has_this").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert installed({"nobody_has_this", "json"}) == {"json"}
+
+
+def test_a_resumed_run_whose_package_is_gone_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [])
+    with pytest.raises(NotReadyError, match="needs wandb"):
+        require([target("wandb")])
+
+
+def test_what_cannot_be_is_refused() -> None:
+    everything = Facts(packages=frozenset({"wandb"}))
+    twice = TrainConfig(export=(target("wandb"), target("wandb=online")))
+    assert [p.what for p in check(twice, everything)] == ["export wandb is said 2 times"]
+    off = TrainConfig(export=(target("wandb"),), events="off")
+    assert [p.what for p in check(off, everything)] == ["export reads the event log, but events is off"]
+
+
+def test_a_plan_keeps_its_targets() -> None:
+    plan = small_plan("ssgd", exports=(target("tensorboard=tb"), target("wandb")))
+    assert loads(dumps(plan)) == plan
+
+
+def test_the_plan_is_told_by_dotted_names_without_what_is_not_set() -> None:
+    plan = replace(
+        small_plan("localsgd"), strategy=StrategyOptions(sync_every=8), task_options={"hidden": 64}
+    )
+    told = parameters_of(plan)
+    assert told["mode"] == "localsgd"
+    assert told["strategy.sync_every"] == 8
+    assert told["task_options.hidden"] == 64
+    assert told["batch_sizes"] == "[4, 4]"
+    assert not {"compress", "exports", "stragglers"} & set(told)
+
+
+def test_final_numbers_are_those_of_the_result() -> None:
+    told = final_values(
+        {
+            "metrics": {"accuracy": 0.5},
+            "loss": None,
+            "wall_s": 2,
+            "bytes": {"out": 3, "in": 4},
+            "staleness": {"mean": 1.5, "max": 2, "max_gap": 1, "histogram": {"1": 4}, "mean_age_s": 0.1},
+            "stopped_early": False,
+            "run": "x",
+        }
+    )
+    assert told == {
+        "final/accuracy": 0.5,
+        "final/wall_s": 2.0,
+        "final/bytes.out": 3.0,
+        "final/bytes.in": 4.0,
+        "final/staleness.mean": 1.5,
+        "final/staleness.max": 2.0,
+        "final/staleness.max_gap": 1.0,
+    }
