@@ -133,7 +133,8 @@ def members(archive: Path, names: Iterable[str], *, also: Iterable[str] = ()) ->
                     assert file is not None, "a regular file has a content"
                     found[wanted[member.name]] = file.read()
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise damaged(archive, f"{archive} cannot be read as an archive: {error}") from error
+        why = str(error).splitlines()[0].rstrip(":") if str(error) else "it ends too early"
+        raise damaged(archive, f"{archive} cannot be read as an archive: {why}") from error
     missing = [name for name in needed if name not in found]
     if missing:
         raise damaged(archive, f"{archive} is cut short or no CIFAR-10: it has no {', '.join(missing)}")
