@@ -9,12 +9,13 @@ from pathlib import Path
 from paceline.app.findings import Finding
 from paceline.app.verify_parts import verify_parts
 from paceline.app.verify_servers import verify_servers
+from paceline.app.verify_split import verify_split
 from paceline.checkpoints.catalog import facts_of
 from paceline.errors import PacelineError
 from paceline.events.lineage import lineage_of
 from paceline.events.read import History, read_history
 from paceline.events.ways import ways_of
-from paceline.plan.catalog import server_names
+from paceline.plan.catalog import is_split, server_names
 from paceline.plan.codec import Json, read
 from paceline.plan.plan import EventDetail, Plan
 from paceline.plan.rounds import is_whole
@@ -34,7 +35,10 @@ def verify_run(run_dir: Path) -> list[Finding]:
         findings = [*verify_servers(history, result.get("state_sha256")), *verify_parts(history, parts)]
         return [*findings, _checkpoints(run_dir)]
     is_elastic = plan.elastic is not None
-    findings = [_elastic(plan, history) if is_elastic else _shares(history)]
+    if is_elastic:
+        findings = [_elastic(plan, history)]
+    else:
+        findings = [verify_split(plan, history) if is_split(plan.mode) else _shares(history)]
     hashes = result.get("state_sha256")
     if (
         isinstance(hashes, dict)
