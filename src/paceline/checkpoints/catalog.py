@@ -106,10 +106,10 @@ def read_complete(folder: Path, num_workers: int) -> Checkpoint:
 
 def _read_parts(folder: Path, first: dict[str, Any], num_workers: int) -> Checkpoint:  # Any: JSON
     """Parts of one state fit any number of workers, but must be of one moment."""
-    at = (first[PARTS], first["clock"])
+    moment = (PARTS, "clock", "generation")
     for rank in range(1, int(first[PARTS])):
         facts = facts_of(folder, f"worker-{rank}")
-        if (facts[PARTS], facts["clock"]) != at:
+        if any(facts.get(key) != first.get(key) for key in moment):
             raise ValueError(f"{folder}/worker-{rank} is a part of another state than worker-0")
     clock = int(first["clock"])
     return Checkpoint(folder, clock, (clock,) * num_workers)

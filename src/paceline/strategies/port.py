@@ -34,6 +34,7 @@ class Replica(Protocol):
 
     arena: Arena
     forward: nn.Module  # what the loss is computed with; a strategy may wrap it
+    loss_weight: float  # of its gradient, for strategies that hand it to torch to be averaged
 
     @property
     def keeps_gradients(self) -> bool:

@@ -13,6 +13,8 @@ from paceline.coordinator.shell import security
 from paceline.coordinator.shell.identity import Role
 from paceline.events.log import Log
 from paceline.ids import Rank
+from paceline.plan.catalog import MODES, Channel
+from paceline.plan.plan import Plan
 from paceline.tasks.port import Task
 from paceline.worker.cataloguing import ANSWER_S, WHO, RunCatalogue, noted, where_to_go_on
 from paceline.worker.control import WorkerControl
@@ -97,7 +99,7 @@ def _build(
             saver=saver,
         )
 
-    elastic = ElasticWorker(
+    elastic = _kind(plan)(
         plan=plan,
         name=name,
         replica=replica,
@@ -113,6 +115,14 @@ def _build(
     )
     _go_on(elastic, seat, noted(membership, place.run), control.note)
     return elastic, shared, control
+
+
+def _kind(plan: Plan) -> type[ElasticWorker]:
+    if MODES[plan.mode].channel is not Channel.TORCH:
+        return ElasticWorker
+    from paceline.worker.torch_elastic import DdpElasticWorker  # brings much of torch that others do not need
+
+    return DdpElasticWorker
 
 
 def _go_on(

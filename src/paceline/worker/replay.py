@@ -64,6 +64,11 @@ def replay(
         )
     plan = dataclasses.replace(plan, evaluation=None)  # it changed nothing, and a stop is in the log
     channel = channel_of(plan.mode)
+    if plan.elastic is not None and channel is Channel.TORCH:
+        raise PacelineError(
+            f"in an elastic {plan.mode} run the order of summing depends on who lived when",
+            "to prove an elastic run bit by bit, make it with --mode ssgd",
+        )
     if is_split(plan.mode):
         raise PacelineError(
             f"{plan.mode} puts parameters together by torch's own code, at places that only torch can repeat",

@@ -26,6 +26,7 @@ class Replica:
         torch.manual_seed(plan.seed)
         self.arena = self._laid_out(plan, task, device)
         self.forward: nn.Module = self.arena.module
+        self.loss_weight = 1.0  # in the mean of all workers' losses, where batches differ
         self.step = 0  # of the run: whose gradient was computed last, or is applied next
         self._plan = plan
         self._task = task
