@@ -31,11 +31,13 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
-from paceline.checkpoints.catalog import PARTS
+from paceline.checkpoints.catalog import DAMAGED, PARTS
+from paceline.checkpoints.image import DTYPES
 from paceline.checkpoints.store import Snapshot, read_snapshot
 from paceline.errors import PacelineError
 
 SHARDS = "shards"  # by tensor: its whole size, and where the part in this file begins and ends
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 _Facts = dict[str, Any]  # Any: JSON
 
 
@@ -68,12 +70,19 @@ class PartsReader(StorageReader):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.facts = _said(folder, 0)
+        self.facts = read_snapshot(folder, "worker-0").facts
         self._places: dict[str, _Facts] = {}  # by tensor, of any part: its whole size and type
         self._chunks: dict[MetadataIndex, str] = {}  # where each part of it is
         self._metadata = Metadata(state_dict_metadata={})
-        for rank in range(int(self.facts[PARTS])):
-            self._add(f"worker-{rank}", _said(folder, rank)[SHARDS])
+        try:
+            for rank in range(int(self.facts[PARTS])):
+                self._add(f"worker-{rank}", _said(folder, rank))
+            self._check_whole()
+        except DAMAGED as error:
+            raise PacelineError(
+                f"the checkpoint {folder} is damaged: {error}",
+                f"remove {folder} and resume from the checkpoint before it",
+            ) from error
 
     @property
     def names(self) -> list[str]:
@@ -86,9 +95,7 @@ class PartsReader(StorageReader):
         return torch.Size(self._places[name]["size"])
 
     def dtype(self, name: str) -> torch.dtype:
-        found = getattr(torch, self._places[name]["dtype"])
-        assert isinstance(found, torch.dtype), f"{name} has a type of torch's"
-        return found
+        return _DTYPES[self._places[name]["dtype"]]
 
     def _add(self, who: str, shards: Mapping[str, _Facts]) -> None:
         known = self._metadata.state_dict_metadata
@@ -101,6 +108,19 @@ class PartsReader(StorageReader):
             assert isinstance(whole, TensorStorageMetadata), "only tensors are put in here"
             whole.chunks.append(chunk)
             self._chunks[MetadataIndex(name, chunk.offsets)] = who
+
+    def _check_whole(self) -> None:
+        """Every row of every tensor is said to be in one part; reading a part shows whether it is true."""
+        for name, whole in self._metadata.state_dict_metadata.items():
+            assert isinstance(whole, TensorStorageMetadata), "only tensors are put in here"
+            row = 0
+            for chunk in sorted(whole.chunks, key=lambda chunk: tuple(chunk.offsets)):
+                begins = (row, *[0] * (len(whole.size) - 1))[: len(whole.size)]
+                if tuple(chunk.offsets) != begins or chunk.sizes[1:] != whole.size[1:]:
+                    raise ValueError(f"its parts of {name} do not fit together")
+                row += chunk.sizes[0] if whole.size else 1
+            if row != (whole.size[0] if whole.size else 1):
+                raise ValueError(f"a part of {name} is missing")
 
     # What torch calls.
 
@@ -169,18 +189,7 @@ def read_whole(folder: Path) -> Snapshot:
     return Snapshot(tensors, reader.facts)
 
 
-def _said(folder: Path, rank: int) -> _Facts:
-    """What a part says, not yet compared with its hash: that takes its tensors too."""
-    path = folder / f"worker-{rank}.json"
-    try:
-        facts = json.loads(path.read_bytes())["facts"]
-        if SHARDS in facts and PARTS in facts:
-            found: _Facts = facts
-            return found
-        why = "it does not say which parts it holds"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = str(error)
-    raise PacelineError(
-        f"the checkpoint {folder} is damaged: {path.name}: {why}",
-        f"remove {folder} and resume from the checkpoint before it",
-    )
+def _said(folder: Path, rank: int) -> Mapping[str, _Facts]:
+    """Which parts of what are in this file; not yet compared with its hash, which takes its tensors too."""
+    found: Mapping[str, _Facts] = json.loads((folder / f"worker-{rank}.json").read_bytes())["facts"][SHARDS]
+    return found
