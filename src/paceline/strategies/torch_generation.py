@@ -25,7 +25,7 @@ from paceline.sync.samples import slice_of
 from paceline.sync.shards import shards_of
 from paceline.transport.ports import Traffic
 from paceline.transport.sharded_arena import ShardedArena
-from paceline.transport.torch_dist import asks_to_stop_after, leave_group, ring_bytes
+from paceline.transport.torch_dist import asks_to_stop_after, ring_bytes
 
 
 class Company:
@@ -127,11 +127,10 @@ class TorchGeneration:
         assert not saved, "between two steps there is nothing but the replica's own state"
 
     def close(self) -> None:
-        """Nothing may refer to the group any more: others wait until its connections are closed."""
+        """The replica as it was before, at its last step."""
         self.undo()
         self._replica.forward = self._replica.arena.module
         self._replica.loss_weight = 1.0
-        leave_group()
 
 
 class DdpGeneration(TorchGeneration):

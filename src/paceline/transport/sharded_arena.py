@@ -8,6 +8,7 @@ and stay whole on every rank.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from paceline.transport.arena import Arena, Layout
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_MESHES = count()
 _NOT_CALLED = (nn.ParameterList, nn.ParameterDict)  # whoever holds them computes with them
 
 
@@ -143,7 +145,9 @@ def own_units(module: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]
 def _mesh(device: torch.device) -> DeviceMesh:
     group = dist.group.WORLD
     assert group is not None, "the process group is made before the model is split over it"
-    return DeviceMesh.from_group(group, device.type)
+    # A name of its own: torch remembers by equal meshes what it found out about tensors, also which part of
+    # them is here, and in the next group of this process that may be another one.
+    return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"workers{next(_MESHES)}",))
 
 
 def _split(part: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None) -> None:

@@ -63,11 +63,6 @@ def abandon_group() -> None:
         dist.destroy_process_group()
 
 
-def is_lost_peer(error: RuntimeError) -> bool:
-    """Does this error of torch's say that somebody in the group is gone, or does not answer?"""
-    return isinstance(error, dist.DistError) or "gloo" in str(error)
-
-
 class TorchCollective:
     def __init__(self, *, device: torch.device, clock: Clock, timeout_s: float) -> None:
         self.rank = Rank(dist.get_rank())

@@ -1,21 +1,22 @@
 """How does a worker of an elastic ddp run go on when others die? With a new group, and the same replica.
 
-The old group is dropped with everything that refers to it, which closes its
-connections and so wakes whoever still waits in it. The state comes from the
+Whoever notices that the generation is over cuts its connections, which wakes all
+others who still wait in the old group. The state comes from the
 memory of whoever has the newest, as in every elastic run (elastic.py).
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from paceline.errors import PeerLostError
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
 from paceline.strategies.port import Links
 from paceline.strategies.torch_generation import Company, DdpGeneration
+from paceline.transport.breakable_group import BreakableGroup, is_lost_peer
 from paceline.transport.generation_world import GenerationWorld
-from paceline.transport.torch_dist import abandon_group, is_lost_peer, join_group, leave_group
 from paceline.worker.elastic import ElasticWorker
 from paceline.worker.loop import Ran
 
@@ -55,27 +56,32 @@ class DdpElasticWorker(ElasticWorker):
     def _group(self, world: GenerationWorld) -> Iterator[None]:
         """torch's process group of this generation; PeerLostError when somebody in it is lost."""
 
-        def over() -> None:
-            world.wake_all()
-            abandon_group()
-
+        number, group = self.generation, None
+        store = str(self.folder / f"{number}.store")
         try:
-            join_group(
-                "gloo",
-                store_path=str(self.folder / f"{self.generation}.store"),
-                rank=Rank(self.rank),
-                world_size=world.parties,
-                timeout_s=self.plan.timeout_s,
-            )
-            self.membership.when_over(over)
+            group = BreakableGroup(store, Rank(self.rank), world.parties, self.plan.timeout_s)
+            self.membership.when_over(partial(self._break, number, world, group))
+            self._break(number, world, group)  # it may have ended before anybody was to be told
             yield
+        except PeerLostError:
+            if group is not None:
+                group.cut()
+            raise
         except RuntimeError as error:
             if not is_lost_peer(error):
                 raise
+            if group is not None:
+                group.cut()
             why = str(error).splitlines()[0]
-        else:
-            return
+            what = f"torch's process group broke: {why}"
+            raise PeerLostError(what, "the run goes on in the next generation") from error
         finally:
             self.membership.when_over(lambda: None)
-            leave_group()
-        raise PeerLostError(f"torch's process group broke: {why}", "the run goes on in the next generation")
+            if group is not None:
+                group.leave()
+
+    def _break(self, number: int, world: GenerationWorld, group: BreakableGroup) -> None:
+        """Called whenever a generation ends, which may not be ours."""
+        if self.membership.is_over(number):
+            world.wake_all()
+            group.cut()
