@@ -23,3 +23,13 @@ def verify_split(plan: Plan, history: History) -> Finding:
     wrong = sum(made[step] != plan.global_batch for step in range(whole))
     seen = f"{whole} steps of {plan.global_batch} samples, {double} shares double, {wrong} steps not whole"
     return Finding("each sample of each step was used exactly once", not double and not wrong, seen)
+
+
+def steps_taken_back(history: History) -> tuple[int, int]:
+    """(steps that the newest generation began with, when): what was made beyond them before does not count."""
+    entered = [event for event in history.plain if event.kind == "generation_entered"]
+    newest = max((int(str(event.fields["number"])) for event in entered), default=0)
+    mine = [event for event in entered if int(str(event.fields["number"])) == newest]
+    if not mine:
+        return 0, 0
+    return int(str(mine[0].fields["committed"])), min(event.at_ns for event in mine)
