@@ -14,7 +14,7 @@ from paceline.checkpoints.store import read_snapshot
 from paceline.errors import PacelineError
 from paceline.ids import Rank
 from paceline.launchers.local import LocalLauncher
-from paceline.plan.plan import Dtype, FsdpPrecision, OptimizerChoice, Plan, StrategyOptions
+from paceline.plan.plan import Dtype, Evaluation, FsdpPrecision, OptimizerChoice, Plan, StrategyOptions
 from paceline.strategies.fsdp import Fsdp
 from paceline.strategies.port import Links
 from paceline.worker.export_main import weights_of
@@ -110,6 +110,19 @@ def test_blocks_may_compute_in_bf16_while_parameters_are_kept_whole(
     fine = ends(replace(plan, strategy=StrategyOptions()), tmp_path / "own", launcher)
     assert {tensor.dtype for tensor in coarse.values()} == {torch.float32}
     assert 0 < distance(coarse, fine) < 0.05
+
+
+def test_a_split_model_is_evaluated_by_all_workers_together_while_it_trains(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    same = {**DIGITS, "steps": 6, "evaluation": Evaluation(every=2)}
+    found = {
+        mode: real(small_plan(mode, **same), tmp_path / mode, launcher).result["evaluations"]
+        for mode in ("fsdp", "ssgd")
+    }
+    for split, whole in zip(found["fsdp"], found["ssgd"], strict=True):
+        assert split["step"] == whole["step"]
+        assert split["metrics"] == pytest.approx(whole["metrics"], rel=1e-9)
 
 
 def test_unequal_batches_are_refused() -> None:

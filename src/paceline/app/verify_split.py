@@ -26,7 +26,7 @@ def verify_split(plan: Plan, history: History) -> Finding:
 
 
 def steps_taken_back(history: History) -> tuple[int, int]:
-    """(steps that the newest generation began with, when): what was made beyond them before does not count."""
+    """(steps that the newest generation began with, when): what was made beyond them earlier is void."""
     entered = [event for event in history.plain if event.kind == "generation_entered"]
     newest = max((int(str(event.fields["number"])) for event in entered), default=0)
     mine = [event for event in entered if int(str(event.fields["number"])) == newest]

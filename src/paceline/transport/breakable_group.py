@@ -1,37 +1,46 @@
-"""How does somebody stop waiting in a collective of gloo's when the others are gone? Its connections are cut.
+"""How does a worker get out of a process group of gloo's whose others are gone? By cutting its connections.
 
 A process that is killed closes its own, and whoever waits for it sees that at
-once. One that is frozen does not, and neither does one that left in good order
-while something still refers to its group. gloo's own abort does nothing, so the sockets
-are shut down: every operation on them then fails, in this process and at the other ends.
+once. One that is frozen does not, nor does one that left while something
+still refers to its group. gloo's own abort does nothing, so the sockets are
+shut down: every operation on them then fails, here and at the other ends.
+Connecting cannot be cut, so a thread does it, and is left to itself if the generation ends meanwhile.
 """
 
 import os
+import queue
 import socket
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch._C._distributed_c10d import FileStore, HashStore, ProcessGroupGloo
 
+from paceline.errors import PeerLostError
 from paceline.ids import Rank
-from paceline.transport.torch_dist import join_group, leave_group
+from paceline.transport.torch_dist import leave_group
 
 JOIN_S = 10.0  # everybody was there a moment ago
+LOOK_S = 0.005
+_READY = "paceline_gloo"  # torch's name for a group that is connected already
+_connected: list[ProcessGroupGloo] = []
 
 
 class BreakableGroup:
-    """The default process group of this process, over gloo, until it is left or broken."""
+    """The default process group of this process, until it is left or broken."""
 
-    def __init__(self, store_path: str, rank: Rank, world_size: int, timeout_s: float) -> None:
-        self._sockets: set[tuple[int, int]] = set()
+    def __init__(
+        self, store_path: str, rank: Rank, world_size: int, timeout_s: float, is_over: Callable[[], bool]
+    ) -> None:
         before = _sockets()
-        wait_s = min(JOIN_S, timeout_s)
+        self._sockets: set[tuple[int, int]] = set()
+        group = _connect(store_path, rank, world_size, timeout_s, is_over)
+        _make_default(group, rank, world_size, timeout_s)
         try:
-            join_group("gloo", store_path=store_path, rank=rank, world_size=world_size, timeout_s=wait_s)
             dist.all_reduce(torch.zeros(1))  # everybody is connected
-            _set_pg_timeout(timedelta(seconds=timeout_s))
         except BaseException:
             leave_group()
             raise
@@ -56,7 +65,44 @@ class BreakableGroup:
 
 def is_lost_peer(error: RuntimeError) -> bool:
     """Does this error of torch's say that somebody in the group is gone, or does not answer?"""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or "gloo" in text or "wait timeout" in text
+
+
+def _connect(
+    path: str, rank: Rank, world_size: int, timeout_s: float, is_over: Callable[[], bool]
+) -> ProcessGroupGloo:
+    answers: queue.SimpleQueue[ProcessGroupGloo | RuntimeError] = queue.SimpleQueue()
+
+    def connect() -> None:
+        store = FileStore(path, world_size)
+        store.set_timeout(timedelta(seconds=min(JOIN_S, timeout_s)))
+        try:
+            answers.put(ProcessGroupGloo(store, rank, world_size, timedelta(seconds=timeout_s)))
+        except RuntimeError as error:
+            answers.put(error)
+
+    threading.Thread(target=connect, name="connecting", daemon=True).start()
+    while True:
+        try:
+            found = answers.get(timeout=LOOK_S)
+        except queue.Empty:
+            if is_over():
+                what = "the generation ended while its workers were connecting"
+                raise PeerLostError(what, "the run goes on in the next one") from None
+            continue
+        if isinstance(found, RuntimeError):
+            raise found
+        return found
+
+
+def _make_default(group: ProcessGroupGloo, rank: Rank, world_size: int, timeout_s: float) -> None:
+    """torch makes its default group itself; we tell it of a kind of group that is made already."""
+    if _READY not in dist.Backend.backend_list:
+        dist.Backend.register_backend(_READY, lambda *_: _connected.pop(), devices=["cpu"])
+    _connected.append(group)
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(_READY, store=HashStore(), rank=rank, world_size=world_size, timeout=timeout)
 
 
 def _sockets() -> set[tuple[int, int]]:

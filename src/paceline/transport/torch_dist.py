@@ -51,6 +51,11 @@ def agree_to_stop(wants_stop: bool, device: torch.device) -> bool:
     return bool(wish.item() > 0)
 
 
+def wait_for_all() -> None:
+    """Until every rank is here. (torch's own barrier wants to know what kind of group it is.)"""
+    dist.all_reduce(torch.zeros(1))
+
+
 def leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 import torch
 
 from paceline.checkpoints.store import read_snapshot
 from paceline.clock import SystemClock
-from paceline.coordinator.client import Client
+from paceline.coordinator.client import Client, RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.identity import Role
@@ -30,6 +32,7 @@ from paceline.worker.saving import NoSaver, SharedSaver, writer_for
 from paceline.worker.wiring import CoordinatorSeat, Seat, build_task, open_log, set_up_torch
 
 Tell = Callable[[Report], None]
+REVOKE_S = 3.0  # how long the coordinator's answer is waited for
 
 
 def work_elastic(index: int, seat: Seat, report: Tell) -> None:
@@ -111,6 +114,7 @@ def _build(
         asked=control,
         voice=_Voice(log, report),
         save=shared.save_between,
+        revoke=partial(revoke, membership, place.run),
         finished=control.finished,  # a replacement goes on counting where the lost one stood
     )
     _go_on(elastic, seat, noted(membership, place.run), control.note)
@@ -137,6 +141,13 @@ def _go_on(
         elastic.committed = int(saved.facts["at"])
     elif catalogue:
         elastic.was_saved_at = catalogue[-1].step
+
+
+def revoke(membership: Membership, run: str, number: int, why: str) -> None:
+    """Ask for another generation; if nobody hears it, or it is over, it comes without us."""
+    with suppress(RefusedError, UnreachableError, TimeoutError):
+        revoking = pb.RevokeGeneration(run=run, generation=number, reason=why)
+        membership.write("Runs.Revoke", revoking, pb.Generation, REVOKE_S)
 
 
 class _Voice:

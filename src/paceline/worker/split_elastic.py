@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from paceline.checkpoints.catalog import folder_at, newest_complete, number_of
 from paceline.checkpoints.retention import set_aside
@@ -25,6 +24,7 @@ from paceline.strategies.torch_generation import Company, FsdpGeneration
 from paceline.tasks.port import Task
 from paceline.transport.generation_world import GenerationWorld
 from paceline.transport.meeting import PLACES, Meeting
+from paceline.transport.torch_dist import wait_for_all
 from paceline.worker.generation import ROOM_WORD
 from paceline.worker.loop import Ran
 from paceline.worker.participant import evaluate, state_hash
@@ -49,7 +49,7 @@ class SplitSaver(WorkerSaver):
             at = outcome.shares_done // self._num_workers
             self.save(finished, name=outcome.shares_done, at=at)
             self.close()
-            dist.barrier()  # nobody leaves before every part is on the disk
+            wait_for_all()  # nobody leaves before every part is on the disk
 
     def _live(self, finished: int, at: int) -> Snapshot:
         live = super()._live(at, at)  # how many gradients this worker has made is its own affair
@@ -131,7 +131,7 @@ class SplitElasticWorker(DdpElasticWorker):
     def _end(self, replica: ShardedReplica, committed: int) -> None:
         """What takes all parts is done before anybody goes."""
         self.drain()
-        dist.barrier()  # the last checkpoint is whole: if somebody is lost from here on, it is gone on from
+        wait_for_all()  # the last checkpoint is whole: if somebody is lost from here on, it is gone on from
         self.final = {"state_sha256": state_hash(replica.whole_state())}
         metrics = evaluate(self.task, replica.arena.module)
         if self.rank == 0:

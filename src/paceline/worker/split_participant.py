@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -11,7 +12,7 @@ from paceline.plan.catalog import MODES
 from paceline.strategies.port import Strategy
 from paceline.tasks.port import Task
 from paceline.worker.control import WorkerControl
-from paceline.worker.elastic_participant import coordinator_client
+from paceline.worker.elastic_participant import coordinator_client, revoke
 from paceline.worker.elastic_strategies import ElasticStrategy
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
@@ -84,6 +85,7 @@ def _build(index: int, seat: Seat, task: Task, report: Tell) -> SplitElasticWork
         asked=control,
         voice=Silent(),
         save=lambda _committed, _carried: None,
+        revoke=partial(revoke, membership, place.run),
         finished=control.finished,  # a replacement goes on counting where the lost one stood
         task=task,
         root=seat.checkpoints,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from paceline.clock import monotonic_s
 from paceline.errors import PeerLostError
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
@@ -19,6 +20,9 @@ from paceline.transport.breakable_group import BreakableGroup, is_lost_peer
 from paceline.transport.generation_world import GenerationWorld
 from paceline.worker.elastic import ElasticWorker
 from paceline.worker.loop import Ran
+
+GRACE_S = 1.0  # the launcher tells of a lost worker within milliseconds
+LOOK_S = 0.005
 
 
 @dataclass(kw_only=True)
@@ -59,7 +63,13 @@ class DdpElasticWorker(ElasticWorker):
         number, group = self.generation, None
         store = str(self.folder / f"{number}.store")
         try:
-            group = BreakableGroup(store, Rank(self.rank), world.parties, self.plan.timeout_s)
+            group = BreakableGroup(
+                store,
+                Rank(self.rank),
+                world.parties,
+                self.plan.timeout_s,
+                is_over=lambda: self.membership.is_over(number),
+            )
             self.membership.when_over(partial(self._break, number, world, group))
             self._break(number, world, group)  # it may have ended before anybody was to be told
             yield
@@ -73,12 +83,22 @@ class DdpElasticWorker(ElasticWorker):
             if group is not None:
                 group.cut()
             why = str(error).splitlines()[0]
+            self._see_to_the_end(number, why)
             what = f"torch's process group broke: {why}"
             raise PeerLostError(what, "the run goes on in the next generation") from error
         finally:
             self.membership.when_over(lambda: None)
             if group is not None:
                 group.leave()
+
+    def _see_to_the_end(self, number: int, why: str) -> None:
+        """A worker that died ends its generation; whatever else broke the connections must end it too."""
+        until_s = monotonic_s() + GRACE_S
+        while not self.membership.is_over(number):
+            if monotonic_s() > until_s:
+                self.revoke(number, f"{self.name} lost its connections: {why}")
+                return
+            self.clock.sleep(LOOK_S)
 
     def _break(self, number: int, world: GenerationWorld, group: BreakableGroup) -> None:
         """Called whenever a generation ends, which may not be ours."""

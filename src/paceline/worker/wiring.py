@@ -209,11 +209,13 @@ def evaluator_for(
         what = f"workers of {plan.mode} hold the same parameters only at the end"
         raise ConfigError([Problem(what, "leave evaluate_every and early_stop_patience out")])
     collective, clock = links.collective, links.clock
-    if channel is Channel.TORCH:
+    if channel is Channel.TORCH and not is_split(plan.mode):  # a model in parts computes all pieces together
         collective = TorchCollective(device=replica.arena.state.device, clock=clock, timeout_s=plan.timeout_s)
     validation = Validation(task, replica.arena, seed=plan.seed, collective=collective, channel=channel)
     tell = report if links.rank == 0 else None  # all see the same; one says so
     return Evaluator(plan, replica.arena, validation, clock=clock, log=log, report=tell)
+
+
 def _restored(seat: Seat, replica: Replica, rank: Rank) -> Snapshot | None:
     """What the replica goes on from; None: the run begins."""
     if is_split(seat.plan.mode):  # from all workers' parts, of which there may have been another number
