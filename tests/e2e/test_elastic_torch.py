@@ -9,6 +9,8 @@ from tests.e2e.test_elastic import entered, events, pid_of, until_all_are_in
 from tests.fixtures.command import Running, paceline, training
 from tests.fixtures.waiting import kill, until, until_gone
 
+from paceline.checkpoints.catalog import newest_complete
+
 WORK = ["--task", "digits", "--batch-size", "8", "--checkpoint-every", "20"]
 ELASTIC = [*WORK, "--num-workers", "3", "--shards", "4", "--pace", "10ms"]
 BOTH = pytest.mark.parametrize("mode", ["ddp", "fsdp"])
@@ -89,7 +91,7 @@ def test_a_worker_that_is_sent_away_takes_no_step_with_it(mode: str, tmp_path: P
 def test_parts_of_an_elastic_run_are_resumed_after_kill_9_of_everything(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with training(run_dir, "--mode", "fsdp", *ELASTIC, "--steps", "120", participants=3) as run:
-        until(lambda: bool(list((run_dir / "checkpoints").glob("at-*/worker-2.json"))), "a checkpoint")
+        until(lambda: newest_complete(run_dir / "checkpoints", 4) is not None, "a checkpoint with all parts")
         everybody = run.everybody()
         for pid in everybody:
             kill(pid)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, HashStore, ProcessGroupGloo
 
@@ -36,16 +35,10 @@ class BreakableGroup:
         self, store_path: str, rank: Rank, world_size: int, timeout_s: float, is_over: Callable[[], bool]
     ) -> None:
         before = _sockets()
-        self._sockets: set[tuple[int, int]] = set()
         group = _connect(store_path, rank, world_size, timeout_s, is_over)
-        _make_default(group, rank, world_size, timeout_s)
-        try:
-            dist.all_reduce(torch.zeros(1))  # everybody is connected
-        except BaseException:
-            leave_group()
-            raise
         # What another thread opens meanwhile is taken for ours too: the coordinator's client connects again.
         self._sockets = _sockets() - before
+        _make_default(group, rank, world_size, timeout_s)
 
     def cut(self) -> None:
         """From any thread: whoever waits in the group, here or elsewhere, gets an error."""
