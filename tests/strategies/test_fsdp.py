@@ -116,11 +116,14 @@ def test_a_split_model_is_evaluated_by_all_workers_together_while_it_trains(
     launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     same = {**DIGITS, "steps": 6, "evaluation": Evaluation(every=2)}
-    found = {
-        mode: real(small_plan(mode, **same), tmp_path / mode, launcher).result["evaluations"]
-        for mode in ("fsdp", "ssgd")
-    }
-    for split, whole in zip(found["fsdp"], found["ssgd"], strict=True):
+    found = []
+    for mode in ("fsdp", "ssgd"):
+        evaluations = real(small_plan(mode, **same), tmp_path / mode, launcher).result["evaluations"]
+        assert isinstance(evaluations, list)
+        found.append(evaluations)
+    for split, whole in zip(*found, strict=True):
+        assert isinstance(split, dict)
+        assert isinstance(whole, dict)
         assert split["step"] == whole["step"]
         assert split["metrics"] == pytest.approx(whole["metrics"], rel=1e-9)
 

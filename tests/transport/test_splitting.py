@@ -18,8 +18,9 @@ class _Tied(nn.Module):
 
 
 def test_children_are_taken_and_containers_are_looked_into() -> None:
-    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)))
-    assert blocks_of(model) == [model[0], model[2][0], model[2][1]]
+    inner = [nn.Linear(3, 3), nn.Linear(3, 1)]
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(*inner))
+    assert blocks_of(model) == [model[0], *inner]
 
 
 def test_a_list_of_parameters_belongs_to_whoever_computes_with_it() -> None:

@@ -34,7 +34,6 @@ class Replica(Protocol):
 
     arena: Arena
     forward: nn.Module  # what the loss is computed with; a strategy may wrap it
-    loss_weight: float  # of its gradient, for strategies that hand it to torch to be averaged
 
     @property
     def keeps_gradients(self) -> bool:
@@ -63,6 +62,13 @@ class Replica(Protocol):
     def count_steps(self, steps: int) -> None:
         """Let the optimizer count so many steps behind it."""
         ...
+
+
+@runtime_checkable
+class Weighted(Protocol):
+    """What a replica also has whose gradient is handed to torch to be averaged, unweighted."""
+
+    loss_weight: float  # which the gradient is multiplied by
 
 
 @runtime_checkable

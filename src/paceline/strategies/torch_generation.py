@@ -19,7 +19,7 @@ from paceline.errors import PeerLostError
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Begun, Links, Outcome, Replica
+from paceline.strategies.port import Begun, Links, Outcome, Replica, Weighted
 from paceline.sync.assignment import Cut, Share
 from paceline.sync.samples import slice_of
 from paceline.sync.shards import shards_of
@@ -80,6 +80,8 @@ class TorchGeneration:
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica, self.committed = replica, int(clock)
+        assert isinstance(replica, Weighted), "a worker's own replica"
+        self._weighted = replica
         replica.loss_weight = self._count * self._world / self._plan.global_batch
         self._buffers = list(replica.arena.module.buffers())
         self._before = [buffer.clone() for buffer in self._buffers]
@@ -130,7 +132,7 @@ class TorchGeneration:
         """The replica as it was before, at its last step."""
         self.undo()
         self._replica.forward = self._replica.arena.module
-        self._replica.loss_weight = 1.0
+        self._weighted.loss_weight = 1.0
 
 
 class DdpGeneration(TorchGeneration):

@@ -58,13 +58,13 @@ class ShardedArena(Arena):
     @property
     def sharded(self) -> list[DTensor]:
         """The parameters; each knows which part of it is here."""
-        found = [p for p in self._parameters if isinstance(p, DTensor)]
+        found: list[DTensor] = [p for p in self._parameters if isinstance(p, DTensor)]
         assert len(found) == len(self._parameters), "every parameter is split"
         return found
 
     def local_parts(self) -> list[nn.Parameter]:
         """This rank's part of each parameter, in the same memory, as plain tensors."""
-        return [nn.Parameter(p.detach().to_local()) for p in self.sharded]
+        return [nn.Parameter(_local(p)) for p in self.sharded]
 
     def local_gradients(self) -> list[Tensor]:
         """Of the same parts; zeros where the loss did not depend on it."""
@@ -87,7 +87,7 @@ class ShardedArena(Arena):
         flat = torch.cat([buffer.reshape(-1) for buffer in self._buffers])
         dist.all_reduce(flat)
         flat.div_(dist.get_world_size())
-        parts = flat.split([buffer.numel() for buffer in self._buffers])
+        parts = torch.split(flat, [buffer.numel() for buffer in self._buffers])
         for buffer, mean in zip(self._buffers, parts, strict=True):
             buffer.copy_(mean.view_as(buffer))
 
@@ -166,9 +166,15 @@ def _persistent_buffers(module: nn.Module) -> list[Tensor]:
     return [b for name, b in module.named_buffers() if name in state and b.is_floating_point()]
 
 
+def _local(tensor: DTensor) -> Tensor:
+    detached = tensor.detach()
+    assert isinstance(detached, DTensor), "a split tensor stays one"
+    return detached.to_local()
+
+
 def _local_gradient(parameter: DTensor) -> Tensor:
     gradient = parameter.grad
     if gradient is None:
-        return torch.zeros_like(parameter.detach().to_local())
+        return torch.zeros_like(_local(parameter))
     assert isinstance(gradient, DTensor), "gradients are split as their parameters are"
     return gradient.to_local()
