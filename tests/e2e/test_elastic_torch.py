@@ -53,6 +53,21 @@ def test_killed_workers_are_replaced_and_no_sample_is_lost(mode: str, tmp_path: 
 
 
 @BOTH
+def test_batch_statistics_are_everybodys_whoever_lives(mode: str, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    task = ["--task", "paceline.laws.tasks:TinyTask", "--task-option", "batch_norm=yes"]
+    crew = ["--num-workers", "3", "--shards", "4", "--pace", "10ms", "--checkpoint-every", "20"]
+    with training(run_dir, "--mode", mode, *task, *crew, "--steps", "120", participants=3) as run:
+        first = until_all_are_in(run, 0)
+        kill(pid_of(run, "worker-0"))
+        until_all_are_in(run, first)
+        done = run.end(within_s=120)
+        assert done.code == 0, done.err
+    verified = paceline("verify", str(run_dir), "--json")
+    assert verified.code == 0, verified.out
+
+
+@BOTH
 def test_a_frozen_worker_holds_nobody_up_for_long_and_comes_back(mode: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with training(run_dir, "--mode", mode, *ELASTIC, "--steps", "400", participants=3) as run:

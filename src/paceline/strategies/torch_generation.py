@@ -82,7 +82,8 @@ class TorchGeneration:
         self._replica, self.committed = replica, int(clock)
         assert isinstance(replica, Weighted), "a worker's own replica"
         self._weighted = replica
-        replica.loss_weight = self._count * self._world / self._plan.global_batch
+        self._weight = self._count * self._world / self._plan.global_batch
+        replica.loss_weight = self._weight
         self._buffers = list(replica.arena.module.buffers())
         self._before = [buffer.clone() for buffer in self._buffers]
         self._moved = self._wrap(replica, replica.arena.module)
@@ -115,7 +116,9 @@ class TorchGeneration:
             shares_done=self.committed * self._plan.num_workers,
         )
 
-    def _average_buffers(self) -> None: ...
+    def _average_buffers(self) -> None:
+        """Where forward changes them."""
+        raise NotImplementedError
 
     def undo(self) -> None:
         """Batch statistics as they were: what forward did to them in a step that was lost is forgotten."""
@@ -136,12 +139,20 @@ class TorchGeneration:
 
 
 class DdpGeneration(TorchGeneration):
-    """Whole replicas. torch shares out the first rank's batch statistics before each forward."""
+    """Whole replicas, which must be equal after every step: so batch statistics are averaged, as in ssgd."""
 
     def _wrap(self, replica: Replica, module: nn.Module) -> int:
-        replica.forward = DistributedDataParallel(module)
+        layout = replica.arena.layout
+        self._statistics = replica.arena.state[layout.buffers_start : layout.tail_start]
+        replica.forward = DistributedDataParallel(module, broadcast_buffers=False)
         replica.arena.gathers_gradients = False
         return ring_bytes(sum(p.numel() * p.element_size() for p in module.parameters()), self._world)
+
+    def _average_buffers(self) -> None:
+        if self._statistics.numel():
+            self._statistics.mul_(self._weight)
+            dist.all_reduce(self._statistics)
+            self._statistics.div_(self._world)
 
 
 class FsdpGeneration(TorchGeneration):
@@ -154,4 +165,4 @@ class FsdpGeneration(TorchGeneration):
         return (moved.gathered + moved.reduced) * (self._world - 1) // self._world
 
     def _average_buffers(self) -> None:
-        self._arena.average_buffers()
+        self._arena.average_buffers(self._weight)

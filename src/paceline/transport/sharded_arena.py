@@ -80,11 +80,13 @@ class ShardedArena(Arena):
     def whole_state(self) -> "Gathered":
         return Gathered(self.module.state_dict())
 
-    def average_buffers(self) -> None:
-        """As in ssgd, batch statistics are the mean of the workers'."""
+    def average_buffers(self, weight: float = 1.0) -> None:
+        """As in ssgd, batch statistics are the mean of the workers'; `weight` is that of ours in it."""
         if not self._buffers:
             return
         flat = torch.cat([buffer.reshape(-1) for buffer in self._buffers])
+        if weight != 1.0:
+            flat.mul_(weight)
         dist.all_reduce(flat)
         flat.div_(dist.get_world_size())
         parts = torch.split(flat, [buffer.numel() for buffer in self._buffers])
