@@ -31,7 +31,7 @@ from paceline.events.read import read_history
 from paceline.events.summary import Summary, summarise
 from paceline.launchers.local import Ended, LocalLauncher, Message
 from paceline.launchers.port import RunLauncher
-from paceline.plan.catalog import data_of, server_names
+from paceline.plan.catalog import data_of, hides_waiting, server_names
 from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
 from paceline.plan.compression import in_words
 from paceline.plan.decide import task_of, task_options_of
@@ -310,7 +310,7 @@ def _compression_json(plan: Plan, summary: Summary) -> dict[str, Json]:
         "ratio": plain / summary.bytes_out if summary.bytes_out else None,
     }
     # torch hides it in backward; virtual time is only that of the plan.
-    if plan.mode not in ("ddp", "fsdp") and plan.launcher is not Launcher.VIRTUAL:
+    if not hides_waiting(plan.mode) and plan.launcher is not Launcher.VIRTUAL:
         saving["codec_s"] = summary.phases_s["codec"]
         saving["codec_share"] = summary.phases_s["codec"] / busy_s if busy_s else 0.0
     return {"compression": saving}

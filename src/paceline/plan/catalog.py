@@ -189,6 +189,11 @@ SYNTHETIC = "synthetic"  # the data of a task that only stands in for the real o
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
 
 
+def hides_waiting(mode: str) -> bool:
+    """Do its workers wait for each other inside torch's backward, where nobody can measure it?"""
+    return mode in MODES and MODES[mode].channel is Channel.TORCH
+
+
 def is_split(mode: str) -> bool:
     """Does each worker keep only its part of the parameters? Never in a mode of the user's own."""
     return mode in MODES and MODES[mode].is_split
