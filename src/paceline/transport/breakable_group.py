@@ -10,6 +10,7 @@ Connecting cannot be cut, so a thread does it, and is left to itself if the gene
 import os
 import queue
 import socket
+import stat
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -45,7 +46,7 @@ class BreakableGroup:
         for fd, inode in self._sockets:
             try:
                 if os.fstat(fd).st_ino == inode:  # else it was closed, and the number is another's by now
-                    with socket.socket(fileno=os.dup(fd)) as one:
+                    with _opened(fd) as one:
                         one.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue  # the other end was faster
@@ -104,10 +105,23 @@ def _sockets() -> set[tuple[int, int]]:
     for path in Path("/proc/self/fd").iterdir():
         fd = int(path.name)
         try:
-            with socket.socket(fileno=os.dup(fd)) as one:
+            about = os.fstat(fd)
+            if not stat.S_ISSOCK(about.st_mode):
+                continue
+            with _opened(fd) as one:
                 is_inet = one.family in (socket.AF_INET, socket.AF_INET6)
                 if is_inet and not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    found.add((fd, os.fstat(fd).st_ino))
+                    found.add((fd, about.st_ino))
         except OSError:
-            continue  # no socket, or closed meanwhile
+            continue  # closed meanwhile
     return found
+
+
+def _opened(fd: int) -> socket.socket:
+    """The same socket under a number of our own."""
+    copy = os.dup(fd)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
