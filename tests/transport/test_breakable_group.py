@@ -1,15 +1,18 @@
 """Can a worker get out of a process group whose others are gone, and leave nothing behind?"""
 
+import gc
 import socket
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from paceline.errors import PeerLostError
 from paceline.ids import Rank
 from paceline.transport.breakable_group import BreakableGroup, is_lost_peer
+from paceline.transport.sharded_arena import ShardedArena, forget_meshes
 
 
 def number_of_files() -> int:
@@ -30,6 +33,26 @@ def test_one_group_after_another_leaves_no_open_file(tmp_path: Path) -> None:
         files.append(number_of_files())
     assert not dist.is_initialized()
     assert files[-1] == files[1]  # the first time torch opens something for good
+
+
+def test_a_model_that_is_split_again_and_again_keeps_no_group_alive(tmp_path: Path) -> None:
+    threads = []
+    for number in range(4):
+        group = alone(tmp_path, number)
+        arena = ShardedArena(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), torch.device("cpu"))
+        arena.module(torch.ones(2, 3)).sum().backward()
+        assert [tuple(tensor.shape) for tensor in arena.whole_state().values()] == [
+            (4, 3),
+            (4,),
+            (2, 4),
+            (2,),
+        ]
+        del arena
+        group.leave()
+        forget_meshes()
+        gc.collect()
+        threads.append(len(list(Path("/proc/self/task").iterdir())))
+    assert threads[-1] == threads[1]
 
 
 def test_whoever_waits_for_one_that_never_comes_stops_when_the_generation_ends(tmp_path: Path) -> None:

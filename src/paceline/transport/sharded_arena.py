@@ -16,6 +16,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._collective_utils import MeshTopoInfo
+from torch.distributed.tensor._redistribute import _gen_transform_infos, clear_redistribute_planner_cache
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from paceline.transport.arena import Arena, Layout
 
@@ -150,6 +154,15 @@ def _mesh(device: torch.device) -> DeviceMesh:
     # A name of its own: torch remembers by equal meshes what it found out about tensors, also which part of
     # them is here, and in the next group of this process that may be another one.
     return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"workers{next(_MESHES)}",))
+
+
+def forget_meshes() -> None:
+    """Let torch drop what it remembers about split tensors: it keeps their process group alive."""
+    _clear_sharding_prop_cache()
+    clear_redistribute_planner_cache()
+    _gen_transform_infos.cache_clear()
+    MeshTopoInfo.build_from_mesh.cache_clear()
+    ShardingPropagator._propagate_tensor_meta_cached.cache_clear()
 
 
 def _split(part: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None) -> None:

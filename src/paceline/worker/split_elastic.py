@@ -24,6 +24,7 @@ from paceline.strategies.torch_generation import Company, FsdpGeneration
 from paceline.tasks.port import Task
 from paceline.transport.generation_world import GenerationWorld
 from paceline.transport.meeting import PLACES, Meeting
+from paceline.transport.sharded_arena import forget_meshes
 from paceline.transport.torch_dist import wait_for_all
 from paceline.worker.generation import ROOM_WORD
 from paceline.worker.loop import Ran
@@ -69,6 +70,8 @@ class SplitElasticWorker(DdpElasticWorker):
     def _heal(self, world: GenerationWorld, generation: pb.Generation) -> None:
         """All agree on a checkpoint. What is newer never happened: a part of it was lost."""
         self.drain()
+        self.saver = None
+        forget_meshes()  # all but the last group are free now; of that one we still have the replica
         meeting = Meeting(
             world, world.rank, clock=SystemClock(), timeout_s=self.plan.timeout_s, first_place=PLACES
         )
