@@ -158,7 +158,7 @@ def _mesh(device: torch.device) -> DeviceMesh:
 
 def forget_meshes() -> None:
     """Let torch drop what it remembers about split tensors: it keeps their process group alive."""
-    _clear_sharding_prop_cache()
+    _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     clear_redistribute_planner_cache()
     _gen_transform_infos.cache_clear()
     MeshTopoInfo.build_from_mesh.cache_clear()

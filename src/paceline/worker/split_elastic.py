@@ -31,6 +31,7 @@ from paceline.worker.loop import Ran
 from paceline.worker.participant import evaluate, state_hash
 from paceline.worker.saving import WorkerSaver
 from paceline.worker.sharded_replica import ShardedReplica
+from paceline.worker.sharing import AgreedShares
 from paceline.worker.telling import Report
 from paceline.worker.torch_elastic import DdpElasticWorker
 
@@ -67,8 +68,9 @@ class SplitElasticWorker(DdpElasticWorker):
     _why: str = ""
     _goes_on_from: int = -1  # the number of the checkpoint; -1: from the beginning
 
-    def _heal(self, world: GenerationWorld, generation: pb.Generation) -> None:
+    def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
         """All agree on a checkpoint. What is newer never happened: a part of it was lost."""
+        self._names = list(generation.workers)
         self.drain()
         self.saver = None
         forget_meshes()  # all but the last group are free now; of that one we still have the replica
@@ -90,13 +92,14 @@ class SplitElasticWorker(DdpElasticWorker):
                 "bring it back from a copy and resume, or start a new run: this one does not begin anew",
             )
         self.committed, self._why = at, generation.reason
+        return []  # nobody has anything that others lack
 
-    def _train(self, world: GenerationWorld, names: list[str]) -> Ran:
-        company = self._company(names)
+    def _train(self, world: GenerationWorld, sharing: AgreedShares) -> Ran:
+        company = self._company()
         strategy = FsdpGeneration(self.plan, self._links(world), company)
         try:
             with self._group(world):
-                replica = self._split(names)
+                replica = self._split()
                 self.saver = self.saver_for(replica, strategy, self.rank, world.parties)
                 self.saver.generation, self.saver.company = self.generation, company
                 self.saver.begin_at(StepClock(self.committed))
@@ -113,7 +116,7 @@ class SplitElasticWorker(DdpElasticWorker):
         finally:
             self.finished += strategy.gradients
 
-    def _split(self, names: list[str]) -> ShardedReplica:
+    def _split(self) -> ShardedReplica:
         """The model over the workers of this generation, with what the checkpoint had."""
         self.replica = replica = ShardedReplica(self.plan, self.task, torch.device("cpu"), self.clock)
         if self._goes_on_from >= 0:
@@ -122,7 +125,7 @@ class SplitElasticWorker(DdpElasticWorker):
             "generation_entered",
             number=self.generation,
             rank=self.rank,
-            workers=",".join(names),
+            workers=",".join(self._names),
             committed=self.committed,
             healed_from=None,
             healed_bytes=0,
@@ -136,7 +139,8 @@ class SplitElasticWorker(DdpElasticWorker):
         self.drain()
         wait_for_all()  # the last checkpoint is whole: if somebody is lost from here on, it is gone on from
         self.final = {"state_sha256": state_hash(replica.whole_state())}
-        metrics = evaluate(self.task, replica.arena.module)
+        run_dir = self.root.parent if self.rank == 0 else None
+        metrics = evaluate(self.task, replica.arena.module, run_dir)
         if self.rank == 0:
             self.final["metrics"] = metrics
         self.committed = committed

@@ -7,10 +7,11 @@ memory of whoever has the newest, as in every elastic run (elastic.py).
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from paceline.clock import monotonic_s
+from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.errors import PeerLostError
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
@@ -20,6 +21,7 @@ from paceline.transport.breakable_group import BreakableGroup, is_lost_peer
 from paceline.transport.generation_world import GenerationWorld
 from paceline.worker.elastic import ElasticWorker
 from paceline.worker.loop import Ran
+from paceline.worker.sharing import AgreedShares
 
 GRACE_S = 1.0  # the launcher tells of a lost worker within milliseconds
 LOOK_S = 0.005
@@ -27,8 +29,14 @@ LOOK_S = 0.005
 
 @dataclass(kw_only=True)
 class DdpElasticWorker(ElasticWorker):
-    def _train(self, world: GenerationWorld, names: list[str]) -> Ran:
-        company = self._company(names)
+    _names: list[str] = field(default_factory=list)  # by rank, in the newest generation
+
+    def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
+        self._names = list(generation.workers)
+        return super()._heal(world, generation)
+
+    def _train(self, world: GenerationWorld, sharing: AgreedShares) -> Ran:
+        company = self._company()
         strategy = DdpGeneration(self.plan, self._links(world), company)
         strategy.committed = self.committed
         try:
@@ -44,10 +52,10 @@ class DdpElasticWorker(ElasticWorker):
         finally:
             self.committed, self.finished = strategy.committed, self.finished + strategy.gradients
 
-    def _company(self, names: list[str]) -> Company:
+    def _company(self) -> Company:
         number = self.generation
         return Company(
-            names,
+            self._names,
             self.rank,
             wants_leave=self.asked.wants_leave,
             is_over=lambda: self.membership.is_over(number),
