@@ -11,6 +11,7 @@ statistics, and rank 0's would know its own samples only (decision 0030).
 from typing import ClassVar
 
 import torch._dynamo  # noqa: F401 - DDP's constructor needs it; imported here it is paid once, before workers fork
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
