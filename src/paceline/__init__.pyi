@@ -65,6 +65,7 @@ class _Settings(TypedDict, total=False):
     freeze_after: int
     gossip: Literal["dpsgd", "diffusion", "push-sum"]
     topology: Literal["ring", "torus", "hypercube", "star", "complete", "exponential"]
+    fsdp_precision: Literal["none", "bf16"]
     on_nan: Literal["stop", "skip"]
     straggler: str | Sequence[str]
     byzantine: str | Sequence[str]

@@ -45,6 +45,7 @@ def plan_of(mode: str, **changes: object) -> Plan:
         plan_of("ssgd", task_options={"batch_norm": True}),
         plan_of("ssgd", transport=Transport.GLOO),
         plan_of("ddp"),
+        plan_of("fsdp"),
         plan_of("ps"),
         plan_of("ps", transport=Transport.TCP, num_workers=3),
         plan_of("backup", strategy=StrategyOptions(backup_workers=0), num_workers=3),

@@ -27,6 +27,7 @@ FAILING = "tests.fixtures.tasks:FailingTask"
     [
         ["--mode", "ssgd"],
         ["--mode", "ddp"],
+        ["--mode", "fsdp"],
         ["--mode", "localsgd", "--transport", "gloo"],
     ],
     ids=lambda args: args[1],

@@ -12,8 +12,8 @@ from paceline.events.schema import PHASES, StepRow
 from paceline.events.summary import end_ns
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import StrategyOptions
-from paceline.strategies.ddp import STOP_EVERY
 from paceline.sync.stragglers import StragglerRule
+from paceline.transport.torch_dist import STOP_EVERY
 from paceline.worker.participant import state_hash
 
 MS = 1_000_000

@@ -56,7 +56,8 @@ def demo_plans() -> list[Plan]:
         strategy=StrategyOptions(staleness=BOUND, sync_every=LOCAL_STEPS, backup_workers=1),
     )
     plans = []
-    for mode in (m for m in MODES.values() if not m.optimizers):  # the same optimizer for all
+    # The same optimizer for all; and XOR's few numbers are not worth splitting.
+    for mode in (m for m in MODES.values() if not m.optimizers and not m.is_split):
         plan = replace(
             base,
             run=f"demo-{mode.name}",

@@ -8,7 +8,7 @@ from paceline.checkpoints.catalog import Checkpoint, newest_complete, newest_sha
 from paceline.checkpoints.object_store import PLAN, ObjectStore, StoreError, fetch_newest
 from paceline.checkpoints.retention import set_aside
 from paceline.errors import PacelineError
-from paceline.plan.catalog import server_names
+from paceline.plan.catalog import is_split, server_names
 from paceline.plan.codec import loads
 from paceline.plan.plan import Plan
 
@@ -57,7 +57,7 @@ def plan_in_store(url: str) -> tuple[Plan, str]:
 
 def has_shared(plan: Plan) -> bool:
     """Does one worker save for all? Then a checkpoint is whole with its snapshot alone."""
-    return plan.elastic is not None and not server_names(plan)
+    return plan.elastic is not None and not server_names(plan) and not is_split(plan.mode)
 
 
 def _newest(plan: Plan, run_dir: Path) -> Checkpoint | None:

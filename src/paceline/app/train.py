@@ -18,6 +18,7 @@ from paceline.app.checkpoint_keeper import CheckpointKeeper
 from paceline.app.evaluations import evaluation_in_words, evaluations_json
 from paceline.app.exports import while_exporting
 from paceline.app.progress import Progress, Watcher
+from paceline.app.reshaped import with_workers
 from paceline.app.resume import forget_newer, newest_checkpoint
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.checkpoints.durable import write_durably
@@ -30,7 +31,7 @@ from paceline.events.read import read_history
 from paceline.events.summary import Summary, summarise
 from paceline.launchers.local import Ended, LocalLauncher, Message
 from paceline.launchers.port import RunLauncher
-from paceline.plan.catalog import data_of, server_names
+from paceline.plan.catalog import data_of, hides_waiting, server_names
 from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
 from paceline.plan.compression import in_words
 from paceline.plan.decide import task_of, task_options_of
@@ -129,9 +130,14 @@ def _run_elastic(
         return ended
 
 
-def resumable(run_dir: Path) -> tuple[Plan, Checkpoint]:
-    """What is needed to go on with a run: its plan, and its newest complete checkpoint."""
+def resumable(run_dir: Path, num_workers: int | None = None) -> tuple[Plan, Checkpoint]:
+    """What is needed to go on with a run: its plan, and its newest complete checkpoint.
+
+    With another number of workers, if one is given.
+    """
     plan = read(run_dir / "plan.json")
+    if num_workers is not None:
+        plan = with_workers(plan, num_workers)
     checkpoint = newest_checkpoint(plan, run_dir)
     if checkpoint is None:
         raise PacelineError(
@@ -304,7 +310,7 @@ def _compression_json(plan: Plan, summary: Summary) -> dict[str, Json]:
         "ratio": plain / summary.bytes_out if summary.bytes_out else None,
     }
     # torch hides it in backward; virtual time is only that of the plan.
-    if plan.mode != "ddp" and plan.launcher is not Launcher.VIRTUAL:
+    if not hides_waiting(plan.mode) and plan.launcher is not Launcher.VIRTUAL:
         saving["codec_s"] = summary.phases_s["codec"]
         saving["codec_share"] = summary.phases_s["codec"] / busy_s if busy_s else 0.0
     return {"compression": saving}

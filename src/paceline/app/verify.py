@@ -9,12 +9,13 @@ from pathlib import Path
 from paceline.app.findings import Finding
 from paceline.app.verify_parts import verify_parts
 from paceline.app.verify_servers import verify_servers
+from paceline.app.verify_split import steps_taken_back, verify_split
 from paceline.checkpoints.catalog import facts_of
 from paceline.errors import PacelineError
 from paceline.events.lineage import lineage_of
 from paceline.events.read import History, read_history
 from paceline.events.ways import ways_of
-from paceline.plan.catalog import server_names
+from paceline.plan.catalog import is_split, server_names
 from paceline.plan.codec import Json, read
 from paceline.plan.plan import EventDetail, Plan
 from paceline.plan.rounds import is_whole
@@ -34,7 +35,10 @@ def verify_run(run_dir: Path) -> list[Finding]:
         findings = [*verify_servers(history, result.get("state_sha256")), *verify_parts(history, parts)]
         return [*findings, _checkpoints(run_dir)]
     is_elastic = plan.elastic is not None
-    findings = [_elastic(plan, history) if is_elastic else _shares(history)]
+    if is_elastic:
+        findings = [_elastic(plan, history)]
+    else:
+        findings = [verify_split(plan, history) if is_split(plan.mode) else _shares(history)]
     hashes = result.get("state_sha256")
     if (
         isinstance(hashes, dict)
@@ -56,8 +60,10 @@ def _steps(plan: Plan, history: History) -> int:
     """How many whole steps, or rounds of fedavg, were committed by whoever got furthest."""
     if plan.mode == "fedavg":
         return 1 + max((r.version for rows in history.steps.values() for r in rows if r.synced), default=-1)
-    done = (row.position // plan.num_workers for rows in history.steps.values() for row in rows if row.synced)
-    return 1 + max(done, default=-1)
+    first, since_ns = steps_taken_back(history) if is_split(plan.mode) else (0, 0)
+    rows = (row for rows in history.steps.values() for row in rows if row.synced)
+    done = (row.position // plan.num_workers for row in rows if row.start_ns >= since_ns)
+    return 1 + max(done, default=first - 1)
 
 
 def _elastic(plan: Plan, history: History) -> Finding:

@@ -13,6 +13,7 @@ from typing import Any
 
 from paceline.checkpoints.sealed import unseal
 
+PARTS = "parts"  # said where each worker has a part of one state: how many make it whole
 DAMAGED = (OSError, ValueError, KeyError, TypeError)  # what reading a snapshot that is not whole raises
 
 
@@ -95,5 +96,20 @@ def read_complete(folder: Path, num_workers: int) -> Checkpoint:
         facts = facts_of(folder, "server-0")
         clocks = tuple(int(facts["clocks"][str(rank)]) for rank in range(num_workers))
         return Checkpoint(folder, int(facts["version"]), clocks)
-    clocks = tuple(int(facts_of(folder, f"worker-{rank}")["clock"]) for rank in range(num_workers))
+    first = facts_of(folder, "worker-0")
+    if PARTS in first:
+        return _read_parts(folder, first, num_workers)
+    others = (facts_of(folder, f"worker-{rank}") for rank in range(1, num_workers))
+    clocks = tuple(int(facts["clock"]) for facts in (first, *others))
     return Checkpoint(folder, max(clocks), clocks)
+
+
+def _read_parts(folder: Path, first: dict[str, Any], num_workers: int) -> Checkpoint:  # Any: JSON
+    """Parts of one state fit any number of workers, but must be of one moment."""
+    moment = (PARTS, "clock", "generation")
+    for rank in range(1, int(first[PARTS])):
+        facts = facts_of(folder, f"worker-{rank}")
+        if any(facts.get(key) != first.get(key) for key in moment):
+            raise ValueError(f"{folder}/worker-{rank} is a part of another state than worker-0")
+    clock = int(first["clock"])
+    return Checkpoint(folder, clock, (clock,) * num_workers)

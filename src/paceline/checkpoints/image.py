@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 # Of the safetensors format.
-_NAMES = {
+DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -73,5 +73,5 @@ class Image:
 
 
 def _name(tensor: str, dtype: torch.dtype) -> str:
-    assert dtype in _NAMES, f"{tensor} is {dtype}, which a checkpoint cannot hold"
-    return _NAMES[dtype]
+    assert dtype in DTYPES, f"{tensor} is {dtype}, which a checkpoint cannot hold"
+    return DTYPES[dtype]

@@ -70,8 +70,8 @@ class Cataloguer:
 class Disk:
     """Where images go. This one is a disk that we can reach."""
 
-    def is_there(self, folder: Path, who: str) -> bool:
-        return _is_there(folder, who)
+    def is_there(self, folder: Path, who: str, generation: int | None) -> bool:
+        return _is_there(folder, who, generation)
 
     def put(
         self,
@@ -180,7 +180,7 @@ class CheckpointWriter:
 
     def _carry_out(self, job: _Job) -> None:
         clock, name, who = SystemClock(), job.folder.name, self.place.who
-        if self.disk.is_there(job.folder, who):
+        if self.disk.is_there(job.folder, who, job.facts.get("generation")):
             return  # of the same step of the same history, so it is the same
         at = int(job.facts.get("at", job.step))  # servers count versions
         self.cataloguer.begin(job.generation, at)
@@ -209,11 +209,11 @@ class CheckpointWriter:
         )
 
 
-def _is_there(folder: Path, who: str) -> bool:
+def _is_there(folder: Path, who: str, generation: int | None) -> bool:
     if not (folder / f"{who}.json").exists():
         return False
     try:
-        facts_of(folder, who)
+        # A part of a model that was split otherwise, by a worker that woke up late, is another one.
+        return facts_of(folder, who).get("generation") == generation
     except DAMAGED:
         return False
-    return True

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.units import short_bytes, short_duration, short_number
 from paceline.events.schema import EARLY_STOP
-from paceline.plan.catalog import SYNTHETIC
+from paceline.plan.catalog import SYNTHETIC, hides_waiting, is_split
 from paceline.plan.plan import Device, EventDetail, Plan, Transport
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def _can_replay(plan: Plan) -> bool:
     """What worker/replay.py refuses is not suggested."""
     is_recorded = plan.events is EventDetail.FULL and plan.device is Device.CPU and not plan.vmap
     has_known_order = plan.num_workers <= 2 or plan.transport not in (Transport.GLOO, Transport.NCCL)
-    is_torchs = plan.mode == "ddp" and plan.compress is not None
+    is_torchs = hides_waiting(plan.mode) and (plan.compress is not None or plan.elastic is not None)
+    is_torchs = is_torchs or is_split(plan.mode)
     return is_recorded and has_known_order and not is_torchs
 
 

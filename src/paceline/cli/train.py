@@ -10,6 +10,7 @@ from paceline.cli.options import common_options, config_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 from paceline.cli.trainer import Trainer
+from paceline.config.values import Unreadable, read_integer
 from paceline.config.written import Written
 from paceline.errors import ConfigError, ExitCode, Problem
 
@@ -76,7 +77,8 @@ def begin(trainer: Trainer, session: Session, plan: "Plan", run_dir: Path) -> Ex
 def resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], run: str) -> ExitCode:
     from paceline.app.train import resumable
 
-    if flags:
+    others = [flag for flag in flags if flag.key != "num_workers"]
+    if others:
         raise ConfigError(
             [
                 Problem(
@@ -84,11 +86,13 @@ def resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], ru
                     f"leave it out, or start a new run; the plan is {run}/plan.json",
                     flag.where,
                 )
-                for flag in flags
+                for flag in others
             ]
         )
     run_dir = _fetched(session, run) if run.startswith("s3://") else session.folder / run
-    plan, checkpoint = resumable(run_dir)
+    plan, checkpoint = resumable(run_dir, _said_workers(flags))
+    if flags:
+        say(session, f"each of {plan.num_workers} workers takes {plan.batch_sizes[0]} samples at a step")
     return go_on(trainer, session, run_dir, plan, checkpoint)
 
 
@@ -105,6 +109,19 @@ def go_on(
     with open_watcher(session, plan.run) as watcher:
         result = trainer.resume(plan, run_dir, checkpoint, watcher)
     return conclude(session, plan, run_dir, result)
+
+
+def _said_workers(flags: Sequence[Written]) -> int | None:
+    """The one thing that may change, in some modes."""
+    for flag in flags:
+        try:
+            if (said := read_integer(flag.raw)) >= 1:
+                return said
+        except Unreadable:
+            pass  # told below, with its place
+        what = f"num_workers is {flag.raw!r}, but it must be an integer, 1 or more"
+        raise ConfigError([Problem(what, "set num_workers to 2, for example", flag.where)])
+    return None
 
 
 def _fetched(session: Session, url: str) -> Path:

@@ -111,8 +111,8 @@ _ROWS = (
     ),
     Key(
         name="mode",
-        help="How workers agree: single, ssgd, ddp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, diloco, "
-        "onebit, backup, gossip, adpsgd, adaptive, or module:Class.",
+        help="How workers agree: single, ssgd, ddp, fsdp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, "
+        "diloco, onebit, backup, gossip, adpsgd, adaptive, or module:Class.",
         kind=Kind.TEXT,
         default="ssgd",
         example="ssgd",
@@ -520,6 +520,15 @@ _ROWS = (
         default="ring (exponential for push-sum)",
         example="hypercube",
         choices=("ring", "torus", "hypercube", "star", "complete", "exponential"),
+    ),
+    Key(
+        name="fsdp_precision",
+        help="fsdp: in what numbers blocks compute; parameters are kept, and gradients summed, in the "
+        "model's own.",
+        kind=Kind.CHOICE,
+        default="none (the model's own)",
+        example="bf16",
+        choices=("none", "bf16"),
     ),
     Key(
         name="on_nan",

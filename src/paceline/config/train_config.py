@@ -72,6 +72,7 @@ class TrainConfig:
     freeze_after: int | None = None
     gossip: str | None = None
     topology: str | None = None
+    fsdp_precision: str | None = None
     on_nan: str | None = None
     straggler: tuple[StragglerRule, ...] | None = None
     byzantine: tuple[ByzantineRule, ...] | None = None

@@ -42,7 +42,8 @@ class History:
 
     def resume(self, version: int, clocks: Sequence[int]) -> None:
         """The run went on from a checkpoint: what came after that checkpoint never happened."""
-        for rank, clock in enumerate(clocks):
+        for rank in {*range(len(clocks)), *self.steps}:  # there may have been more workers before
+            clock = clocks[rank] if rank < len(clocks) else max(clocks)
             self.steps[rank] = [row for row in self.steps.get(rank, []) if row.step < clock]
         # What was abandoned by then stays so, although the step's number is still to come.
         self.server = [

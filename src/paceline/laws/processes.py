@@ -1,4 +1,4 @@
-"""The laws that need real processes: torch's own DDP, and runs replayed after the fact."""
+"""The laws that need real processes: torch's own DDP and FSDP, and runs replayed after the fact."""
 
 from dataclasses import replace
 
@@ -43,14 +43,14 @@ def c11_an_error_memory_survives_a_resume(lab: Lab) -> Finding:
     )
 
 
-def u2_ddp_counts_every_gradient_once(lab: Lab) -> Finding:
+def u2_torch_counts_every_gradient_once(lab: Lab) -> Finding:
     plan = ledger(lab.plan(num_workers=2, steps=8))
     done = lab.really_run(plan)
     expected = torch.full((plan.total_samples,), -0.5, dtype=torch.float64)
     return bit_equal(done.state_sha256[0], state_hash({"entries": expected}), of="ledger and -1/N everywhere")
 
 
-def u3_ddp_alone_is_the_optimizer(lab: Lab) -> Finding:
+def u3_torch_alone_is_the_optimizer(lab: Lab) -> Finding:
     choice = OptimizerChoice(name="momentum", lr=0.1, weight_decay=0.01)
     plan = lab.plan(num_workers=1, optimizer=choice)
     reference = sequential(plan, torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
@@ -59,7 +59,7 @@ def u3_ddp_alone_is_the_optimizer(lab: Lab) -> Finding:
     )
 
 
-def u4_ddp_replicas_end_equal(lab: Lab) -> Finding:
+def u4_torch_replicas_end_equal(lab: Lab) -> Finding:
     hashes = lab.really_run(lab.plan(num_workers=2)).state_sha256
     return bit_equal(hashes[0], hashes[1], of="ranks 0 and 1")
 
@@ -106,24 +106,24 @@ LAWS = (
     Law(
         "U2",
         "every gradient is applied exactly once with weight 1/N",
-        ("ddp",),
-        u2_ddp_counts_every_gradient_once,
+        ("ddp", "fsdp"),
+        u2_torch_counts_every_gradient_once,
         per_mode=True,
         starts_processes=True,
     ),
     Law(
         "U3",
         "one worker computes what torch's own optimizer computes, bit by bit",
-        ("ddp",),
-        u3_ddp_alone_is_the_optimizer,
+        ("ddp", "fsdp"),
+        u3_torch_alone_is_the_optimizer,
         per_mode=True,
         starts_processes=True,
     ),
     Law(
         "U4",
         "after each sync all replicas hold the same bits",
-        ("ddp",),
-        u4_ddp_replicas_end_equal,
+        ("ddp", "fsdp"),
+        u4_torch_replicas_end_equal,
         per_mode=True,
         starts_processes=True,
     ),

@@ -29,6 +29,7 @@ class Mode:
     sums_updates: bool = False  # each gradient is applied alone, so the rate is divided by N
     compresses: frozenset[Codec] = frozenset()  # what --compress may name
     optimizers: frozenset[str] = frozenset()  # the only ones it works with; empty: any
+    is_split: bool = False  # each worker keeps only its part of the parameters
 
     @property
     def implementation(self) -> str:
@@ -62,6 +63,13 @@ MODES: dict[str, Mode] = {
             channel=Channel.TORCH,
             summary="torch DistributedDataParallel at every step, together",
             compresses=frozenset({Codec.FP16, Codec.BF16, Codec.POWERSGD}),
+        ),
+        Mode(
+            name="fsdp",
+            channel=Channel.TORCH,
+            summary="torch fully_shard (FSDP2) at every step, together; each keeps a part of the model",
+            options=frozenset({"fsdp_precision"}),
+            is_split=True,
         ),
         Mode(
             name="ps",
@@ -179,6 +187,16 @@ TASKS: dict[str, str] = {
 DATA_OPTIONS: dict[str, str] = {"charlm": "file", "cifar10": "data", "sp500": "npz_path"}
 SYNTHETIC = "synthetic"  # the data of a task that only stands in for the real one
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
+
+
+def hides_waiting(mode: str) -> bool:
+    """Do its workers wait for each other inside torch's backward, where nobody can measure it?"""
+    return mode in MODES and MODES[mode].channel is Channel.TORCH
+
+
+def is_split(mode: str) -> bool:
+    """Does each worker keep only its part of the parameters? Never in a mode of the user's own."""
+    return mode in MODES and MODES[mode].is_split
 
 
 def server_names(plan: Plan) -> tuple[str, ...]:

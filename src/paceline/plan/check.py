@@ -161,7 +161,9 @@ def _check_virtual(checked: _Check) -> None:
         checked.add("vmap", "vmap is set, but the launcher is not virtual", hint)
     if decide.is_virtual(config) and decide.averages_unweighted(decide.mode_of(config)):
         hint = "use --mode ssgd, which computes the same, or --launcher local"
-        checked.add("launcher", "mode ddp needs torch's process group, so it cannot run in one process", hint)
+        mode = decide.mode_name_of(config)
+        what = f"mode {mode} needs torch's process group, so it cannot run in one process"
+        checked.add("launcher", what, hint)
 
 
 def _check_lower_bound(checked: _Check) -> None:
@@ -238,7 +240,9 @@ def _check_batch_count(checked: _Check) -> None:
         checked.add("batch_size", what, hint)
     elif len(set(sizes)) > 1 and decide.averages_unweighted(decide.mode_of(checked.config)):
         hint = "give every worker the same batch size, or use --mode ssgd, which weights them"
-        checked.add("batch_size", f"ddp averages gradients unweighted, but the batches differ: {sizes}", hint)
+        mode = decide.mode_name_of(checked.config)
+        what = f"{mode} averages gradients unweighted, but the batches differ: {sizes}"
+        checked.add("batch_size", what, hint)
 
 
 def _check_optimizer(checked: _Check) -> None:

@@ -18,7 +18,7 @@ def check_byzantine(config: TrainConfig, num_workers: int | None) -> list[Proble
         for what, hint in _faults(rule, num_workers)
     ]
     if config.byzantine and decide.averages_unweighted(decide.mode_of(config)):
-        what = "torch's DDP averages within backward, so nothing can come between a gradient and the mean"
+        what = "torch averages within backward, so nothing can come between a gradient and the mean"
         hint = "use --mode ssgd, which computes the same, or leave byzantine out"
         problems.append(Problem(what, hint, config.origin("byzantine")))
     return problems

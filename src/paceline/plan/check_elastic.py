@@ -10,14 +10,8 @@ from paceline.plan.plan import Device, Transport
 from paceline.plan.rounds import ROUND_MODES
 
 SERVED = ("asgd", "ssp", "dssp", "ps", "backup")  # by parameter servers
-MODES = ("ssgd", *ROUND_MODES, "fedavg", "adaptive", *SERVED)
-# Why other modes cannot, and what to use instead; those left out: the usual words.
-_WHY_NOT = {
-    "ddp": (
-        "mode ddp averages by torch's process group, which does not outlive its members",
-        "use --mode ssgd, which computes the same mean",
-    ),
-}
+BY_TORCH = ("ddp", "fsdp")  # by torch's process group, made anew in every generation
+MODES = ("ssgd", *BY_TORCH, *ROUND_MODES, "fedavg", "adaptive", *SERVED)
 
 
 def check_elastic(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Problem]:
@@ -63,12 +57,11 @@ def _combinations(config: TrainConfig) -> list[Problem]:
     """What an elastic run cannot do yet."""
     mode = decide.mode_name_of(config)
     usual = f"use --mode {' or '.join(MODES)}"
-    why, instead = _WHY_NOT.get(mode, (f"mode {mode} cannot go on with other workers", usual))
     reasons = [
-        ("mode", mode not in MODES, why, instead),
+        ("mode", mode not in MODES, f"mode {mode} cannot go on with other workers", usual),
         (
             "transport",
-            mode not in SERVED and config.transport not in (None, "auto", Transport.SHM),
+            mode not in (*SERVED, *BY_TORCH) and config.transport not in (None, "auto", Transport.SHM),
             f"transport is {config.transport}, but workers that come and go share memory",
             "leave transport out",
         ),
@@ -77,6 +70,24 @@ def _combinations(config: TrainConfig) -> list[Problem]:
             mode in SERVED and config.transport not in (None, "auto", Transport.TCP),
             f"transport is {config.transport}, but servers that come and go are reached by tcp",
             "leave transport out",
+        ),
+        (
+            "on_slow",
+            mode in BY_TORCH and config.on_slow not in (None, "tolerate"),
+            f"on_slow is {config.on_slow}, but torch hides in backward who waits for whom in mode {mode}",
+            "leave on_slow out, or use --mode ssgd",
+        ),
+        (
+            "on_give_up",
+            mode == "fsdp" and config.on_give_up == "pause",
+            "fsdp has nothing in memory that is not lost with a worker, so there is nothing to wait with",
+            "leave on_give_up out, and resume the run from its checkpoint",
+        ),
+        (
+            "checkpoint_every",
+            mode == "fsdp" and config.checkpoint_every == 0,
+            "checkpoint_every is 0, but a worker of fsdp takes its part of the model with it",
+            "set checkpoint_every to how many steps may be made again, or leave it out",
         ),
         (
             "on_slow",

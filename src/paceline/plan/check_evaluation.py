@@ -8,9 +8,9 @@ from paceline.plan import decide
 from paceline.plan.catalog import MODES, Channel
 
 # After some step, at the latest after a round, all workers hold the same parameters.
-EVALUATED = ("single", "ssgd", "ddp", "onebit", "localsgd", "fedavg", "diloco", "adaptive")
+EVALUATED = ("single", "ssgd", "ddp", "fsdp", "onebit", "localsgd", "fedavg", "diloco", "adaptive")
 # One update is made of the mean of all workers' gradients: the batch is the global one.
-SCALED = ("single", "ssgd", "ddp", "onebit", "ps", "backup")
+SCALED = ("single", "ssgd", "ddp", "fsdp", "onebit", "ps", "backup")
 _WHY_NOT = {
     Channel.STORE: "holds its parameters on a server, and no worker has them whole at a common step",
     Channel.PEERS: "has no step after which its workers hold the same parameters",
@@ -67,6 +67,10 @@ def _evaluating(config: TrainConfig) -> list[Problem]:
         )
     elif mode is not None and mode.name not in EVALUATED:
         what = f"mode {mode.name} {_WHY_NOT.get(mode.channel, 'is evaluated at its end only')}"
+    elif mode is not None and mode.is_split and config.early_stop_patience is not None:
+        said = "early_stop_patience"
+        what = f"mode {mode.name} keeps a model in parts, and no second one with the best weights"
+        hint = "leave early_stop_patience out, or use --mode ddp"
     elif (config.fragments or 1) > 1 or config.sync_delay or config.mixing:
         what = "streaming diloco always has fragments on their way, so its workers never hold the same"
         hint = f"leave fragments, sync_delay and mixing out, or {said}"

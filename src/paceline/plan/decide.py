@@ -17,6 +17,7 @@ from paceline.plan.plan import (
     Compression,
     Device,
     Elastic,
+    FsdpPrecision,
     GossipVariant,
     Launcher,
     OnGiveUp,
@@ -269,8 +270,14 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
         gossip=gossip_of(config),
         topology=topology_of(config),
         adaptive=Allowed(config.adaptive or Allowed.AUTO),
+        fsdp_precision=fsdp_precision_of(config),
         on_nan=on_nan_of(config) if "on_nan" in reads else None,
     )
+
+
+def fsdp_precision_of(config: TrainConfig) -> FsdpPrecision:
+    said = config.fsdp_precision
+    return FsdpPrecision(said) if said in tuple(FsdpPrecision) else FsdpPrecision.NONE
 
 
 def on_nan_of(config: TrainConfig) -> OnNan | None:

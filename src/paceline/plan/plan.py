@@ -96,6 +96,13 @@ class OnNan(StrEnum):
     SKIP = "skip"  # nobody makes the update of that step
 
 
+class FsdpPrecision(StrEnum):
+    """In what numbers a split model computes; parameters are kept, and gradients summed, in its own."""
+
+    NONE = "none"  # the model's own
+    BF16 = "bf16"
+
+
 class GossipVariant(StrEnum):
     """How a worker that talks to its neighbours only mixes and updates."""
 
@@ -131,6 +138,7 @@ class StrategyOptions:
     freeze_after: int = 1  # onebit: steps of plain Adam before its second moment is frozen
     gossip: GossipVariant = GossipVariant.DPSGD
     topology: Topology = Topology.RING  # gossip, adpsgd: who is whose neighbour
+    fsdp_precision: FsdpPrecision = FsdpPrecision.NONE
     on_nan: OnNan | None = None  # ssgd: what to do about a mean that is not finite; None: nobody looks
 
 

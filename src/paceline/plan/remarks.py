@@ -16,7 +16,7 @@ from paceline.sync.clients import clients_per_round
 from paceline.sync.setting import Allowed
 from paceline.sync.topology import Topology, rounds_to_all
 
-_WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "ps", "onebit"})
+_WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "fsdp", "ps", "onebit"})
 _FINE = 16  # samples per worker: the cut is then within some percent of the speeds
 _ADAM_LIKE = frozenset({"adam", "adamw"})
 

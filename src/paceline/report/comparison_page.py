@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from paceline.plan.catalog import hides_waiting
 from paceline.report import words
 from paceline.report.comparison import Cell, Comparison, Estimate, Machine
 from paceline.report.comparison_figures import colours, figures_of
@@ -142,7 +143,7 @@ def _cost_table(comparison: Comparison) -> Markup:
         key, stale = f"/cells/{cell.label}", cell.staleness
         each = ", ".join(f"{value:.2f}" for value in cell.seconds_all)
         waiting = cell.phases["wait"]
-        hides = cell.mode == "ddp"  # torch waits inside backward
+        hides = hides_waiting(cell.mode)  # torch waits inside backward
         rows.append(
             [
                 number_cell("–" if cell.loss is None else f"{cell.loss:.4g}", f"{key}/loss", cell.loss),

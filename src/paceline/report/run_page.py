@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from paceline.events.curve import thinned
 from paceline.events.schema import PHASES
+from paceline.plan.catalog import hides_waiting
 from paceline.plan.explain import explain
 from paceline.report import words
 from paceline.report.assess import CURVE_POINTS
@@ -79,7 +80,7 @@ def _numbers(runs: Sequence[Measured], names: Sequence[str]) -> Markup:
 def _row(run: Measured, name: str, metrics: Sequence[str]) -> list[Markup]:
     stale = "–" if run.staleness is None else f"{run.staleness.mean:.2f}, most {run.staleness.max}"
     busy = sum(run.phases_s.values())
-    hides = run.plan.mode == "ddp"  # torch waits inside backward
+    hides = hides_waiting(run.plan.mode)  # torch waits inside backward
     waiting = "hidden" if hides or not busy else words.percent(run.phases_s["wait"] / busy)
     return [
         tag("td", run.plan.mode, class_="number"),

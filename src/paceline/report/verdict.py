@@ -8,6 +8,7 @@ with the fewest workers and the least staleness and parts is taken.
 
 from collections.abc import Mapping
 
+from paceline.plan.catalog import hides_waiting
 from paceline.report import words
 from paceline.report.assess import FASTER, ONE_REPEAT
 from paceline.report.comparison import Cell, Quality, Target, Verdict
@@ -125,7 +126,9 @@ class _Judge:
         return f"{name} {mine}, alone {base} ({difference}{unit}): {said}."
 
     def _about_waiting(self, use: Cell) -> list[str]:
-        waits = {c.label: c.phases.get("wait", 0.0) for c in self._cells.values() if c.mode != "ddp"}
+        waits = {
+            c.label: c.phases.get("wait", 0.0) for c in self._cells.values() if not hides_waiting(c.mode)
+        }
         if use.label not in waits or use is self._base:
             return []
         mine = waits.pop(use.label)
@@ -164,7 +167,7 @@ class _Judge:
         wait = cell.phases.get("wait", 0.0)
         if not _is_slower(cell, use):
             return f"{slower}, but repeats differ so much that this may be chance."
-        if cell.mode != "ddp" and wait >= _MUCH_WAITING:
+        if not hides_waiting(cell.mode) and wait >= _MUCH_WAITING:
             slower += f": its workers waited {words.percent(wait)} of their time"
         elif cell is self._base:
             slower += ": it is alone"

@@ -197,6 +197,6 @@ def _refuse_what_cannot_be_read(history: Log, plan: Plan) -> None:
         )
     if MODES[plan.mode].channel is Channel.TORCH:
         raise PacelineError(
-            f"run {plan.run} used ddp, which hides waiting for others in backward",
+            f"run {plan.run} used {plan.mode}, which hides waiting for others in backward",
             "record the same work under another mode:  paceline train --mode ssgd",
         )

@@ -10,8 +10,7 @@ statistics, and rank 0's would know its own samples only (decision 0030).
 
 from typing import ClassVar
 
-import torch
-import torch._dynamo  # DDP's constructor needs it; imported here it is paid once, before workers fork
+import torch._dynamo  # noqa: F401 - DDP's constructor needs it; imported here it is paid once, before workers fork
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -23,9 +22,7 @@ from paceline.plan.plan import Plan
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.strategies.torch_hooks import Hook, hook_of
 from paceline.transport.ports import Traffic
-from paceline.transport.torch_dist import leave_group, ring_bytes
-
-STOP_EVERY = 16  # steps between two questions whether to stop
+from paceline.transport.torch_dist import agree_to_stop, asks_to_stop_after, leave_group, ring_bytes
 
 
 class Ddp:
@@ -60,8 +57,8 @@ class Ddp:
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         self._average_buffers()
         apply_ns = self._replica.update()
-        asks = (step + 1) % STOP_EVERY == 0 and step + 1 < self._plan.steps
-        stop = asks and self._agree(wants_stop)
+        device = self._replica.arena.state.device
+        stop = asks_to_stop_after(step, self._plan.steps) and agree_to_stop(wants_stop, device)
         return Outcome(traffic=self._traffic(), apply_ns=apply_ns, synced=True, stop=stop)
 
     def _average_buffers(self) -> None:
@@ -77,11 +74,6 @@ class Ddp:
             saved = self._plain_bytes - moved
         every = moved + self._buffer_bytes
         return Traffic(every, every, bytes_saved=saved)
-
-    def _agree(self, wants_stop: bool) -> bool:
-        wish = torch.tensor([float(wants_stop)], device=self._replica.arena.state.device)
-        dist.all_reduce(wish)
-        return bool(wish.item() > 0)
 
     def snapshot(self) -> dict[str, Tensor]:
         return {}

@@ -65,6 +65,13 @@ class Replica(Protocol):
 
 
 @runtime_checkable
+class Weighted(Protocol):
+    """What a replica also has whose gradient is handed to torch to be averaged, unweighted."""
+
+    loss_weight: float  # which the gradient is multiplied by
+
+
+@runtime_checkable
 class OwnState(Protocol):
     """What a replica also has whose place another may take: all that averaging leaves to each worker."""
 

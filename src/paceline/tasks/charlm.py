@@ -96,6 +96,9 @@ class CharlmTask:
             total += float(self.loss(model, (read, following))) * len(some)
         return total
 
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        return [part for part in model.modules() if isinstance(part, _Block)]
+
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Adam:
         return Adam(parameters, lr=self._lr, beta2=0.99, weight_decay=0.01, decoupled=True)
 

@@ -111,6 +111,15 @@ def keeps_order(samples: Samples) -> bool:
     return bool(getattr(samples, "keeps_order", False))
 
 
+@runtime_checkable
+class HasBlocks(Protocol):
+    """What a task also has that says how its model is split (mode fsdp)."""
+
+    def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
+        """The parts whose parameters are gathered at once, in the order of computing: layers, usually."""
+        ...
+
+
 def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 

@@ -37,6 +37,25 @@ def join_group(
     )
 
 
+STOP_EVERY = 16  # steps between two questions whether to stop, where the wish cannot ride along
+
+
+def asks_to_stop_after(step: int, total: int) -> bool:
+    return (step + 1) % STOP_EVERY == 0 and step + 1 < total
+
+
+def agree_to_stop(wants_stop: bool, device: torch.device) -> bool:
+    """Does anybody want to?"""
+    wish = torch.tensor([float(wants_stop)], device=device)
+    dist.all_reduce(wish)
+    return bool(wish.item() > 0)
+
+
+def wait_for_all() -> None:
+    """Until every rank is here. (torch's own barrier wants to know what kind of group it is.)"""
+    dist.all_reduce(torch.zeros(1))
+
+
 def leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -85,6 +85,7 @@ class ElasticWorker:
     asked: Asked
     voice: Voice
     save: Callable[[int, dict[str, Tensor]], None]  # while nobody trains: the steps committed, and `carried`
+    revoke: Callable[[int, str], None] = lambda _number, _why: None  # a generation that cannot go on
     committed: int = 0  # steps of the run that our replica has; fedavg: rounds
     carried: dict[str, Tensor] = field(default_factory=dict)  # what a strategy hands to the next generation's
     finished: int = 0  # gradients that this process has computed

@@ -2,17 +2,21 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 import torch
 
 from paceline.checkpoints.store import read_snapshot
 from paceline.clock import SystemClock
-from paceline.coordinator.client import Client
+from paceline.coordinator.client import Client, RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.identity import Role
 from paceline.events.log import Log
 from paceline.ids import Rank
+from paceline.plan.catalog import MODES, Channel
+from paceline.plan.plan import Plan
 from paceline.tasks.port import Task
 from paceline.worker.cataloguing import ANSWER_S, WHO, RunCatalogue, noted, where_to_go_on
 from paceline.worker.control import WorkerControl
@@ -28,6 +32,7 @@ from paceline.worker.saving import NoSaver, SharedSaver, writer_for
 from paceline.worker.wiring import CoordinatorSeat, Seat, build_task, open_log, set_up_torch
 
 Tell = Callable[[Report], None]
+REVOKE_S = 3.0  # how long the coordinator's answer is waited for
 
 
 def work_elastic(index: int, seat: Seat, report: Tell) -> None:
@@ -97,7 +102,7 @@ def _build(
             saver=saver,
         )
 
-    elastic = ElasticWorker(
+    elastic = _kind(plan)(
         plan=plan,
         name=name,
         replica=replica,
@@ -109,10 +114,19 @@ def _build(
         asked=control,
         voice=_Voice(log, report),
         save=shared.save_between,
+        revoke=partial(revoke, membership, place.run),
         finished=control.finished,  # a replacement goes on counting where the lost one stood
     )
     _go_on(elastic, seat, noted(membership, place.run), control.note)
     return elastic, shared, control
+
+
+def _kind(plan: Plan) -> type[ElasticWorker]:
+    if MODES[plan.mode].channel is not Channel.TORCH:
+        return ElasticWorker
+    from paceline.worker.torch_elastic import DdpElasticWorker  # brings much of torch that others do not need
+
+    return DdpElasticWorker
 
 
 def _go_on(
@@ -127,6 +141,13 @@ def _go_on(
         elastic.committed = int(saved.facts["at"])
     elif catalogue:
         elastic.was_saved_at = catalogue[-1].step
+
+
+def revoke(membership: Membership, run: str, number: int, why: str) -> None:
+    """Ask for another generation; if nobody hears it, or it is over, it comes without us."""
+    with suppress(RefusedError, UnreachableError, TimeoutError):
+        revoking = pb.RevokeGeneration(run=run, generation=number, reason=why)
+        membership.write("Runs.Revoke", revoking, pb.Generation, REVOKE_S)
 
 
 class _Voice:

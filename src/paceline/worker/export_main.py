@@ -14,6 +14,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
+from paceline.checkpoints.catalog import PARTS
 from paceline.checkpoints.nested import marked
 from paceline.checkpoints.store import Snapshot, read_snapshot
 from paceline.errors import PacelineError
@@ -25,13 +26,22 @@ def main() -> None:
     die_with_parent()
     folder, who, kind, out = sys.argv[1:]
     try:
-        weights = weights_of(read_snapshot(Path(folder), who))
+        weights = weights_of(_read(Path(folder), who))
         _write(weights, kind, Path(out))
     except PacelineError as error:
         print(json.dumps({"error": error.told()}), flush=True)
         return
     numbers = sum(tensor.numel() for tensor in weights.values())
     print(json.dumps({"tensors": len(weights), "numbers": numbers}), flush=True)
+
+
+def _read(folder: Path, who: str) -> Snapshot:
+    saved = read_snapshot(folder, who)
+    if PARTS not in saved.facts:
+        return saved
+    from paceline.checkpoints.sharded import read_whole  # brings much of torch that others do not need
+
+    return read_whole(folder)
 
 
 def weights_of(saved: Snapshot) -> dict[str, Tensor]:

@@ -86,7 +86,7 @@ class _SendingDisk(Disk):
         self._own: MeetingPlace | None = None  # the writing thread's
         self._saves = 0
 
-    def is_there(self, folder: Path, who: str) -> bool:
+    def is_there(self, folder: Path, who: str, generation: int | None) -> bool:
         return False
 
     def put(self, folder: Path, who: str, tensors: memoryview, facts: Facts) -> Wrote:
@@ -113,7 +113,7 @@ class _GatheringDisk(Disk):
         self._own: MeetingPlace | None = None  # the writing thread's
         self._saves = 0
 
-    def is_there(self, folder: Path, who: str) -> bool:
+    def is_there(self, folder: Path, who: str, generation: int | None) -> bool:
         return False  # the others send theirs, and wait for us to take it
 
     def put(self, folder: Path, who: str, tensors: memoryview, facts: Facts) -> Wrote:

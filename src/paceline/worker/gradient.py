@@ -68,7 +68,8 @@ class GradientSource:
         got_loss = now()
         look()
         replica.arena.expect_backward()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        weighted = loss if replica.loss_weight == 1.0 else loss * replica.loss_weight
+        weighted.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         replica.arena.collect_gradients()
         value = float(loss.detach())
         self.times_ns = Times(started, got_data, got_loss, now())

@@ -229,8 +229,9 @@ class Membership:
         with self._changed:
             if run is not None and run.phase in ENDED:
                 self._has_ended = True
+            is_next = generation is not None and generation.number > self._newest.number
             if generation is not None and generation.number >= self._newest.number:
                 self._newest = generation
             self._changed.notify_all()
-        if self._has_ended or self._newest.is_revoked:
+        if self._has_ended or self._newest.is_revoked or is_next:
             self._on_over()

@@ -7,14 +7,14 @@ task's metrics.
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from paceline.ids import Rank
-from paceline.plan.catalog import Channel
+from paceline.plan.catalog import Channel, is_split
 from paceline.tasks.port import Task
 from paceline.worker.loop import Saver
 from paceline.worker.saving import EndSaver, WorkerSaver
@@ -35,13 +35,14 @@ def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
         _finish_writing(worker.saver)  # also when a peer was lost: what was saved must not be
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
     if built.channel is not Channel.STORE:
-        facts["state_sha256"] = state_hash(worker.replica.arena.named_state())
+        facts["state_sha256"] = state_hash(worker.replica.whole_state())
         if isinstance(worker.saver, EndSaver):
             worker.saver.save_at_end(ran.finished)
             _finish_writing(worker.saver)
         worker.evaluator.conclude(facts)
-        if rank == 0:
-            facts["metrics"] = evaluate(built.task, worker.replica.arena.module, seat.run_dir)
+        if rank == 0 or is_split(seat.plan.mode):  # a model in parts computes only where all of them are
+            metrics = evaluate(built.task, worker.replica.arena.module, seat.run_dir if rank == 0 else None)
+            facts |= {"metrics": metrics} if rank == 0 else {}
     worker.strategy.close()
     worker.log.write("worker_finished", steps=ran.finished, reason="stopped" if ran.was_stopped else "done")
     worker.log.close()
@@ -70,15 +71,16 @@ def serve(seat: Seat, report: Callable[[Report], None]) -> None:
     )
 
 
-def evaluate(task: Task, module: nn.Module, run_dir: Path) -> dict[str, float]:
-    """The task's metrics; what else it leaves goes into the run folder."""
+def evaluate(task: Task, module: nn.Module, run_dir: Path | None) -> dict[str, float]:
+    """The task's metrics; what else it leaves goes into the run folder, if this worker is to write it."""
     module.eval()
     metrics = {name: float(value) for name, value in task.metrics(module).items()}
-    leave_files(task, metrics, run_dir)
+    if run_dir is not None:
+        leave_files(task, metrics, run_dir)
     return metrics
 
 
-def state_hash(state: dict[str, Tensor]) -> str:
+def state_hash(state: Mapping[str, Tensor]) -> str:
     """One name for all the bits of a model, in the order of its state_dict."""
     digest = hashlib.sha256()
     for name, tensor in state.items():

@@ -22,7 +22,7 @@ from paceline.events.log import MemoryLog
 from paceline.events.read import History
 from paceline.events.schema import ServerRow
 from paceline.ids import Clock, Rank, Step
-from paceline.plan.catalog import Channel
+from paceline.plan.catalog import Channel, is_split
 from paceline.plan.plan import Device, Plan, Transport
 from paceline.strategies.port import Decides, Links, ServerSide, Strategy
 from paceline.sync.admission import Held
@@ -64,6 +64,16 @@ def replay(
         )
     plan = dataclasses.replace(plan, evaluation=None)  # it changed nothing, and a stop is in the log
     channel = channel_of(plan.mode)
+    if plan.elastic is not None and channel is Channel.TORCH:
+        raise PacelineError(
+            f"in an elastic {plan.mode} run the order of summing depends on who lived when",
+            "to prove an elastic run bit by bit, make it with --mode ssgd",
+        )
+    if is_split(plan.mode):
+        raise PacelineError(
+            f"{plan.mode} puts parameters together by torch's own code, at places that only torch can repeat",
+            "to prove a synchronous run bit by bit, make it with --mode ssgd",
+        )
     if channel is not Channel.STORE and plan.transport not in (Transport.SHM, Transport.NONE):
         if plan.num_workers > 2 and plan.strategy.aggregate == "mean":
             mode = "ssgd" if channel is Channel.TORCH else plan.mode

@@ -5,13 +5,14 @@ before the task builds its model. The optimizer is built when first needed,
 because behind a parameter server only the server has one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from paceline.checkpoints.nested import join, split
-from paceline.checkpoints.store import Snapshot, from_bytes, to_bytes
+from paceline.checkpoints.store import Snapshot, from_bytes, read_snapshot, to_bytes
 from paceline.clock import Clock
 from paceline.errors import PacelineError
 from paceline.plan.plan import Plan
@@ -23,15 +24,18 @@ from paceline.transport.arena import Arena
 class Replica:
     def __init__(self, plan: Plan, task: Task, device: torch.device, clock: Clock) -> None:
         torch.manual_seed(plan.seed)
-        model = task.model().to(device=device)
-        self.arena = Arena(model)
-        self.forward: nn.Module = model
+        self.arena = self._laid_out(plan, task, device)
+        self.forward: nn.Module = self.arena.module
+        self.loss_weight = 1.0  # in the mean of all workers' losses, where batches differ
         self.step = 0  # of the run: whose gradient was computed last, or is applied next
         self._plan = plan
         self._task = task
         self._clock = clock
         self._optimizer: Optimizer | None = None
-        self._parameters = list(model.parameters())
+        self._parameters = list(self.arena.module.parameters())
+
+    def _laid_out(self, plan: Plan, task: Task, device: torch.device) -> Arena:
+        return Arena(task.model().to(device=device))
 
     @property
     def optimizer(self) -> Optimizer:
@@ -109,6 +113,16 @@ class Replica:
             for name, tensor in self.arena.module.state_dict().items():
                 tensor.copy_(saved.tensors[name])
         self.optimizer.load_state_dict(join(saved.facts["optimizer"], saved.tensors))
+
+    def restore_from(self, folder: Path, rank: int) -> Snapshot:
+        """What a worker had; what else was saved with it."""
+        saved = read_snapshot(folder, f"worker-{rank}")
+        self.restore(saved)
+        return saved
+
+    def whole_state(self) -> Mapping[str, Tensor]:
+        """Every parameter and buffer by name, as it is now."""
+        return self.arena.named_state()
 
     def own_state(self) -> bytes:
         """What averaging leaves to each worker: the optimizer's state, and buffers that are counters."""

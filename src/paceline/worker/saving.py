@@ -190,6 +190,11 @@ def of_strategy(saved: Snapshot) -> dict[str, Tensor]:
 
 def restore_worker(replica: Replica, strategy: Strategy, saved: Snapshot) -> Clock:
     replica.restore(saved)
+    return restore_strategy(strategy, saved)
+
+
+def restore_strategy(strategy: Strategy, saved: Snapshot) -> Clock:
+    """Its part, after the replica's; how many steps the worker had finished."""
     strategy.restore(of_strategy(saved))
     return Clock(saved.facts["clock"])
 

@@ -41,6 +41,16 @@ class Voice(Protocol):
         ...
 
 
+class Silent:
+    """A voice where nothing is decided about who does what."""
+
+    def event(self, kind: str, **fields: str | int | float) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def ask_to_replace(self, worker: str, reason: str) -> None: ...
+
+
 @dataclass(slots=True)
 class OwnBest:
     """How fast this process ever was; it lives longer than a generation."""

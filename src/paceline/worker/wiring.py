@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 
-from paceline.checkpoints.store import read_snapshot
+from paceline.checkpoints.store import Snapshot, read_snapshot
 from paceline.clock import Clock, SystemClock
 from paceline.compression.push import push_format
 from paceline.errors import ConfigError, Problem
 from paceline.events.log import EventLog, Log
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
-from paceline.plan.catalog import Channel
+from paceline.plan.catalog import Channel, is_split
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan, Transport
 from paceline.strategies.load import built_in
@@ -42,7 +42,7 @@ from paceline.worker.loop import Worker
 from paceline.worker.replica import Replica
 from paceline.worker.run_folder import OwnFolder, RunFolder
 from paceline.worker.run_folder import open_log as open_log
-from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker
+from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_strategy
 from paceline.worker.server import ParameterServer
 from paceline.worker.telling import Report, tell_nobody
 from paceline.worker.validation import Validation
@@ -153,12 +153,12 @@ def build_worker(
     plan, clock, folder = seat.plan, seat.clock, seat.folder
     set_up_torch(plan)
     task, device = build_task(plan), _device(plan, rank if seat.foreign is None else seat.foreign.local_rank)
-    replica = Replica(plan, task, device, clock)
     channel = channel_of(plan.mode)
     source = GradientSource(plan, task, device, clock)
     if seat.foreign is not None:
         seat.foreign.ready(source.num_samples)
     links = _links(seat, rank, channel, device, clock)
+    replica = build_replica(plan, task, device, clock)  # after the links: it may be split over the workers
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     log = folder.open_log(plan, f"worker-{rank}", clock)
     evaluator = evaluator_for(plan, task, replica, links, channel, log=log, report=report)
@@ -170,8 +170,8 @@ def build_worker(
         saver = kind(plan, replica, strategy, log=log, writer=writer, report=report)
         if isinstance(evaluator, Evaluator):
             saver.also = evaluator.live
-        if (saved := folder.snapshot(f"worker-{rank}")) is not None:
-            first = restore_worker(replica, strategy, saved)
+        if (saved := _restored(seat, replica, rank)) is not None:
+            first = restore_strategy(strategy, saved)
             saver.begin_at(StepClock(saved.facts["at"]))
             if isinstance(evaluator, Evaluator):
                 evaluator.restore(saved)
@@ -209,11 +209,29 @@ def evaluator_for(
         what = f"workers of {plan.mode} hold the same parameters only at the end"
         raise ConfigError([Problem(what, "leave evaluate_every and early_stop_patience out")])
     collective, clock = links.collective, links.clock
-    if channel is Channel.TORCH:
+    if channel is Channel.TORCH and not is_split(plan.mode):  # a model in parts computes all pieces together
         collective = TorchCollective(device=replica.arena.state.device, clock=clock, timeout_s=plan.timeout_s)
     validation = Validation(task, replica.arena, seed=plan.seed, collective=collective, channel=channel)
     tell = report if links.rank == 0 else None  # all see the same; one says so
     return Evaluator(plan, replica.arena, validation, clock=clock, log=log, report=tell)
+
+
+def _restored(seat: Seat, replica: Replica, rank: Rank) -> Snapshot | None:
+    """What the replica goes on from; None: the run begins."""
+    if is_split(seat.plan.mode):  # from all workers' parts, of which there may have been another number
+        return None if seat.resume_from is None else replica.restore_from(seat.resume_from, rank)
+    saved = seat.folder.snapshot(f"worker-{rank}")
+    if saved is not None:
+        replica.restore(saved)
+    return saved
+
+
+def build_replica(plan: Plan, task: Task, device: torch.device, clock: Clock) -> Replica:
+    if not is_split(plan.mode):
+        return Replica(plan, task, device, clock)
+    from paceline.worker.sharded_replica import ShardedReplica  # brings much of torch that others do not need
+
+    return ShardedReplica(plan, task, device, clock)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ import torch
 
 from paceline.errors import ExitCode, HopelessError, PacelineError, PeerLostError
 from paceline.ids import Rank
-from paceline.plan.catalog import Channel, server_names
+from paceline.plan.catalog import Channel, is_split, server_names
 from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.tasks.load import load_task, task_class
@@ -147,6 +147,8 @@ class Zygote:
         assert self._seat is not None, "a run was started"
         if server_names(self._seat.plan):
             from paceline.worker.served_worker import work_with_servers as work_elastic
+        elif is_split(self._seat.plan.mode):
+            from paceline.worker.split_participant import work_split as work_elastic
         else:
             from paceline.worker.elastic_participant import work_elastic
 

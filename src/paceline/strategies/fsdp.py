@@ -1,0 +1,60 @@
+"""torch's fully_shard (FSDP2), as torch ships it: every worker keeps only its part of the model.
+
+Before a block computes, its parameters are gathered from all workers; after
+backward each worker gets the mean of everybody's gradients for its own part and
+updates that. So parameters, gradients and optimizer state take 1/N of the
+memory. What comes out is what ssgd computes, up to the order of summing. As in
+ddp, the wish to stop cannot ride along, so it is asked every few steps.
+"""
+
+from typing import ClassVar
+
+import torch.distributed.checkpoint  # noqa: F401 - imported here it is paid once, before workers fork
+from torch import Tensor
+
+from paceline.errors import PacelineError
+from paceline.ids import Clock, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
+from paceline.transport.ports import Traffic
+from paceline.transport.sharded_arena import ShardedArena
+from paceline.transport.torch_dist import agree_to_stop, asks_to_stop_after, leave_group
+
+
+class Fsdp:
+    channel: ClassVar[Channel] = Channel.TORCH
+
+    def __init__(self, plan: Plan, links: Links) -> None:
+        if len(set(plan.batch_sizes)) > 1:
+            raise PacelineError(
+                f"fsdp averages gradients unweighted, but the batches differ: {plan.batch_sizes}",
+                "give every worker the same batch size, or use --mode ssgd, which weights them",
+            )
+        self._plan, self._links = plan, links
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        assert isinstance(replica.arena, ShardedArena), "the replica was split over the workers"
+        self._replica, self._arena = replica, replica.arena
+        moved, others = self._arena.moved, self._links.world_size - 1
+        each = (moved.gathered + moved.reduced) * others // self._links.world_size
+        self._traffic = Traffic(each, each)
+
+    def begin_step(self, step: Step) -> Begun | None:
+        return own_share(self._plan, self._links, step)
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        self._arena.average_buffers()
+        apply_ns = self._replica.update()
+        stop = asks_to_stop_after(step, self._plan.steps) and agree_to_stop(
+            wants_stop, self._arena.state.device
+        )
+        return Outcome(traffic=self._traffic, apply_ns=apply_ns, synced=True, stop=stop)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return {}
+
+    def restore(self, saved: dict[str, Tensor]) -> None: ...
+
+    def close(self) -> None:
+        leave_group()

@@ -1,0 +1,195 @@
+"""How does a model look to the loop whose parameters lie in parts on all ranks? As an arena without vectors.
+
+torch's `fully_shard` (FSDP2) cuts every parameter along its first dimension. A
+rank keeps one part of each, with the gradient and the optimizer's state for
+it; whole parameters exist only while a block computes. Buffers are small
+and stay whole on every rank.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._collective_utils import MeshTopoInfo
+from torch.distributed.tensor._redistribute import _gen_transform_infos, clear_redistribute_planner_cache
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+from paceline.transport.arena import Arena, Layout
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_MESHES = count()
+_NOT_CALLED = (nn.ParameterList, nn.ParameterDict)  # whoever holds them computes with them
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes of parameters and gradients that one step moves, if a single rank held everything."""
+
+    gathered: int
+    reduced: int
+
+
+class ShardedArena(Arena):
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        *,
+        blocks: Sequence[nn.Module] | None = None,
+        compute_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Splits the module over the default process group, block by block, and moves it to the device."""
+        self.layout = Layout.of(module)
+        self.module = module
+        self.gathers_gradients = False
+        self.state = self.gradients = torch.empty(0, dtype=self.layout.dtype, device=device)
+        units = own_units(module, blocks_of(module) if blocks is None else blocks)
+        self._compute_dtype = compute_dtype
+        self._in_units = sum(p.numel() for unit in units for p in unit.parameters())
+        self.mesh = _mesh(device)
+        for part in (*units, module):
+            _split(part, self.mesh, compute_dtype)
+        self._parameters = list(module.parameters())
+        self._buffers = _persistent_buffers(module)
+
+    @property
+    def sharded(self) -> list[DTensor]:
+        """The parameters; each knows which part of it is here."""
+        found: list[DTensor] = [p for p in self._parameters if isinstance(p, DTensor)]
+        assert len(found) == len(self._parameters), "every parameter is split"
+        return found
+
+    def local_parts(self) -> list[nn.Parameter]:
+        """This rank's part of each parameter, in the same memory, as plain tensors."""
+        return [nn.Parameter(_local(p)) for p in self.sharded]
+
+    def local_gradients(self) -> list[Tensor]:
+        """Of the same parts; zeros where the loss did not depend on it."""
+        return [_local_gradient(p) for p in self.sharded]
+
+    def like_parameter(self, number: int, local: Tensor) -> DTensor:
+        """A tensor that is split as this parameter is, out of our part of it."""
+        whole = self.sharded[number]
+        return DTensor.from_local(
+            local, self.mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
+        )
+
+    def whole_state(self) -> "Gathered":
+        return Gathered(self.module.state_dict())
+
+    def average_buffers(self, weight: float = 1.0) -> None:
+        """As in ssgd, batch statistics are the mean of the workers'; `weight` is that of ours in it."""
+        if not self._buffers:
+            return
+        flat = torch.cat([buffer.reshape(-1) for buffer in self._buffers])
+        if weight != 1.0:
+            flat.mul_(weight)
+        dist.all_reduce(flat)
+        flat.div_(dist.get_world_size())
+        parts = torch.split(flat, [buffer.numel() for buffer in self._buffers])
+        for buffer, mean in zip(self._buffers, parts, strict=True):
+            buffer.copy_(mean.view_as(buffer))
+
+    @property
+    def moved(self) -> Moved:
+        """What is in blocks is gathered for forward and again for backward, the rest once."""
+        numbers = sum(p.numel() for p in self._parameters)
+        sent = self.layout.dtype if self._compute_dtype is None else self._compute_dtype
+        return Moved((numbers + self._in_units) * sent.itemsize, numbers * self.layout.dtype.itemsize)
+
+
+class Gathered(Mapping[str, Tensor]):
+    """A split state, whole: tensor after tensor is put together as it is read, by all ranks alike."""
+
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._state[name].detach()
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+
+def blocks_of(module: nn.Module) -> list[nn.Module]:
+    """What is gathered at once, where the task does not say: the children, and those of mere containers."""
+    found: list[nn.Module] = []
+    for child in module.children():
+        if isinstance(child, _CONTAINERS):
+            found += blocks_of(child)
+        elif not isinstance(child, _NOT_CALLED) and any(True for _ in child.parameters()):
+            found.append(child)
+    return found
+
+
+def own_units(module: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    """Those blocks whose parameters nobody else uses: split apart, tied ones would come untied."""
+    users: dict[int, int] = {}
+    for _, parameter in module.named_parameters(remove_duplicate=False):
+        users[id(parameter)] = users.get(id(parameter), 0) + 1
+    found = []
+    for block in blocks:
+        inside: dict[int, int] = {}
+        for _, parameter in block.named_parameters(remove_duplicate=False):
+            inside[id(parameter)] = inside.get(id(parameter), 0) + 1
+        if block is not module and inside and all(users[key] == count for key, count in inside.items()):
+            found.append(block)
+    return found
+
+
+def _mesh(device: torch.device) -> DeviceMesh:
+    group = dist.group.WORLD
+    assert group is not None, "the process group is made before the model is split over it"
+    # A name of its own: torch remembers by equal meshes what it found out about tensors, also which part of
+    # them is here, and in the next group of this process that may be another one.
+    return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"workers{next(_MESHES)}",))
+
+
+def forget_meshes() -> None:
+    """Let torch drop what it remembers about split tensors: it keeps their process group alive."""
+    _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    clear_redistribute_planner_cache()
+    _gen_transform_infos.cache_clear()
+    MeshTopoInfo.build_from_mesh.cache_clear()
+    ShardingPropagator._propagate_tensor_meta_cached.cache_clear()
+
+
+def _split(part: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None) -> None:
+    # Sums are taken in the parameters' own precision: thousands of bf16 gradients would lose the small ones.
+    reduce_dtype = None if compute_dtype is None else next(part.parameters()).dtype
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=reduce_dtype)
+    wrapped = fully_shard(part, mesh=mesh, mp_policy=policy)
+    assert isinstance(wrapped, FSDPModule), "fully_shard changes the class of what it splits"
+    if mesh.device_type == "cpu":  # gloo has no mean; the sum is divided afterwards
+        wrapped.set_force_sum_reduction_for_comms(True)
+
+
+def _persistent_buffers(module: nn.Module) -> list[Tensor]:
+    """What a checkpoint holds besides parameters; tables that forward only reads are the same anyway."""
+    state = module.state_dict(keep_vars=True)
+    return [b for name, b in module.named_buffers() if name in state and b.is_floating_point()]
+
+
+def _local(tensor: DTensor) -> Tensor:
+    detached = tensor.detach()
+    assert isinstance(detached, DTensor), "a split tensor stays one"
+    return detached.to_local()
+
+
+def _local_gradient(parameter: DTensor) -> Tensor:
+    gradient = parameter.grad
+    if gradient is None:
+        return torch.zeros_like(_local(parameter))
+    assert isinstance(gradient, DTensor), "gradients are split as their parameters are"
+    return gradient.to_local()
