@@ -7,7 +7,6 @@ from tests.fixtures.command import paceline
 
 from paceline.plan.catalog import MODES
 
-
 ONLY_WITH_PROCESSES = ("ddp", "fsdp")
 
 
