@@ -119,6 +119,31 @@ def let_gloo_use_loopback() -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
+def ray_address() -> str | None:
+    """`RAY_ADDRESS`, where Ray's own commands look for a cluster; None when it says nothing."""
+    return os.environ.get("RAY_ADDRESS", "").strip() or None
+
+
+# Ray reports how it is used unless told not to, and warns of what it may do differently one day.
+_QUIET_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # of what runs inside our own process
+}
+
+
+def quiet_ray() -> None:
+    """Before Ray is imported; whoever has said otherwise is heard."""
+    for name, value in _QUIET_RAY.items():
+        os.environ.setdefault(name, value)
+
+
+def state_folder() -> Path:
+    """What commands remember: `$XDG_STATE_HOME/paceline`, else `~/.local/state/paceline`."""
+    said = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (said if said.is_absolute() else Path.home() / ".local" / "state") / "paceline"
+
+
 def for_child(**extra: str) -> dict[str, str]:
     """This process's environment plus `extra`, to hand to a process we start."""
     return {**os.environ, **extra}

@@ -8,7 +8,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
@@ -76,6 +76,13 @@ def train(
     coordinators: "Coordinators | None" = None,
 ) -> dict[str, Json]:
     """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open."""
+    if plan.ray is not None and (warm is None or isinstance(warm, LocalLauncher)):
+        from paceline.launchers.ray import RayLauncher  # brings Ray, which other runs do not need
+
+        with closing(
+            RayLauncher(plan)
+        ) as on_ray:  # first: what is wrong there is said before anything starts
+            return train(plan, run_dir, watcher, warm=on_ray, resume_from=resume_from)
     started_ns, started_s = SystemClock().now_ns(), monotonic_s()
     keeper = _prepare_checkpoints(plan, run_dir, resume_from, watcher)
     run_dir.mkdir(parents=True, exist_ok=True)

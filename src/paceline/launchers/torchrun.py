@@ -55,7 +55,7 @@ class TorchrunLauncher:
 
         def tell(message: Message) -> None:
             on_message(message)
-            _note(ended, message)
+            note(ended, message)
 
         on_message({"ev": "started", "who": "worker-0", "pid": os.getpid()})
         self._side.train(plan, run_dir, resume_from, tell)
@@ -76,7 +76,7 @@ class TorchrunLauncher:
     def close(self) -> None: ...
 
 
-def _note(ended: Ended, message: Message) -> None:
+def note(ended: Ended, message: Message) -> None:
     match message["ev"]:
         case "report":
             ended.reports[str(message["who"])] = message

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.checkpoints.store import Snapshot, read_snapshot
+from paceline.checkpoints.store import Snapshot
 from paceline.clock import Clock, SystemClock
 from paceline.compression.push import push_format
 from paceline.errors import ConfigError, Problem
@@ -175,8 +175,8 @@ def build_worker(
             saver.begin_at(StepClock(saved.facts["at"]))
             if isinstance(evaluator, Evaluator):
                 evaluator.restore(saved)
-    elif seat.resume_from is not None:
-        first = StepClock(read_snapshot(seat.resume_from, "server-0").facts["clocks"].get(str(rank), 0))
+    elif (saved := folder.snapshot("server-0")) is not None:
+        first = StepClock(saved.facts["clocks"].get(str(rank), 0))
     strategy.prepare(replica, first)
     worker = Worker(
         plan=plan,
@@ -245,19 +245,24 @@ class BuiltServer:
 
 
 def build_server(seat: Seat, report: Callable[[Report], None] = tell_nobody) -> BuiltServer:
-    plan, clock = seat.plan, SystemClock()
+    plan, foreign = seat.plan, seat.foreign
+    clock: Clock = SystemClock() if foreign is None else foreign.clock
+    folder: RunFolder = OwnFolder(seat.run_dir, seat.resume_from) if foreign is None else foreign.folder
     set_up_torch(plan)
     task = build_task(plan)
     # Where the slots are, the parameters are: copying between them is what a server does most.
     place = torch.device("cuda", 0) if plan.transport is Transport.CUDA_IPC else torch.device("cpu")
     replica = Replica(plan, task, place, clock)
-    log = open_log(plan, seat.run_dir, "server-0", clock)
+    log = folder.open_log(plan, "server-0", clock)
     kind: type[ServerSide] = strategy_class(plan.mode)
     server = ParameterServer(plan, replica, kind, log=log, clock=clock)
-    if seat.resume_from is not None:
-        server.restore(read_snapshot(seat.resume_from, "server-0"))
-    saver = ServerSaver(plan, server, root=seat.checkpoints, log=log, report=report)
+    if (saved := folder.snapshot("server-0")) is not None:
+        server.restore(saved)
+    writer = None if foreign is None else folder.writer(plan, "server-0")
+    saver = ServerSaver(plan, server, root=seat.checkpoints, log=log, report=report, writer=writer)
     server.on_applied = saver.maybe_save
+    if foreign is not None:
+        foreign.ready()
     return BuiltServer(server, replica, task, _host(seat, replica), saver, log)
 
 
