@@ -128,14 +128,22 @@ def ray_address() -> str | None:
 _QUIET_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # of what runs inside our own process
 }
 
 
-def quiet_ray() -> None:
+def prepare_ray() -> None:
     """Before Ray is imported; whoever has said otherwise is heard."""
     for name, value in _QUIET_RAY.items():
         os.environ.setdefault(name, value)
+    # A cluster asks for the token unless told not to, but a client only shows it when told to.
+    if (file := ray_token_file()) is None or file.exists():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def ray_token_file() -> Path | None:
+    """Where Ray keeps this user's token; None: the environment holds another one, or says where it is."""
+    is_said = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return None if is_said else Path.home() / ".ray" / "auth_token"
 
 
 def state_folder() -> Path:

@@ -64,7 +64,7 @@ def knock(address: str, *, what: str = "Ray") -> None:
 def connect(address: str, *, num_cpus: int) -> "Ray":
     """To a cluster, or (`local`) to a Ray that is started here with so many CPUs."""
     check_version()
-    environ.quiet_ray()
+    environ.prepare_ray()
     said = environ.ray_address() if address == "auto" else address
     if said not in (None, "local", "auto"):
         knock(said.removeprefix("ray://"))
@@ -81,6 +81,9 @@ def connect(address: str, *, num_cpus: int) -> "Ray":
             usual |= {"log_to_driver": False}
         try:
             ray.init(address=address, **usual)
+        except ray.exceptions.AuthenticationError as error:
+            hint = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file that holds it"
+            raise NotReadyError(f"the Ray at {address} asks for a token, and not for ours", hint) from error
         except ConnectionError as error:
             hint = "start one with `ray start --head` or `paceline ray up`, or use --address local"
             raise RayUnreachableError(f"no Ray at {address}: {_first_line(error)}", hint) from error

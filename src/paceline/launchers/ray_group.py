@@ -176,8 +176,9 @@ class Group:
         host = self._members[0]  # the server, or rank 0
         if plan.transport is Transport.NONE:
             return order
-        port = self._ask([host], "host", host.address, plan.num_workers, plan.timeout_s)[host.who]
-        where: dict[str, Json] = {"host": host.address, "port": int(str(port))}
+        address = "127.0.0.1" if is_one_host else host.address
+        port = self._ask([host], "host", address, plan.num_workers, plan.timeout_s)[host.who]
+        where: dict[str, Json] = {"host": address, "port": int(str(port))}
         return order | ({"server": where} if has_server(plan) else where)
 
     def _unmet(self, run_dir: Path, is_one_host: bool) -> dict[str, Json]:

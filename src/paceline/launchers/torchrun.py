@@ -101,7 +101,7 @@ class Starter:
 
     @classmethod
     def of(cls, world: World) -> "Starter":
-        return cls(world.run_id, f"{os.getppid()} {_began(os.getppid())}")
+        return cls(world.run_id, f"{os.getppid()} {began(os.getppid())}")
 
     @classmethod
     def read(cls, run_dir: Path) -> "Starter | None":
@@ -120,7 +120,7 @@ class Starter:
         return self.parent == other.parent or (self.run_id is not None and self.run_id == other.run_id)
 
 
-def _began(pid: int) -> str:
+def began(pid: int) -> str:
     """When a process began, in the kernel's ticks: a pid alone is used again."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
