@@ -124,6 +124,11 @@ def ray_address() -> str | None:
     return os.environ.get("RAY_ADDRESS", "").strip() or None
 
 
+def ray_uses_tls() -> bool:
+    """`RAY_USE_TLS`: Ray's processes know each other by certificates."""
+    return os.environ.get("RAY_USE_TLS", "0") not in ("", "0")
+
+
 # Ray reports how it is used unless told not to, and warns of what it may do differently one day.
 _QUIET_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",

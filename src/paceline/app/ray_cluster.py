@@ -155,6 +155,7 @@ def _make_token() -> None:
 
 
 def _start(role: list[str], cpus: int, log: Path) -> NodeProcess:
+    agent, environments = _free_ports(2)
     common = [
         f"--num-cpus={cpus}",
         "--num-gpus=0",
@@ -163,7 +164,8 @@ def _start(role: list[str], cpus: int, log: Path) -> NodeProcess:
         # Several nodes on one host must not count through the same ports.
         "--min-worker-port=0",
         "--max-worker-port=0",
-        f"--dashboard-agent-listen-port={_free_ports(1)[0]}",
+        f"--dashboard-agent-listen-port={agent}",
+        f"--runtime-env-agent-port={environments}",
         "--block",
     ]
     with log.open("w") as file:

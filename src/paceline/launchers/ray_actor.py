@@ -41,8 +41,8 @@ class Participant:
     def now_ns(self) -> int:
         return SystemClock().now_ns()
 
-    def host(self, address: str, size: int, timeout_s: float) -> int:
-        return int(self._side.result().host(address, size, timeout_s))
+    def host(self, address: str, size: int, timeout_s: float) -> str:
+        return str(self._side.result().host(address, size, timeout_s))
 
     def begin(self, order: str, saved: bytes | None) -> None:
         self._side.result().begin(order, saved)

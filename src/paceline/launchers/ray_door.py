@@ -9,7 +9,7 @@ import logging
 import re
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NewType
 
@@ -36,10 +36,10 @@ class ActorLost(Exception):  # noqa: N818  # a piece of news, caught by whoever 
         self.why, self.is_start = why, is_start
 
 
-def check_version() -> str:
+def check_version(version_of: Callable[[str], str] = importlib.metadata.version) -> str:
     """NotReadyError unless a Ray that we know is installed. Nothing is imported."""
     try:
-        found = importlib.metadata.version("ray")
+        found = version_of("ray")
     except importlib.metadata.PackageNotFoundError:
         raise NotReadyError("launcher ray needs Ray, which is not installed", INSTALL) from None
     if tuple(int(n) for n in re.findall(r"\d+", found)[:2]) < OLDEST:
@@ -61,6 +61,29 @@ def knock(address: str, *, what: str = "Ray") -> None:
         ) from error
 
 
+def _check_is_ray(address: str) -> None:
+    """Whoever listens there must understand a question of Ray's; Ray itself would try for long."""
+    if environ.ray_uses_tls():
+        return  # then only Ray knows how to ask
+    import grpc
+
+    method = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+    if address.startswith("ray://"):
+        method = "/ray.rpc.RayletDriver/ClusterInfo"
+    with grpc.insecure_channel(address.removeprefix("ray://")) as channel:
+        ask = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
+        try:
+            ask(b"", timeout=KNOCK_S)
+        except grpc.RpcError as error:
+            # Any other answer, such as that it wants a token, is one of Ray's.
+            if error.code().name in ("UNIMPLEMENTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"):
+                what = f"somebody listens at {address}, but it is no Ray: {error.details()}"
+                hint = (
+                    "`ray start --head` prints the address of a cluster; ray:// has a port of its own, 10001"
+                )
+                raise RayUnreachableError(what, hint) from error
+
+
 def connect(address: str, *, num_cpus: int) -> "Ray":
     """To a cluster, or (`local`) to a Ray that is started here with so many CPUs."""
     check_version()
@@ -68,17 +91,20 @@ def connect(address: str, *, num_cpus: int) -> "Ray":
     said = environ.ray_address() if address == "auto" else address
     if said not in (None, "local", "auto"):
         knock(said.removeprefix("ray://"))
+        _check_is_ray(said)
     with _own_signals():
         import ray
 
+        # What it notices about nodes it prints on stdout, which is ours; what matters of it we say ourselves.
+        ray._private.worker.print_to_stdstream = lambda *_, **__: None
         if ray.is_initialized():
             return Ray(is_ours=False)
-        usual: dict[str, Any] = {"logging_level": logging.ERROR, "namespace": "paceline"}
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        usual: dict[str, Any] = {"log_to_driver": False}
+        if not address.startswith("ray://"):
+            usual |= {"logging_level": logging.ERROR}
         if address == "local":
-            alone = {"num_cpus": num_cpus, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-            usual |= {"log_to_driver": False, **alone}
-        elif not address.startswith("ray://"):
-            usual |= {"log_to_driver": False}
+            usual |= {"num_cpus": num_cpus, "include_dashboard": False}
         try:
             ray.init(address=address, **usual)
         except ray.exceptions.AuthenticationError as error:

@@ -45,6 +45,7 @@ class Member:
     pending: Pending | None = None  # the question that it has not answered
     answers: list[Json] = field(default_factory=list)  # to what it has asked
     torch: str = ""  # its version, once it is ready
+    samples: int = 0  # that it trains with
     steps: int = 0
     loss: float | None = None
 
@@ -177,8 +178,8 @@ class Group:
         if plan.transport is Transport.NONE:
             return order
         address = "127.0.0.1" if is_one_host else host.address
-        port = self._ask([host], "host", address, plan.num_workers, plan.timeout_s)[host.who]
-        where: dict[str, Json] = {"host": address, "port": int(str(port))}
+        said = self._ask([host], "host", address, plan.num_workers, plan.timeout_s)[host.who]
+        where: dict[str, Json] = json.loads(str(said))
         return order | ({"server": where} if has_server(plan) else where)
 
     def _unmet(self, run_dir: Path, is_one_host: bool) -> dict[str, Json]:
@@ -230,7 +231,7 @@ class Group:
             case "image":
                 member.answers.append(self._folder.image(message, blobs[int(str(message["blob"]))]))
             case "ready":
-                member.torch = str(message["torch"])
+                member.torch, member.samples = str(message["torch"]), int(str(message["samples"]))
             case _:
                 self._tell(message)
                 note(self._ended, message)
@@ -241,7 +242,7 @@ class Group:
             self._is_stop_told = True
             self._order_all("stop")
         if not self._may_go and all(member.torch for member in self._members):
-            self._check_torch()
+            self._check_alike()
             self._may_go = True
             self._order_all("go")
         if monotonic_s() - self._told_s > PULSE_S:
@@ -258,11 +259,16 @@ class Group:
             if member.pending is not None:
                 self._ray.call(member.actor, method)  # whoever is dead by now is noticed by its question
 
-    def _check_torch(self) -> None:
-        versions = {member.torch: member for member in self._members}
+    def _check_alike(self) -> None:
+        """Workers that are not would train something else than they say."""
+        versions = {member.torch: member.address for member in self._members}
         if len(versions) > 1:
-            found = ", ".join(f"{version} on {member.address}" for version, member in versions.items())
+            found = ", ".join(f"{version} on {address}" for version, address in versions.items())
             raise NotReadyError(f"nodes have different versions of torch: {found}", "install the same one")
+        counts = {member.samples: member for member in self._workers}
+        if len(counts) > 1:
+            found = ", ".join(f"{n} for {m.who} on {m.address}" for n, m in counts.items())
+            raise NotReadyError(f"workers have different data: {found} samples", "give every node the same")
 
     def _note_loss(self, who: str, lost: ActorLost) -> None:
         """A loss comes from outside; whoever cannot be started at all meets the same again."""

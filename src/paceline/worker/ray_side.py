@@ -7,6 +7,7 @@ in a thread of its own, and answers the launcher meanwhile. See docs/decisions/0
 import json
 import os
 import socket
+import ssl
 import sys
 import threading
 import traceback
@@ -23,15 +24,17 @@ from paceline.ids import Rank
 from paceline.plan.codec import loads
 from paceline.plan.plan import Plan
 from paceline.transport.meeting_place import MeetingPlace
-from paceline.transport.tcp_store import Address
+from paceline.transport.tcp_store import LOOPBACK, Address
 from paceline.transport.torch_dist import abandon_group
 from paceline.worker.control import ControlBlock
 from paceline.worker.far_clock import FarClock
+from paceline.worker.foreign_seat import ForeignSeat
 from paceline.worker.participant import Report, serve, work
 from paceline.worker.ray_folder import SaidFolder
 from paceline.worker.ray_outbox import Message, Outbox, Printed
+from paceline.worker.ray_tls import serving_at, trusting
 from paceline.worker.torchrun_words import check_here, fault_of
-from paceline.worker.wiring import ForeignSeat, Seat
+from paceline.worker.wiring import Seat
 
 
 class Side:
@@ -42,17 +45,23 @@ class Side:
         self._control: ControlBlock | None = None
         self._place: MeetingPlace | None = None
         self._listener: socket.socket | None = None
+        self._tls: ssl.SSLContext | None = None
         self._may_go, self._is_stop_asked = threading.Event(), False
         sys.stdout = Printed(sys.stdout, self._outbox.text)  # type: ignore[assignment]  # it writes text
         sys.stderr = Printed(sys.stderr, self._outbox.text)  # type: ignore[assignment]
 
-    def host(self, address: str, size: int, timeout_s: float) -> int:
-        """Rank 0 keeps the store in which all meet; a server listens. The port."""
+    def host(self, address: str, size: int, timeout_s: float) -> str:
+        """Rank 0 keeps the store in which all meet; a server listens. What the others must know."""
+        where: Message = {"host": address}
         if self._is_server:
             self._listener = socket.create_server((address, 0), backlog=size)
-            return int(self._listener.getsockname()[1])
-        self._place = MeetingPlace.host_at(address, size, timeout_s=timeout_s)
-        return self._place.world.port
+            where["port"] = int(self._listener.getsockname()[1])
+            if address not in LOOPBACK:
+                self._tls, where["certificate"] = serving_at(address)
+        else:
+            self._place = MeetingPlace.host_at(address, size, timeout_s=timeout_s)
+            where["port"] = self._place.world.port
+        return json.dumps(where)
 
     def begin(self, order: str, saved: bytes | None) -> None:
         thread = threading.Thread(
@@ -111,9 +120,10 @@ class Side:
             check_here(plan, world)
         if self._place is None:
             self._place = MeetingPlace.enter(world, timeout_s=plan.timeout_s)
-        ahead_ns, server = int(str(order["ahead_ns"])), order["server"]
+        ahead_ns = int(str(order["ahead_ns"]))
         clock: Clock = FarClock(ahead_ns) if ahead_ns else SystemClock()
         snapshot = None if saved is None else from_bytes(saved)
+        address, tls = _server(order)
         return Seat(
             plan=plan,
             run_dir=Path(str(order["run_dir"])),
@@ -126,15 +136,14 @@ class Side:
                 clock=clock,
                 folder=SaidFolder(self._outbox, snapshot, timeout_s=plan.timeout_s),
                 store=self._place.for_group(),
-                ready=lambda: self._ready(plan),
-                server=Address(str(server["host"]), int(str(server["port"])))
-                if isinstance(server, dict)
-                else None,
+                ready=self._ready,
+                server=address,
+                tls=self._tls or tls,
             ),
         )
 
-    def _ready(self, plan: Plan) -> None:
-        self._outbox.say({"ev": "ready", "torch": torch.__version__})
+    def _ready(self, num_samples: int) -> None:
+        self._outbox.say({"ev": "ready", "torch": torch.__version__, "samples": num_samples})
         if not self._may_go.wait(24 * 3600.0):
             raise NotReadyError("the launcher did not say that all are ready", "see what it says")
 
@@ -163,3 +172,12 @@ def _world(order: Message, size: int, rank: int) -> World:
     local_size = size if order["is_one_host"] else 1
     host, port = str(order["host"]), int(str(order["port"]))
     return World(rank=rank, size=size, local_size=local_size, host=host, port=port)
+
+
+def _server(order: Message) -> tuple[Address | None, ssl.SSLContext | None]:
+    said = order["server"]
+    if not isinstance(said, dict):
+        return None, None
+    certificate = said.get("certificate")
+    tls = None if certificate is None else trusting(str(certificate))
+    return Address(str(said["host"]), int(str(said["port"]))), tls

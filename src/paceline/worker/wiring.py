@@ -6,6 +6,7 @@ that names concrete transports.
 """
 
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,10 @@ class Seat:
     @property
     def folder(self) -> RunFolder:
         return OwnFolder(self.run_dir, self.resume_from) if self.foreign is None else self.foreign.folder
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        return None if self.foreign is None else self.foreign.tls
 
     @property
     def server_address(self) -> Address:
@@ -245,9 +250,7 @@ class BuiltServer:
 
 
 def build_server(seat: Seat, report: Callable[[Report], None] = tell_nobody) -> BuiltServer:
-    plan, foreign = seat.plan, seat.foreign
-    clock: Clock = SystemClock() if foreign is None else foreign.clock
-    folder: RunFolder = OwnFolder(seat.run_dir, seat.resume_from) if foreign is None else foreign.folder
+    plan, clock, folder = seat.plan, seat.clock, seat.folder
     set_up_torch(plan)
     task = build_task(plan)
     # Where the slots are, the parameters are: copying between them is what a server does most.
@@ -258,11 +261,11 @@ def build_server(seat: Seat, report: Callable[[Report], None] = tell_nobody) -> 
     server = ParameterServer(plan, replica, kind, log=log, clock=clock)
     if (saved := folder.snapshot("server-0")) is not None:
         server.restore(saved)
-    writer = None if foreign is None else folder.writer(plan, "server-0")
+    writer = None if seat.foreign is None else folder.writer(plan, "server-0")
     saver = ServerSaver(plan, server, root=seat.checkpoints, log=log, report=report, writer=writer)
     server.on_applied = saver.maybe_save
-    if foreign is not None:
-        foreign.ready()
+    if seat.foreign is not None:
+        seat.foreign.ready(0)  # it needs none
     return BuiltServer(server, replica, task, _host(seat, replica), saver, log)
 
 
@@ -290,7 +293,7 @@ def _links(seat: Seat, rank: Rank, channel: Channel, device: torch.device, clock
             collective = TorchCollective(device=device, clock=clock, timeout_s=plan.timeout_s)
     elif plan.transport is Transport.TCP:
         address = seat.server_address
-        store = TcpStore(address, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s)
+        store = TcpStore(address, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s, tls=seat.tls)
     elif plan.transport is Transport.CUDA_IPC:
         assert seat.world is not None, "the launcher makes the shared words"
         store = CudaStore(seat.world, rank, clock=clock, timeout_s=plan.timeout_s, device=device)
@@ -326,4 +329,5 @@ def _host(seat: Seat, replica: Replica) -> ShmStoreHost | TcpStoreHost:
         token=seat.token,
         timeout_s=seat.plan.timeout_s,
         push_bytes=push_bytes,
+        tls=seat.tls,
     )
