@@ -13,7 +13,7 @@ from paceline.clock import Clock
 from paceline.events.log import EventLog
 from paceline.plan.plan import EventDetail, Plan
 from paceline.worker.far_folder import SentLog
-from paceline.worker.ray_outbox import Outbox
+from paceline.worker.ray_outbox import Message, Outbox
 from paceline.worker.saving import writer_for
 
 
@@ -51,7 +51,7 @@ class _SaidDisk(Disk):
         facts: dict[str, Any],  # Any: JSON
     ) -> Wrote:
         number = folder.name.removeprefix("at-")
-        message = {"ev": "image", "at": int(number), "who": who, "facts": facts}
+        message: Message = {"ev": "image", "at": int(number), "who": who, "facts": facts}
         answer = self._outbox.ask(message, bytes(tensors), timeout_s=self._timeout_s)
         if answer["failure"]:
             raise OSError(str(answer["failure"]))

@@ -62,7 +62,8 @@ class Outbox:
             blobs, self._said, self._blobs = self._blobs, [], []
             is_over = self._is_over
         # After what was said: a snapshot must never be ahead of the record.
-        events = b"".join(_drained(self.lines)).decode()
+        lines = _drained(self.lines)
+        events = b"".join(lines).decode()
         return {"said": said, "events": events, "log": "".join(_drained(self.text)), "over": is_over}, blobs
 
 

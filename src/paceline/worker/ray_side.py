@@ -47,8 +47,8 @@ class Side:
         self._listener: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
         self._may_go, self._is_stop_asked = threading.Event(), False
-        sys.stdout = Printed(sys.stdout, self._outbox.text)  # type: ignore[assignment]  # it writes text
-        sys.stderr = Printed(sys.stderr, self._outbox.text)  # type: ignore[assignment]
+        sys.stdout = Printed(sys.stdout, self._outbox.text)
+        sys.stderr = Printed(sys.stderr, self._outbox.text)
 
     def host(self, address: str, size: int, timeout_s: float) -> str:
         """Rank 0 keeps the store in which all meet; a server listens. What the others must know."""
