@@ -35,7 +35,8 @@ def test_every_basic_mode_trains_on_ray_and_synchronous_ones_end_as_without(
     ray: Cluster, tmp_path: Path
 ) -> None:
     def train(mode: str) -> None:
-        done = trained(tmp_path / mode, *_of(mode), "--launcher", "ray", "--address", ray.address)
+        to = ray.client if mode == "localsgd" else ray.address  # from outside the cluster, or from within
+        done = trained(tmp_path / mode, *_of(mode), "--launcher", "ray", "--address", to)
         assert done.code == 0, f"{mode}: {done.err}"
 
     with ThreadPoolExecutor(2) as pool:
