@@ -12,6 +12,7 @@ from tests.fixtures.waiting import descendants, is_running, kill, until
 from paceline.app.ray_cluster import Cluster, up
 
 BASIC = ("single", "ssgd", "ddp", "ps", "asgd", "ssp", "localsgd", "diloco")
+SAME = ("ssgd", "localsgd", "ps")  # synchronous: chance has no say in them
 SLOW = ("--steps", "100000", "--pace", "5ms", "--checkpoint-every", "20")
 
 pytestmark = pytest.mark.timeout(300)
@@ -39,8 +40,17 @@ def test_every_basic_mode_trains_on_ray_and_synchronous_ones_end_as_without(
         done = trained(tmp_path / mode, *_of(mode), "--launcher", "ray", "--address", to)
         assert done.code == 0, f"{mode}: {done.err}"
 
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(train, BASIC))
+    def train_here(mode: str) -> None:
+        transport = "tcp" if mode == "ps" else "gloo"
+        done = trained(tmp_path / f"here-{mode}", *_of(mode), "--transport", transport)
+        assert done.code == 0, f"{mode}: {done.err}"
+
+    with ThreadPoolExecutor(3) as pool:  # a run mostly waits for processes to start
+        list(
+            pool.map(
+                lambda job: job[0](job[1]), [(train, m) for m in BASIC] + [(train_here, m) for m in SAME]
+            )
+        )
     for mode in BASIC:
         found = result_of(tmp_path / mode)
         assert found["launcher"] == "ray"
@@ -48,9 +58,7 @@ def test_every_basic_mode_trains_on_ray_and_synchronous_ones_end_as_without(
         assert kinds(tmp_path / mode).count("worker_finished") == len(found["state_sha256"]) + (
             2 if mode in ("ps", "asgd", "ssp") else 0
         )
-    for mode in ("ssgd", "localsgd", "ps"):
-        transport = "tcp" if mode == "ps" else "gloo"
-        assert trained(tmp_path / f"here-{mode}", *_of(mode), "--transport", transport).code == 0
+    for mode in SAME:
         here, there = result_of(tmp_path / f"here-{mode}"), result_of(tmp_path / mode)
         assert there["state_sha256"] == here["state_sha256"], mode
         assert there["metrics"] == here["metrics"], mode
