@@ -61,3 +61,4 @@ def test_elastic_runs_and_shared_memory_are_refused() -> None:
         launcher="ray", elastic=True
     )
     assert "needs memory that its workers share" in _problems(launcher="ray", mode="adpsgd")
+    assert "a folder that all its workers reach" in _problems(launcher="ray", mode="fsdp")

@@ -112,6 +112,8 @@ def connect(address: str, *, num_cpus: int) -> "Ray":
             raise NotReadyError(f"the Ray at {address} asks for a token, and not for ours", hint) from error
         except ConnectionError as error:
             hint = "start one with `ray start --head` or `paceline ray up`, or use --address local"
+            if address.startswith("ray://"):
+                hint = "try again: on a busy head the client's server may come too late; or use HOST:PORT"
             raise RayUnreachableError(f"no Ray at {address}: {_first_line(error)}", hint) from error
         except (RuntimeError, ValueError) as error:
             hint = "the same versions of Ray and Python are needed here and on every node"

@@ -41,14 +41,13 @@ class Jobs:
         knock(dashboard.partition("://")[2].rstrip("/"), what="Ray dashboard")
         from ray.job_submission import JobSubmissionClient
 
-        logging.getLogger("ray").setLevel(logging.ERROR)  # how it talks HTTP is no news
-
         self._dashboard = dashboard
         try:
             self._client: Any = JobSubmissionClient(dashboard)  # Any: Ray has no types here
         except (ConnectionError, RuntimeError) as error:
             what = f"no Ray dashboard at {dashboard}: {_first_line(error)}"
             raise RayUnreachableError(what, _HINT) from error
+        logging.getLogger("ray").setLevel(logging.ERROR)  # how it talks HTTP is no news
 
     def submit(self, command: str, *, job: str, run_dir: str, variables: dict[str, str]) -> str:
         with self._translated(job):

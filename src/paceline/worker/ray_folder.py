@@ -40,7 +40,7 @@ class _SaidDisk(Disk):
         self._outbox, self._timeout_s = outbox, timeout_s
         self._removed: tuple[int, ...] = ()
 
-    def is_there(self, folder: Path, who: str) -> bool:
+    def is_there(self, folder: Path, who: str, generation: int | None) -> bool:
         return False  # the launcher looks
 
     def put(
