@@ -71,7 +71,10 @@ class _Settings(TypedDict, total=False):
     byzantine: str | Sequence[str]
     pace: str | float
     transport: Literal["auto", "none", "shm", "gloo", "nccl", "tcp", "cuda-ipc"]
-    launcher: Literal["local", "virtual", "torchrun"]
+    launcher: Literal["local", "virtual", "torchrun", "ray"]
+    address: str
+    placement: Literal["pack", "spread", "strict_pack", "strict_spread"]
+    restarts: int
     vmap: bool
     threads_per_worker: int
     timeout: str | float

@@ -4,6 +4,8 @@
 """
 
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 
@@ -32,3 +34,10 @@ def unix_now_s() -> float:
 def monotonic_s() -> float:
     """Seconds for deadlines in shells that talk to the operating system."""
     return time.monotonic()
+
+
+def boot_id() -> str:
+    """The same in all processes on this host since it was started; their clocks are then the same too."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""

@@ -119,6 +119,44 @@ def let_gloo_use_loopback() -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
+def ray_address() -> str | None:
+    """`RAY_ADDRESS`, where Ray's own commands look for a cluster; None when it says nothing."""
+    return os.environ.get("RAY_ADDRESS", "").strip() or None
+
+
+def ray_uses_tls() -> bool:
+    """`RAY_USE_TLS`: Ray's processes know each other by certificates."""
+    return os.environ.get("RAY_USE_TLS", "0") not in ("", "0")
+
+
+# Ray reports how it is used unless told not to, and warns of what it may do differently one day.
+_QUIET_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+def prepare_ray() -> None:
+    """Before Ray is imported; whoever has said otherwise is heard."""
+    for name, value in _QUIET_RAY.items():
+        os.environ.setdefault(name, value)
+    # A cluster asks for the token unless told not to, but a client only shows it when told to.
+    if (file := ray_token_file()) is None or file.exists():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def ray_token_file() -> Path | None:
+    """Where Ray keeps this user's token; None: the environment holds another one, or says where it is."""
+    is_said = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return None if is_said else Path.home() / ".ray" / "auth_token"
+
+
+def state_folder() -> Path:
+    """What commands remember: `$XDG_STATE_HOME/paceline`, else `~/.local/state/paceline`."""
+    said = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (said if said.is_absolute() else Path.home() / ".local" / "state") / "paceline"
+
+
 def for_child(**extra: str) -> dict[str, str]:
     """This process's environment plus `extra`, to hand to a process we start."""
     return {**os.environ, **extra}

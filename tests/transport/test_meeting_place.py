@@ -80,3 +80,10 @@ def test_what_was_said_before_a_restart_is_not_heard_after_it() -> None:
     again = MeetingPlace.enter(world, timeout_s=5.0)
     with pytest.raises(PeerLostError):
         again.see("word", whose="rank 0", timeout_s=0.1)
+
+
+def test_a_place_on_a_port_that_is_free_is_where_its_world_says() -> None:
+    here = MeetingPlace.host_at("127.0.0.1", 2, timeout_s=20.0)
+    there = MeetingPlace.enter(World(rank=1, size=2, host="127.0.0.1", port=here.world.port), timeout_s=20.0)
+    here.show("word", 1)
+    assert there.see("word", whose="rank 0") == 1

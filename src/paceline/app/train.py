@@ -8,7 +8,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
@@ -65,7 +65,6 @@ def count_samples(config: TrainConfig, warm: CountsSamples) -> int:
     )
 
 
-@while_exporting
 def train(
     plan: Plan,
     run_dir: Path,
@@ -76,6 +75,23 @@ def train(
     coordinators: "Coordinators | None" = None,
 ) -> dict[str, Json]:
     """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open."""
+    if plan.ray is None or not (warm is None or isinstance(warm, LocalLauncher)):
+        return _carry_out(plan, run_dir, watcher, warm, resume_from, coordinators)
+    from paceline.launchers.ray import RayLauncher  # brings Ray, which other runs do not need
+
+    with closing(RayLauncher(plan)) as on_ray:  # what is wrong there is said before anything starts
+        return _carry_out(plan, run_dir, watcher, on_ray, resume_from, coordinators)
+
+
+@while_exporting
+def _carry_out(
+    plan: Plan,
+    run_dir: Path,
+    watcher: Watcher,
+    warm: RunLauncher | None,
+    resume_from: Checkpoint | None,
+    coordinators: "Coordinators | None",
+) -> dict[str, Json]:
     started_ns, started_s = SystemClock().now_ns(), monotonic_s()
     keeper = _prepare_checkpoints(plan, run_dir, resume_from, watcher)
     run_dir.mkdir(parents=True, exist_ok=True)

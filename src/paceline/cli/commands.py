@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "advise": ("paceline.cli.advise", "advise", "Rank the modes for a recorded run, and say why."),
     "data": ("paceline.cli.data", "data", "Get the data of built-in tasks, and make it ready."),
     "workers": ("paceline.cli.workers", "workers", "Add workers to a run that is at work, or remove some."),
+    "ray": ("paceline.cli.ray", "ray", "Make a small Ray cluster here, and hand runs to a cluster."),
     "lab": ("paceline.cli.lab", "lab", "Break a run on purpose, and see what was promised hold."),
     "coordinator": (
         "paceline.cli.coordinator",

@@ -40,6 +40,7 @@ class AppTrainer:
     def train(self, plan: "Plan", run_dir: Path, watcher: "Watcher") -> "dict[str, Json]":
         from paceline.app.train import train
 
+        self._rest(plan)
         return train(plan, run_dir, watcher, warm=self._warm)
 
     def resume(
@@ -47,7 +48,13 @@ class AppTrainer:
     ) -> "dict[str, Json]":
         from paceline.app.train import train
 
+        self._rest(plan)
         return train(plan, run_dir, watcher, warm=self._warm, resume_from=checkpoint)
+
+    def _rest(self, plan: "Plan") -> None:
+        """Where others start the workers, the warm process would only take memory."""
+        if plan.ray is not None:
+            self._warm.close()
 
     def count_samples(self, config: "TrainConfig") -> int:
         from paceline.app.train import count_samples

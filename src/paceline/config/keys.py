@@ -575,11 +575,37 @@ _ROWS = (
     Key(
         name="launcher",
         help="Who starts the workers: this command, as processes here or (virtual) all in one process and in "
-        "virtual time; or torchrun.",
+        "virtual time; or torchrun; or Ray.",
         kind=Kind.CHOICE,
         default="local; torchrun under torchrun",
         example="local",
-        choices=("local", "virtual", "torchrun"),
+        choices=("local", "virtual", "torchrun", "ray"),
+    ),
+    Key(
+        name="address",
+        help="launcher ray: where Ray is: local (started here, ended afterwards), auto, HOST:PORT or "
+        "ray://HOST:PORT.",
+        kind=Kind.TEXT,
+        default="local",
+        example="auto",
+    ),
+    Key(
+        name="placement",
+        help="launcher ray: how workers are spread over nodes.",
+        kind=Kind.CHOICE,
+        default="pack; spread for a mode with a server on several nodes",
+        example="spread",
+        choices=("pack", "spread", "strict_pack", "strict_spread"),
+    ),
+    Key(
+        name="restarts",
+        help="launcher ray: how often all workers are started anew from the newest checkpoint when one of "
+        "them, or its node, is lost.",
+        kind=Kind.INTEGER,
+        default="0",
+        example="3",
+        minimum=0,
+        maximum=1000,
     ),
     Key(
         name="vmap",
@@ -609,7 +635,7 @@ _ROWS = (
         name="checkpoint_every",
         help="Steps between checkpoints; 0 writes only the final one.",
         kind=Kind.INTEGER,
-        default="0; 100 in an elastic run",
+        default="0; 100 in an elastic run, or with restarts",
         example="100",
         minimum=0,
     ),

@@ -79,6 +79,9 @@ class TrainConfig:
     pace: float | None = None  # seconds
     transport: str | None = None
     launcher: str | None = None
+    address: str | None = None
+    placement: str | None = None
+    restarts: int | None = None
     vmap: bool | None = None
     threads_per_worker: int | None = None
     timeout: float | None = None  # seconds

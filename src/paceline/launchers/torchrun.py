@@ -55,7 +55,7 @@ class TorchrunLauncher:
 
         def tell(message: Message) -> None:
             on_message(message)
-            _note(ended, message)
+            note(ended, message)
 
         on_message({"ev": "started", "who": "worker-0", "pid": os.getpid()})
         self._side.train(plan, run_dir, resume_from, tell)
@@ -76,7 +76,7 @@ class TorchrunLauncher:
     def close(self) -> None: ...
 
 
-def _note(ended: Ended, message: Message) -> None:
+def note(ended: Ended, message: Message) -> None:
     match message["ev"]:
         case "report":
             ended.reports[str(message["who"])] = message
@@ -101,7 +101,7 @@ class Starter:
 
     @classmethod
     def of(cls, world: World) -> "Starter":
-        return cls(world.run_id, f"{os.getppid()} {_began(os.getppid())}")
+        return cls(world.run_id, f"{os.getppid()} {began(os.getppid())}")
 
     @classmethod
     def read(cls, run_dir: Path) -> "Starter | None":
@@ -120,7 +120,7 @@ class Starter:
         return self.parent == other.parent or (self.run_id is not None and self.run_id == other.run_id)
 
 
-def _began(pid: int) -> str:
+def began(pid: int) -> str:
     """When a process began, in the kernel's ticks: a pid alone is used again."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -24,9 +24,10 @@ from paceline.plan.check_data import check_data
 from paceline.plan.check_elastic import check_elastic
 from paceline.plan.check_evaluation import check_evaluation
 from paceline.plan.check_exports import check_exports
+from paceline.plan.check_ray import check_ray
 from paceline.plan.check_stragglers import check_stragglers
 from paceline.plan.check_torchrun import check_torchrun
-from paceline.plan.plan import Device, GossipVariant, StrategyOptions
+from paceline.plan.plan import Device, GossipVariant, Launcher, StrategyOptions
 from paceline.sync.setting import Allowed
 from paceline.sync.topology import Topology
 
@@ -83,6 +84,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     checked.problems += check_elastic(config, checked.are_sound)
     checked.problems += check_evaluation(config, checked.are_sound)
     checked.problems += check_torchrun(config, facts, checked.are_sound)
+    checked.problems += check_ray(config, checked.are_sound)
     num_workers = decide.num_workers_of(config) if checked.are_sound("num_workers", "mode") else None
     checked.problems += check_stragglers(config, num_workers)
     checked.problems += check_byzantine(config, num_workers)
@@ -124,6 +126,8 @@ def _check_alone(checked: _Check, key: Key) -> None:
 
 
 def _check_device(checked: _Check) -> None:
+    if checked.config.launcher == Launcher.RAY:
+        return  # the GPUs are those of its nodes, which are asked before anything starts
     if checked.config.device == Device.CUDA and checked.facts.cuda_devices == 0:
         hint = "set device to cpu or auto, or install a torch that is built for CUDA"
         checked.add("device", "device is cuda, but torch has no GPU to use on this machine", hint)

@@ -22,9 +22,11 @@ from paceline.plan.plan import (
     Launcher,
     OnGiveUp,
     OnNan,
+    OnRay,
     OnSlow,
     OptimizerChoice,
     Option,
+    Placement,
     StrategyOptions,
     Transport,
 )
@@ -134,7 +136,7 @@ def checkpoint_every_of(config: TrainConfig) -> int:
     """Whoever expects workers to die also expects all of them to, now and then."""
     if config.checkpoint_every is not None:
         return config.checkpoint_every
-    return 0 if elastic_of(config) is None else _ELASTIC_CHECKPOINT_EVERY
+    return 0 if elastic_of(config) is None and not config.restarts else _ELASTIC_CHECKPOINT_EVERY
 
 
 def device_of(config: TrainConfig, facts: Facts) -> Device:
@@ -154,10 +156,12 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
         return (Transport.TCP,)  # a server that takes over was not there when the others began
     every = tuple(t for t in Transport if t is not Transport.NONE)
     usable: tuple[Transport, ...] = every if mode is None else TRANSPORTS[mode.channel]
-    if config.launcher == Launcher.TORCHRUN:
+    if config.launcher in (Launcher.TORCHRUN, Launcher.RAY):
         usable = tuple(t for t in usable if t not in _ONE_PARENT)
     if device is Device.CPU:
         return tuple(t for t in usable if t not in _ON_THE_GPU)
+    if config.launcher == Launcher.RAY:  # gives every worker a GPU of its own
+        return tuple(sorted(usable, key=lambda t: t not in _ON_THE_GPU))
     # NCCL refuses two ranks on one GPU; gloo shares it.
     here = num_workers if facts.world is None else facts.world.local_size
     refused = {Transport.SHM} if here <= facts.cuda_devices else {Transport.SHM, Transport.NCCL}
@@ -172,6 +176,16 @@ def transport_of(config: TrainConfig, facts: Facts) -> Transport:
     if config.transport in (None, "auto"):
         return usable_transports(config, facts)[0]
     return Transport(config.transport)
+
+
+def ray_of(config: TrainConfig) -> OnRay | None:
+    if config.launcher != Launcher.RAY:
+        return None
+    return OnRay(
+        address=config.address or "local",
+        placement=Placement(config.placement) if config.placement in tuple(Placement) else None,
+        restarts=config.restarts or 0,
+    )
 
 
 def is_virtual(config: TrainConfig) -> bool:

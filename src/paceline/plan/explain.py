@@ -73,10 +73,18 @@ def _workers(plan: Plan) -> str:
             f" in {plan.dtype.value}"
         )
     who = "1 process" if plan.processes == 1 else f"{plan.processes} processes, each"
-    found = f"{who} computing on the {place} with {threads}, in {plan.dtype.value}"
+    found = f"{who} computing on the {place} with {threads}, in {plan.dtype.value}{_on_ray(plan)}"
     if plan.elastic is None or server_names(plan):
         return found
     return f"{found}; {crew_in_words(plan, plan.elastic)}"
+
+
+def _on_ray(plan: Plan) -> str:
+    if plan.ray is None:
+        return ""
+    where = "started here and ended afterwards" if plan.ray.address == "local" else f"at {plan.ray.address}"
+    again = f"; after a loss all are started anew, at most {plan.ray.restarts} times"
+    return f", as actors of the Ray {where}{again if plan.ray.restarts else ''}"
 
 
 def _travels(plan: Plan) -> str:

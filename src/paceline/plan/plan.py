@@ -32,6 +32,16 @@ class Launcher(StrEnum):
     LOCAL = "local"  # processes on this machine
     VIRTUAL = "virtual"  # all workers take turns in one process, in virtual time
     TORCHRUN = "torchrun"  # somebody else started the processes, on any number of hosts
+    RAY = "ray"  # actors of Ray, on any number of nodes
+
+
+class Placement(StrEnum):
+    """How Ray spreads bundles of resources over nodes; the names are its own, in lower case."""
+
+    PACK = "pack"  # on few nodes, if they fit
+    SPREAD = "spread"  # on many nodes, if there are
+    STRICT_PACK = "strict_pack"
+    STRICT_SPREAD = "strict_spread"
 
 
 class Transport(StrEnum):
@@ -176,6 +186,15 @@ class Elastic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OnRay:
+    """Where Ray is, and what happens there."""
+
+    address: str  # local, auto, HOST:PORT or ray://HOST:PORT
+    placement: Placement | None = None  # None: pack, or spread for a mode with a server on several nodes
+    restarts: int = 0  # how often everybody is started anew after a loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """When the validation data is looked at while training goes on, and what follows from what is seen."""
 
@@ -197,6 +216,7 @@ class Plan:
     num_samples: int | None = None  # training samples of the task; None: nobody had to ask
     evaluation: Evaluation | None = None  # None: at the end only
     launcher: Launcher = Launcher.LOCAL
+    ray: OnRay | None = None  # launcher ray
     transport: Transport = Transport.SHM
     seed: int = 0
     dtype: Dtype = Dtype.FLOAT32

@@ -44,6 +44,7 @@ def resolve(
         num_samples=num_samples,
         evaluation=evaluation_of(config),
         launcher=Launcher(config.launcher or Launcher.LOCAL),
+        ray=decide.ray_of(config),
         transport=decide.transport_of(config, facts),
         seed=config.seed or 0,
         dtype=Dtype(config.dtype or Dtype.FLOAT32),

@@ -8,15 +8,14 @@ store refuses long values. A store serves one call at a time: each thread has a 
 import json
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed import DistError
 
 from paceline.clock import SystemClock, monotonic_s
+from paceline.clock import boot_id as boot_id
 from paceline.config.world import World
 from paceline.errors import NotReadyError, PeerLostError
 
@@ -38,6 +37,22 @@ class MeetingPlace:
             return cls(world, HashStore(), timeout_s=timeout_s)
         is_host = world.rank == 0 and not world.agent_listens
         return cls(world, _open(world, timeout_s, is_host=is_host), timeout_s=timeout_s)
+
+    @classmethod
+    def host_at(cls, host: str, size: int, *, timeout_s: float) -> "MeetingPlace":
+        """A place of rank 0's, on a port that is free; its `world` says which."""
+        with socket.create_server((host, 0), backlog=max(128, size)) as listener:
+            world = World(size=size, host=host, port=int(listener.getsockname()[1]))
+            store = TCPStore(
+                host,
+                world.port,
+                size,
+                is_master=True,
+                timeout=timedelta(seconds=timeout_s),
+                wait_for_workers=False,
+                master_listen_fd=listener.detach(),  # it is the store's from now on
+            )
+        return cls(world, PrefixStore(f"paceline/{world.restarts}", store), timeout_s=timeout_s)
 
     def another(self) -> "MeetingPlace":
         """The same place, for another thread."""
@@ -141,10 +156,3 @@ def _await_listener(host: str, port: int, timeout_s: float) -> None:
         f"nobody listens at {host}:{port} (MASTER_ADDR:MASTER_PORT) after {timeout_s:g} s: {why}",
         "check both variables, that rank 0 runs there, and the firewall; --timeout says how long to wait",
     )
-
-
-def boot_id() -> str:
-    """The same in all processes on this host since it was started; their clocks are then the same too."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""

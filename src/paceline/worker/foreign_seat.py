@@ -1,5 +1,6 @@
 """What else does a worker need that was started by somebody else, perhaps on another host?"""
 
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,3 +20,4 @@ class ForeignSeat:
     # Says that we are ready to meet the others, with so many samples, and waits until they are.
     ready: Callable[[int], None]
     server: Address | None = None  # of parameters, where the mode has one
+    tls: ssl.SSLContext | None = None  # between that server and workers on other hosts

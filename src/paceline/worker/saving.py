@@ -223,10 +223,11 @@ class ServerSaver:
         log: Log,
         report: Callable[[Report], None] = tell_nobody,
         cataloguer: Cataloguer | None = None,
+        writer: CheckpointWriter | None = None,
     ) -> None:
         self._every = plan.checkpoint_every * plan.num_workers
         self._server, self._log = server, log
-        self._writer = writer_for(plan, root, "server-0", cataloguer, participants=1)
+        self._writer = writer or writer_for(plan, root, "server-0", cataloguer, participants=1)
         self._teller = CheckpointTeller(log, report)
         self._due = len(server.applied) + self._every
 

@@ -6,13 +6,14 @@ that names concrete transports.
 """
 
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from paceline.checkpoints.store import Snapshot, read_snapshot
+from paceline.checkpoints.store import Snapshot
 from paceline.clock import Clock, SystemClock
 from paceline.compression.push import push_format
 from paceline.errors import ConfigError, Problem
@@ -88,6 +89,10 @@ class Seat:
     @property
     def folder(self) -> RunFolder:
         return OwnFolder(self.run_dir, self.resume_from) if self.foreign is None else self.foreign.folder
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        return None if self.foreign is None else self.foreign.tls
 
     @property
     def server_address(self) -> Address:
@@ -175,8 +180,8 @@ def build_worker(
             saver.begin_at(StepClock(saved.facts["at"]))
             if isinstance(evaluator, Evaluator):
                 evaluator.restore(saved)
-    elif seat.resume_from is not None:
-        first = StepClock(read_snapshot(seat.resume_from, "server-0").facts["clocks"].get(str(rank), 0))
+    elif (saved := folder.snapshot("server-0")) is not None:
+        first = StepClock(saved.facts["clocks"].get(str(rank), 0))
     strategy.prepare(replica, first)
     worker = Worker(
         plan=plan,
@@ -245,19 +250,22 @@ class BuiltServer:
 
 
 def build_server(seat: Seat, report: Callable[[Report], None] = tell_nobody) -> BuiltServer:
-    plan, clock = seat.plan, SystemClock()
+    plan, clock, folder = seat.plan, seat.clock, seat.folder
     set_up_torch(plan)
     task = build_task(plan)
     # Where the slots are, the parameters are: copying between them is what a server does most.
     place = torch.device("cuda", 0) if plan.transport is Transport.CUDA_IPC else torch.device("cpu")
     replica = Replica(plan, task, place, clock)
-    log = open_log(plan, seat.run_dir, "server-0", clock)
+    log = folder.open_log(plan, "server-0", clock)
     kind: type[ServerSide] = strategy_class(plan.mode)
     server = ParameterServer(plan, replica, kind, log=log, clock=clock)
-    if seat.resume_from is not None:
-        server.restore(read_snapshot(seat.resume_from, "server-0"))
-    saver = ServerSaver(plan, server, root=seat.checkpoints, log=log, report=report)
+    if (saved := folder.snapshot("server-0")) is not None:
+        server.restore(saved)
+    writer = None if seat.foreign is None else folder.writer(plan, "server-0")
+    saver = ServerSaver(plan, server, root=seat.checkpoints, log=log, report=report, writer=writer)
     server.on_applied = saver.maybe_save
+    if seat.foreign is not None:
+        seat.foreign.ready(0)  # it needs none
     return BuiltServer(server, replica, task, _host(seat, replica), saver, log)
 
 
@@ -285,7 +293,7 @@ def _links(seat: Seat, rank: Rank, channel: Channel, device: torch.device, clock
             collective = TorchCollective(device=device, clock=clock, timeout_s=plan.timeout_s)
     elif plan.transport is Transport.TCP:
         address = seat.server_address
-        store = TcpStore(address, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s)
+        store = TcpStore(address, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s, tls=seat.tls)
     elif plan.transport is Transport.CUDA_IPC:
         assert seat.world is not None, "the launcher makes the shared words"
         store = CudaStore(seat.world, rank, clock=clock, timeout_s=plan.timeout_s, device=device)
@@ -321,4 +329,5 @@ def _host(seat: Seat, replica: Replica) -> ShmStoreHost | TcpStoreHost:
         token=seat.token,
         timeout_s=seat.plan.timeout_s,
         push_bytes=push_bytes,
+        tls=seat.tls,
     )

@@ -1,0 +1,87 @@
+"""How are workers started by Ray? As actors on reserved room; the launcher has the folder and the last word.
+
+Ray schedules and supervises; what workers do, and how they agree, is as without it. When one is lost, all
+are ended, and may be started anew from the newest checkpoint (`restarts`). This process never imports torch.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.checkpoints.catalog import read_complete
+from paceline.errors import NotReadyError
+from paceline.launchers.local import Ended, Message, Supervisor
+from paceline.launchers.ray_door import Ray, connect
+from paceline.launchers.ray_folder import WrittenFolder
+from paceline.launchers.ray_group import Group, Wishes
+from paceline.launchers.ray_needs import bundles_of, fits, placement_of, table
+from paceline.launchers.supervise import Failure
+from paceline.plan.plan import Plan
+
+
+class RayLauncher:
+    """Made, it is connected to a cluster that is large enough; else an error, and nothing was started."""
+
+    def __init__(self, plan: Plan) -> None:
+        assert plan.ray is not None, "the plan says where Ray is"
+        bundles = bundles_of(plan)
+        # A Ray of our own pretends to have what is needed: workers share processors, as without it.
+        cpus = max(len(os.sched_getaffinity(0)), sum(bundle.cpus for bundle in bundles))
+        self._wishes = Wishes()
+        self._group: Group | None = None
+        self._ray: Ray = connect(plan.ray.address, num_cpus=cpus)
+        nodes = self._ray.nodes()
+        placement = placement_of(plan, nodes)
+        if not fits(bundles, nodes, placement):
+            self._ray.close()
+            raise NotReadyError(
+                f"the Ray at {plan.ray.address} is too small\n" + table(bundles, nodes, placement),
+                "use fewer workers, --threads-per-worker 1 or another --placement, or add nodes",
+            )
+
+    def run(
+        self,
+        plan: Plan,
+        run_dir: Path,
+        *,
+        on_message: Callable[[Message], None],
+        resume_from: Path | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> Ended:
+        assert supervisor is None, "an elastic run starts its workers itself"
+        assert plan.ray is not None, "the plan says where Ray is"
+        folder, budget = WrittenFolder(plan, run_dir), plan.ray.restarts
+        restarts = 0
+        while True:
+            self._group = Group(plan, self._ray, folder, on_message, self._wishes)
+            clocks = (0,) * plan.num_workers
+            if resume_from is not None:
+                clocks = read_complete(resume_from, plan.num_workers).clocks
+            ended = self._group.run(run_dir, resume_from, clocks)
+            cause = ended.ledger.cause()
+            if cause is None or not _is_loss(cause) or self._wishes.stop or restarts == budget:
+                return ended
+            restarts += 1
+            found = folder.go_back(f"{cause.who}: {cause.what}")
+            resume_from = None if found is None else found.folder
+            begin = "the beginning" if found is None else found.folder.name
+            text = f"{cause.what}; all start anew from {begin} (restart {restarts} of {budget})"
+            on_message({"ev": "note", "text": text})
+
+    def stop(self) -> None:
+        self._wishes.stop = True
+
+    def kill(self) -> None:
+        """The interrupt that follows ends the run, and with it every actor."""
+
+    def close(self) -> None:
+        try:
+            if self._group is not None:
+                self._group.close()
+        finally:
+            self._ray.close()
+
+
+def _is_loss(cause: Failure) -> bool:
+    """From outside, or nobody knows: then it may go well the next time."""
+    return cause.by_signal or cause.is_consequence

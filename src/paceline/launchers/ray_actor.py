@@ -1,0 +1,58 @@
+"""What is an actor of ours, as Ray sees it? Text and bytes in and out; what needs torch is imported there.
+
+The class itself is imported by the launcher's process too, which must not have torch: the other side is
+known here by its name alone, as worker/zygote.py is to launchers/local.py.
+"""
+
+import importlib
+import json
+import os
+import platform
+import socket
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from paceline import __version__
+from paceline.clock import SystemClock, boot_id
+
+_SIDE = "paceline.worker.ray_side"
+CALLS_AT_ONCE = 6  # a question that waits must not hold up an order
+
+
+class Participant:
+    def __init__(self, who: str) -> None:
+        self._side: Future[Any] = Future()  # Any: a module that is not ours to know
+        # At once, and beside: torch takes seconds to import.
+        threading.Thread(target=self._import, args=(who,), daemon=True).start()
+
+    def _import(self, who: str) -> None:
+        try:
+            self._side.set_result(importlib.import_module(_SIDE).Side(who))
+        except BaseException as error:
+            self._side.set_exception(error)  # whoever asks for it hears of it
+
+    def hello(self) -> str:
+        from paceline.launchers.ray_door import own_address
+
+        mine = {"paceline": __version__, "python": platform.python_version(), "pid": os.getpid()}
+        return json.dumps({**mine, "boot": boot_id(), "address": own_address(), "host": socket.gethostname()})
+
+    def now_ns(self) -> int:
+        return SystemClock().now_ns()
+
+    def host(self, address: str, size: int, timeout_s: float) -> str:
+        return str(self._side.result().host(address, size, timeout_s))
+
+    def begin(self, order: str, saved: bytes | None) -> None:
+        self._side.result().begin(order, saved)
+
+    def poll(self, answers: str) -> tuple[str, list[bytes]]:
+        found: tuple[str, list[bytes]] = self._side.result().poll(answers)
+        return found
+
+    def go(self) -> None:
+        self._side.result().go()
+
+    def stop(self) -> None:
+        self._side.result().stop()

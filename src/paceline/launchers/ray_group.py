@@ -1,0 +1,293 @@
+"""How do actors take part in one plan? Room is reserved, they are started, they meet, and are followed.
+
+The launcher asks each of them again and again what there is to say, and never waits for one alone: a loss,
+Ctrl-C and progress are seen at once, whatever the mode. Whatever happens, the actors end with `run`.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paceline import __version__
+from paceline.clock import SystemClock, boot_id, monotonic_s
+from paceline.errors import NotReadyError, TrainingError
+from paceline.launchers.local import Ended, Message
+from paceline.launchers.ray_actor import CALLS_AT_ONCE, Participant
+from paceline.launchers.ray_door import ActorLost, Handle, Pending, Ray, Reservation
+from paceline.launchers.ray_folder import WrittenFolder
+from paceline.launchers.ray_needs import Bundle, bundles_of, fits, has_server, placement_of, table
+from paceline.launchers.supervise import Failure
+from paceline.launchers.torchrun import note
+from paceline.plan.codec import Json, dumps
+from paceline.plan.plan import Plan, Transport
+
+PULSE_S = 0.25
+START_S = 120.0  # for a process to start on a node, and to import torch
+GRACE_S = 5.0  # for others to say what they died of
+PATIENCE_S = 2.0  # before it is said that one waits
+
+
+@dataclass(slots=True)
+class Wishes:
+    """What a signal asks for; the launcher looks when it may act."""
+
+    stop: bool = False
+
+
+@dataclass(slots=True)
+class Member:
+    who: str
+    actor: Handle
+    address: str = ""
+    ahead_ns: int = 0  # how far the launcher's clock is ahead of its
+    pending: Pending | None = None  # the question that it has not answered
+    answers: list[Json] = field(default_factory=list)  # to what it has asked
+    torch: str = ""  # its version, once it is ready
+    samples: int = 0  # that it trains with
+    steps: int = 0
+    loss: float | None = None
+
+
+class LostError(Exception):
+    def __init__(self, who: str, lost: ActorLost) -> None:
+        super().__init__(lost.why)
+        self.who, self.lost = who, lost
+
+
+class Group:
+    def __init__(
+        self, plan: Plan, ray: Ray, folder: WrittenFolder, tell: Callable[[Message], None], wishes: Wishes
+    ) -> None:
+        self._plan, self._ray, self._folder = plan, ray, folder
+        self._tell, self._wishes = tell, wishes
+        self._members: list[Member] = []
+        self._place: Reservation | None = None
+        self._ended = Ended()
+        self._is_stop_told = self._may_go = False
+        self._told_s = 0.0
+
+    def run(self, run_dir: Path, resume_from: Path | None, clocks: Sequence[int]) -> Ended:
+        try:
+            self._start()
+            self._begin(run_dir, resume_from)
+            for member, clock in zip(self._workers, clocks, strict=True):
+                member.steps = clock
+            self._follow()
+        except LostError as error:
+            self._note_loss(error.who, error.lost)
+        finally:
+            self.close()
+        return self._ended
+
+    def close(self) -> None:
+        """Nobody is left, and the room is free."""
+        for member in self._members:
+            self._ray.kill(member.actor)
+        self._members = []
+        if self._place is not None:
+            self._ray.release(self._place)
+            self._place = None
+
+    @property
+    def _workers(self) -> list[Member]:
+        return [member for member in self._members if member.who.startswith("worker-")]
+
+    def _start(self) -> None:
+        bundles = bundles_of(self._plan)
+        self._place = self._room(bundles)
+        for index, bundle in enumerate(bundles):
+            args = (bundle.who,)
+            actor = self._ray.start(Participant, args, self._place, index, calls_at_once=CALLS_AT_ONCE)
+            self._members.append(Member(bundle.who, actor))
+
+    def _room(self, bundles: Sequence[Bundle]) -> Reservation:
+        """Once it is free. What others use is waited for; what is not there any more, only for a while."""
+        nodes = self._ray.nodes()
+        placement = placement_of(self._plan, nodes)
+        place = self._ray.reserve([bundle.as_ray() for bundle in bundles], placement.value.upper())
+        began_s, fitted_s, is_said = monotonic_s(), monotonic_s(), False
+        while not place.is_there(PULSE_S):
+            if self._wishes.stop:
+                self._ray.release(place)
+                raise KeyboardInterrupt
+            nodes = self._ray.nodes()
+            if fits(bundles, nodes, placement):
+                fitted_s = monotonic_s()
+            elif monotonic_s() - fitted_s > self._plan.timeout_s:
+                self._ray.release(place)
+                raise TrainingError(
+                    "what is left of the Ray cluster is too small\n" + table(bundles, nodes, placement),
+                    "add nodes, then go on with  paceline train --resume RUN",
+                )
+            if not is_said and monotonic_s() - began_s > PATIENCE_S:
+                is_said = True
+                self._tell({"ev": "note", "text": "waiting for room on the Ray cluster: others use it now"})
+        return place
+
+    def _ask(self, members: Sequence[Member], method: str, *args: object) -> dict[str, object]:
+        """The same question to several; what they answer, by name. LostError if one never does."""
+        waiting = {self._ray.call(member.actor, method, *args): member for member in members}
+        found: dict[str, object] = {}
+        end_s = monotonic_s() + START_S
+        while waiting:
+            for done in self._ray.wait(list(waiting), PULSE_S):
+                member = waiting.pop(done)
+                found[member.who] = self._take(member, done)
+            if waiting and monotonic_s() > end_s:
+                (silent, *_) = waiting.values()
+                raise LostError(silent.who, ActorLost(f"it did not answer within {START_S:g} s"))
+        return found
+
+    def _take(self, member: Member, answered: Pending) -> object:
+        try:
+            return self._ray.take(answered)
+        except ActorLost as lost:
+            raise LostError(member.who, lost) from lost
+
+    def _begin(self, run_dir: Path, resume_from: Path | None) -> None:
+        """They say who they are, learn where to meet, and begin."""
+        hellos = {who: json.loads(str(said)) for who, said in self._ask(self._members, "hello").items()}
+        for member in self._members:
+            self._greet(member, hellos[member.who])
+        order = self._order(run_dir, is_one_host=len({hello["boot"] for hello in hellos.values()}) == 1)
+        pids = {who: int(hello["pid"]) for who, hello in hellos.items()}
+        begun = []
+        for member in self._members:
+            saved = None if resume_from is None else self._folder.saved(resume_from, member.who)
+            own = json.dumps({**order, "ahead_ns": member.ahead_ns})
+            begun.append((member, self._ray.call(member.actor, "begin", own, saved)))
+        for member, done in begun:
+            self._take(member, done)
+            self._tell({"ev": "started", "who": member.who, "pid": pids[member.who]})
+
+    def _greet(self, member: Member, hello: Mapping[str, object]) -> None:
+        member.address = str(hello["address"])
+        if hello["paceline"] != __version__:
+            what = f"paceline is {__version__} here, but {hello['paceline']} on {hello['host']}"
+            raise NotReadyError(what, "install the same version on every node")
+        if hello["boot"] != boot_id():
+            asked_ns = SystemClock().now_ns()
+            theirs_ns = int(str(self._ask([member], "now_ns")[member.who]))
+            member.ahead_ns = (asked_ns + SystemClock().now_ns()) // 2 - theirs_ns
+
+    def _order(self, run_dir: Path, *, is_one_host: bool) -> dict[str, Json]:
+        plan, order = self._plan, self._unmet(run_dir, is_one_host)
+        host = self._members[0]  # the server, or rank 0
+        if plan.transport is Transport.NONE:
+            return order
+        address = "127.0.0.1" if is_one_host else host.address
+        said = self._ask([host], "host", address, plan.num_workers, plan.timeout_s)[host.who]
+        where: dict[str, Json] = json.loads(str(said))
+        return order | ({"server": where} if has_server(plan) else where)
+
+    def _unmet(self, run_dir: Path, is_one_host: bool) -> dict[str, Json]:
+        return {
+            "plan": dumps(self._plan),
+            "run_dir": str(run_dir.resolve()),
+            "cwd": str(Path.cwd()),
+            "is_one_host": is_one_host,
+            "token": secrets.token_bytes(32).hex(),
+            "host": None,
+            "port": None,
+            "server": None,
+        }
+
+    def _follow(self) -> None:
+        for member in self._members:
+            member.pending = self._ray.call(member.actor, "poll", "[]")
+        give_up_s: float | None = None
+        while waiting := {m.pending: m for m in self._members if m.pending is not None}:
+            for done in self._ray.wait(list(waiting), PULSE_S):
+                self._hear(waiting[done], done)
+            self._act()
+            if self._ended.ledger.failures:
+                give_up_s = give_up_s or monotonic_s() + GRACE_S
+                if monotonic_s() > give_up_s:
+                    self._name_silent()
+                    return
+
+    def _hear(self, member: Member, done: Pending) -> None:
+        member.pending = None
+        try:
+            text, blobs = self._ray.take(done)
+        except ActorLost as lost:
+            self._note_loss(member.who, lost)
+            return
+        said = json.loads(text)
+        self._folder.events(said["events"])
+        self._folder.log(member.who, said["log"])
+        member.steps = max(member.steps, int(said.get("steps", 0)))
+        member.loss = said.get("loss", member.loss) if said.get("steps") else member.loss
+        member.answers = []
+        for message in said["said"]:
+            self._hear_one(member, message, blobs)
+        if not said["over"]:
+            member.pending = self._ray.call(member.actor, "poll", json.dumps(member.answers))
+
+    def _hear_one(self, member: Member, message: Message, blobs: Sequence[bytes]) -> None:
+        match message["ev"]:
+            case "image":
+                member.answers.append(self._folder.image(message, blobs[int(str(message["blob"]))]))
+            case "ready":
+                member.torch, member.samples = str(message["torch"]), int(str(message["samples"]))
+            case _:
+                self._tell(message)
+                note(self._ended, message)
+
+    def _act(self) -> None:
+        """What is due now: a stop that was asked for, the meeting, a word about progress."""
+        if self._wishes.stop and not self._is_stop_told:
+            self._is_stop_told = True
+            self._order_all("stop")
+        if not self._may_go and all(member.torch for member in self._members):
+            self._check_alike()
+            self._may_go = True
+            self._order_all("go")
+        if monotonic_s() - self._told_s > PULSE_S:
+            self._told_s = monotonic_s()
+            workers = self._workers
+            losses = [w.loss for w in workers if w.loss is not None]
+            mean = sum(losses) / len(losses) if losses else None
+            steps: list[Json] = [w.steps for w in workers]
+            alive = sum(w.pending is not None for w in workers)
+            self._tell({"ev": "progress", "steps": steps, "loss": mean, "alive": alive})
+
+    def _order_all(self, method: str) -> None:
+        for member in self._members:
+            if member.pending is not None:
+                self._ray.call(member.actor, method)  # whoever is dead by now is noticed by its question
+
+    def _check_alike(self) -> None:
+        """Workers that are not would train something else than they say."""
+        versions = {member.torch: member.address for member in self._members}
+        if len(versions) > 1:
+            found = ", ".join(f"{version} on {address}" for version, address in versions.items())
+            raise NotReadyError(f"nodes have different versions of torch: {found}", "install the same one")
+        counts = {member.samples: member for member in self._workers}
+        if len(counts) > 1:
+            found = ", ".join(f"{n} for {m.who} on {m.address}" for n, m in counts.items())
+            raise NotReadyError(f"workers have different data: {found} samples", "give every node the same")
+
+    def _note_loss(self, who: str, lost: ActorLost) -> None:
+        """A loss comes from outside; whoever cannot be started at all meets the same again."""
+        where = next((f" on {m.address}" for m in self._members if m.who == who and m.address), "")
+        what = f"{who}{where} was lost: {lost.why}"
+        if "No module named 'paceline'" in lost.why:
+            raise NotReadyError(
+                f"{who} could not be started: paceline is not installed on its node",
+                "install the same version on every node, or name a runtime environment that has it",
+            )
+        if lost.is_start:
+            what = f"{who}{where}: {lost.why}"
+        hint = "go on from the newest checkpoint with  paceline train --resume RUN"
+        self._ended.ledger.error(Failure(who, what, hint, is_consequence=False, by_signal=not lost.is_start))
+
+    def _name_silent(self) -> None:
+        """Somebody lost a peer, and nobody says that it failed: then it is the one that says nothing."""
+        if any(not failure.is_consequence for failure in self._ended.ledger.failures):
+            return
+        for member in self._members:
+            if member.pending is not None:
+                self._note_loss(member.who, ActorLost("it does not answer any more"))

@@ -1,0 +1,138 @@
+"""Does a plan that Ray's actors run end as it does without Ray, and go on when a node is lost?"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.fixtures.command import assert_nothing_was_lost, paceline
+from tests.fixtures.ray import XOR, cluster, kinds, lose_node, on_ray, result_of, trained
+from tests.fixtures.waiting import descendants, is_running, kill, until
+
+from paceline.app.ray_cluster import Cluster, up
+
+BASIC = ("single", "ssgd", "ddp", "ps", "asgd", "ssp", "localsgd", "diloco")
+SAME = ("ssgd", "localsgd", "ps")  # synchronous: chance has no say in them
+SLOW = ("--steps", "100000", "--pace", "5ms", "--checkpoint-every", "20")
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all tests here: Ray takes its time to start."""
+    state = tmp_path_factory.mktemp("ray")
+    with cluster(state, nodes=2, cpus=3) as found:
+        assert up(state, nodes=2, cpus=3, has_dashboard=True) == (found, False)
+        yield found
+
+
+def _of(mode: str) -> list[str]:
+    workers = [] if mode == "single" else ["--num-workers", "2"]
+    return ["--task", "xor", "--mode", mode, *workers, "--steps", "10"]
+
+
+def test_every_basic_mode_trains_on_ray_and_synchronous_ones_end_as_without(
+    ray: Cluster, tmp_path: Path
+) -> None:
+    def train(mode: str) -> None:
+        done = trained(tmp_path / mode, *_of(mode), "--launcher", "ray", "--address", ray.address)
+        assert done.code == 0, f"{mode}: {done.err}"
+
+    def train_here(mode: str) -> None:
+        transport = "tcp" if mode == "ps" else "gloo"
+        done = trained(tmp_path / f"here-{mode}", *_of(mode), "--transport", transport)
+        assert done.code == 0, f"{mode}: {done.err}"
+
+    with ThreadPoolExecutor(3) as pool:  # a run mostly waits for processes to start
+        list(
+            pool.map(
+                lambda job: job[0](job[1]), [(train, m) for m in BASIC] + [(train_here, m) for m in SAME]
+            )
+        )
+    for mode in BASIC:
+        found = result_of(tmp_path / mode)
+        assert found["launcher"] == "ray"
+        assert found["stopped_early"] is False
+        assert kinds(tmp_path / mode).count("worker_finished") == len(found["state_sha256"]) + (
+            2 if mode in ("ps", "asgd", "ssp") else 0
+        )
+    for mode in SAME:
+        here, there = result_of(tmp_path / f"here-{mode}"), result_of(tmp_path / mode)
+        assert there["state_sha256"] == here["state_sha256"], mode
+        assert there["metrics"] == here["metrics"], mode
+
+
+@pytest.mark.soak
+def test_a_cluster_is_reached_by_its_client_too(ray: Cluster, tmp_path: Path) -> None:
+    """On a busy machine the process that Ray starts for a client may come too late for Ray."""
+    done = trained(tmp_path / "run", *_of("ssgd"), "--launcher", "ray", "--address", ray.client)
+    assert done.code == 0, done.err
+
+
+def test_a_job_is_submitted_followed_and_listed(ray: Cluster, tmp_path: Path) -> None:
+    where = ("--dashboard", ray.dashboard)
+    folder = tmp_path / "mine"
+    said = paceline("ray", "submit", *_of("ssgd"), "--run-dir", str(folder), *where, "--json").data()
+    assert said["status"] in ("pending", "running")
+    queued = paceline(
+        "ray", "submit", *XOR, *SLOW, "--run-dir", str(tmp_path / "two"), *where, "--json"
+    ).data()
+    followed = paceline("ray", "logs", "--follow", said["id"], *where)
+    assert followed.code == 0, followed.err
+    assert f"in {folder}" in followed.out
+    assert result_of(folder)["launcher"] == "ray"
+    assert paceline("ray", "status", said["id"], *where, "--json").data()["status"] == "succeeded"
+    assert paceline("ray", "stop", queued["id"], *where).code == 0
+    listed = paceline("ray", "list", *where, "--json").data()["jobs"]
+    assert [job["id"] for job in listed] == [said["id"], queued["id"]]
+    unknown = paceline("ray", "status", "nobody", *where)
+    assert (unknown.code, "there is no job nobody" in unknown.err) == (5, True)
+
+
+def test_a_cluster_that_is_too_small_is_told_before_anything_starts(ray: Cluster, tmp_path: Path) -> None:
+    args = ("--launcher", "ray", "--address", ray.address, "--num-workers", "7")
+    done = trained(tmp_path / "run", *args)
+    assert done.code == 4
+    assert "too small" in done.err
+    assert "worker-6" in done.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_lost_worker_ends_the_run_in_plain_words_and_a_lost_node_does_not_with_restarts(
+    ray: Cluster, tmp_path: Path
+) -> None:
+    """The last one here: the cluster has one node less afterwards."""
+    to = ("--address", ray.address, *XOR)
+    with on_ray(tmp_path / "one", *to, *SLOW) as run:
+        run.until_checkpoint(2)
+        kill(run.pid_of("worker-1"))
+        done = run.end()
+        assert done.code == 5, done.err
+        assert "worker-1" in done.err
+        assert "was lost" in done.err
+        assert "--resume" in done.err
+    more = ("--steps", "600", "--pace", "5ms", "--checkpoint-every", "20", "--placement", "spread")
+    with on_ray(tmp_path / "two", *to, *more, "--restarts", "2", "--json") as run:
+        run.until_checkpoint(2)
+        lose_node(1, ray)
+        done = run.end()
+        assert done.code == 0, done.err
+        assert done.data()["result"]["launcher"] == "ray"
+    happened = kinds(tmp_path / "two")
+    assert happened.count("worker_lost") == happened.count("run_resumed") == 1
+    assert_nothing_was_lost(tmp_path / "two")
+
+
+def test_ctrl_c_stops_in_order_and_a_ray_of_our_own_ends_with_the_run(tmp_path: Path) -> None:
+    with on_ray(tmp_path / "run", *XOR, "--mode", "asgd", *SLOW) as run:
+        run.until_checkpoint(1)
+        seen = list(descendants(run.process.pid))
+        assert len(seen) > 3
+        run.interrupt()
+        done = run.end()
+        assert done.code == 130, done.err
+        assert "stopping after the current step" in done.err
+        until(lambda: not any(is_running(pid) for pid in seen), "all of Ray has ended")
+    assert result_of(tmp_path / "run")["stopped_early"] is True
+    assert list((tmp_path / "run" / "checkpoints").glob("at-*/server-0.json"))

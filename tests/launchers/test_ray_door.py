@@ -1,0 +1,58 @@
+"""Is it said at once, and in plain words, what is wrong with Ray?"""
+
+import importlib.metadata
+import socket
+
+import pytest
+
+from paceline.errors import ExitCode, NotReadyError
+from paceline.launchers.ray_door import RayUnreachableError, check_version, connect, in_plain_words, knock
+
+
+def test_a_missing_ray_is_told_with_what_to_install() -> None:
+    def nothing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    with pytest.raises(NotReadyError, match="not installed") as told:
+        check_version(nothing)
+    assert told.value.hint == "pip install 'paceline[ray]'"
+    assert told.value.exit_code == ExitCode.NOT_READY
+
+
+def test_an_old_ray_is_refused_and_a_new_one_is_not() -> None:
+    with pytest.raises(NotReadyError, match=r"Ray 2\.9\.3 is installed, but 2\.60 or later"):
+        check_version(lambda _: "2.9.3")
+    assert check_version(lambda _: "2.60.0") == "2.60.0"
+    assert check_version(lambda _: "3.0.0.dev0") == "3.0.0.dev0"
+
+
+def test_nobody_listening_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        knock(f"127.0.0.1:{port}")
+    with pytest.raises(RayUnreachableError, match="no Ray at") as told:
+        connect(f"127.0.0.1:{port}", num_cpus=1)
+    assert told.value.exit_code == ExitCode.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "The actor died unexpectedly before finishing this task.\n\tclass_name: Participant\nThe actor"
+            " is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail:"
+            " Worker unexpectedly exits with a connection error code 2. End of file. Some common causes",
+            "its process died (Worker unexpectedly exits with a connection error code 2)",
+        ),
+        ("The actor is dead because its node has died. Node Id: 12", "its node was lost"),
+        (
+            "The actor died because of an error raised in its creation task, ray::P\nTraceback\n"
+            "ModuleNotFoundError: No module named 'paceline'",
+            "it could not be started: ModuleNotFoundError: No module named 'paceline'",
+        ),
+        ("The actor 12 is unavailable: RpcError", "its process cannot be reached any more"),
+        ("something else", "its process died"),
+    ],
+)
+def test_what_ray_says_becomes_one_sentence(text: str, words: str) -> None:
+    assert in_plain_words(text) == words

@@ -1,0 +1,83 @@
+"""Does a folder that the launcher writes for actors look as if they had been there?"""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from tests.fixtures.plans import small_plan
+
+from paceline.checkpoints.store import from_bytes, read_snapshot
+from paceline.events.log import write_header
+from paceline.launchers.local import Message
+from paceline.launchers.ray_folder import WrittenFolder
+from paceline.worker.ray_outbox import Outbox
+
+TENSORS = save({"w": torch.arange(3.0)})
+
+
+def _image(at: int, who: str, number: int = 0) -> Message:
+    return {
+        "ev": "image",
+        "at": at,
+        "who": who,
+        "facts": {"clock": at, "at": at},
+        "number": number,
+        "blob": 0,
+    }
+
+
+def test_snapshots_are_written_whole_and_old_ones_go(tmp_path: Path) -> None:
+    folder = WrittenFolder(small_plan("ssgd"), tmp_path)
+    for at in (1, 2, 3, 4):
+        folder.image(_image(at, "worker-0"), TENSORS)
+        answer = folder.image(_image(at, "worker-1", number=7), TENSORS)
+    assert answer["number"] == 7
+    assert answer["failure"] == ""
+    assert answer["removed"] == [1]
+    found = read_snapshot(tmp_path / "checkpoints" / "at-00000004", "worker-1")
+    assert found.facts == {"clock": 4, "at": 4}
+    assert torch.equal(found.tensors["w"], torch.arange(3.0))
+
+
+def test_what_cannot_be_written_is_answered_and_not_raised(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("no folder")
+    answer = WrittenFolder(small_plan("ssgd"), tmp_path).image(_image(1, "worker-0"), TENSORS)
+    assert "Not a directory" in str(answer["failure"]) or "exists" in str(answer["failure"])
+
+
+def test_a_loss_goes_back_to_the_newest_whole_checkpoint_and_says_so(tmp_path: Path) -> None:
+    plan = small_plan("ssgd")
+    folder = WrittenFolder(plan, tmp_path)
+    write_header(tmp_path / "events.jsonl", run="r", plan="p", t0_ns=0, started_unix_s=0.0)
+    assert folder.go_back("worker-1: gone") is None
+    for who in ("worker-0", "worker-1"):
+        folder.image(_image(5, who), TENSORS)
+    folder.image(_image(10, "worker-0"), TENSORS)  # the other one was lost before
+    found = folder.go_back("worker-1: gone")
+    assert found is not None
+    assert found.folder.name == "at-00000005"
+    assert not (tmp_path / "checkpoints" / "at-00000010").exists()
+    lost, resumed = (json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()[-2:])
+    assert (lost["kind"], lost["cause"]) == ("worker_lost", "worker-1: gone")
+    assert (resumed["kind"], resumed["clocks"]) == ("run_resumed", "5,5")
+    assert from_bytes(folder.saved(found.folder, "worker-1")).facts == {"clock": 5, "at": 5}
+
+
+def test_an_actor_s_question_waits_for_its_answer_and_lines_travel_before_it() -> None:
+    outbox = Outbox()
+    outbox.lines.append(b"{}\n")
+    outbox.say({"ev": "note", "text": "hello"})
+    said, blobs = outbox.take("[]")
+    assert (said["events"], said["said"], said["over"], blobs) == (
+        "{}\n",
+        [{"ev": "note", "text": "hello"}],
+        False,
+        [],
+    )
+    outbox.take(json.dumps([{"number": 0, "failure": ""}]))
+    assert outbox.ask({"ev": "image"}, b"123", timeout_s=1.0) == {"number": 0, "failure": ""}
+    said, blobs = outbox.take("[]")
+    assert blobs == [b"123"]
+    outbox.end()
+    assert outbox.take("[]")[0]["over"] is True

@@ -1,0 +1,64 @@
+"""What cannot be trained by actors of Ray, and is it said why?"""
+
+import pytest
+
+from paceline.config.facts import Facts
+from paceline.config.train_config import TrainConfig
+from paceline.errors import ConfigError
+from paceline.plan.plan import Device, Launcher, OnRay, Placement, Plan, Transport
+from paceline.plan.resolve import resolve
+
+
+def _problems(**said: object) -> str:
+    with pytest.raises(ConfigError) as told:
+        resolve(TrainConfig(**said), Facts())  # type: ignore[arg-type]  # the keys are its fields
+    return str(told.value)
+
+
+def _plan(**said: object) -> Plan:
+    return resolve(TrainConfig(launcher="ray", **said), Facts())  # type: ignore[arg-type]  # as above
+
+
+def test_a_plan_says_where_ray_is_and_how_workers_are_placed() -> None:
+    plan = _plan(address="h:6379", placement="spread", restarts=3)
+    assert plan.launcher is Launcher.RAY
+    assert plan.ray == OnRay(address="h:6379", placement=Placement.SPREAD, restarts=3)
+    assert plan.checkpoint_every == 100  # there must be something to go on from
+    assert _plan().ray == OnRay(address="local")
+    assert _plan().checkpoint_every == 0
+
+
+def test_transports_are_those_that_leave_a_process() -> None:
+    assert _plan(mode="ssgd").transport is Transport.GLOO
+    assert _plan(mode="asgd").transport is Transport.TCP
+    assert _plan(mode="single").transport is Transport.NONE
+    assert _plan(mode="ssgd", device="cuda").transport is Transport.NCCL
+    assert _plan(mode="ssgd", device="cuda").device is Device.CUDA
+    assert "transport shm does not work" in _problems(launcher="ray", transport="shm")
+
+
+@pytest.mark.parametrize("address", ["local", "auto", "h:1", "ray://h.example:10001", "[::1]:6379"])
+def test_addresses_that_ray_knows(address: str) -> None:
+    found = _plan(address=address).ray
+    assert found is not None
+    assert found.address == address
+
+
+@pytest.mark.parametrize("address", ["", "h", "h:0", "h:70000", "http://h:1", "ray://h", "a b:1"])
+def test_other_addresses_are_refused(address: str) -> None:
+    assert "it must be local, auto, HOST:PORT or ray://HOST:PORT" in _problems(
+        launcher="ray", address=address
+    )
+
+
+def test_what_only_ray_reads_is_refused_without_it() -> None:
+    assert "address is for launcher ray" in _problems(address="auto")
+    assert "restarts is for launcher ray" in _problems(restarts=1, launcher="local")
+
+
+def test_elastic_runs_and_shared_memory_are_refused() -> None:
+    assert "an elastic run starts and replaces its workers on one machine" in _problems(
+        launcher="ray", elastic=True
+    )
+    assert "needs memory that its workers share" in _problems(launcher="ray", mode="adpsgd")
+    assert "a folder that all its workers reach" in _problems(launcher="ray", mode="fsdp")

@@ -1,0 +1,42 @@
+"""Does a worker accept the server of its own run, and no other?"""
+
+import socket
+import ssl
+import threading
+from contextlib import suppress
+
+import pytest
+
+from paceline.worker.ray_tls import serving_at, trusting
+
+
+def _said(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bytes:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            taken, _ = listener.accept()
+            with taken, suppress(ssl.SSLError, OSError), server.wrap_socket(taken, server_side=True) as safe:
+                safe.sendall(b"hello")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            with (
+                socket.create_connection(listener.getsockname()) as plain,
+                client.wrap_socket(plain, server_hostname=name) as safe,
+            ):
+                return safe.recv(5)
+        finally:
+            thread.join()
+
+
+def test_the_server_of_the_run_is_known_by_its_certificate() -> None:
+    server, certificate = serving_at("127.0.0.1")
+    assert _said(server, trusting(certificate), "127.0.0.1") == b"hello"
+
+
+def test_another_one_is_not_even_at_the_same_address() -> None:
+    _, certificate = serving_at("127.0.0.1")
+    stranger, _ = serving_at("127.0.0.1")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        _said(stranger, trusting(certificate), "127.0.0.1")
