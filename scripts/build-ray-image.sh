@@ -98,4 +98,4 @@ else
   build+=(--load)
 fi
 step "building $name:$TAG" "${build[@]}" "$root"
-done_ "built $name:$TAG"
+finished "built $name:$TAG"

@@ -105,4 +105,4 @@ fi
 if [[ "${#left[@]}" -gt 0 ]]; then
   fail "this is left: $(printf '%s; ' "${left[@]}")" "see the messages above, then run this script again"
 fi
-done_ "clean."
+finished "clean."

@@ -38,8 +38,8 @@ holds() {
   "$@" >/dev/null 2>&1
 }
 
-# done_ WORDS...: the last line; a dry run has done nothing.
-done_() {
+# finished WORDS...: the last line; a dry run has done nothing.
+finished() {
   if [[ "$DRY_RUN" == yes ]]; then say "dry run: nothing was done"; else say "$@"; fi
 }
 

@@ -98,4 +98,4 @@ else
 fi
 step "waiting for metrics-server" \
   kubectl --context "$PROFILE" -n kube-system rollout status deployment/metrics-server "--timeout=$TIMEOUT"
-done_ "ready. Next: scripts/install-ray.sh --profile $PROFILE"
+finished "ready. Next: scripts/install-ray.sh --profile $PROFILE"

@@ -30,4 +30,4 @@ def objects(name: str) -> tuple[list[dict[str, Any]], Profile]:
     """The manifests of a variant, free to be changed, and the profile they were made for."""
     target, said, wishes = VARIANTS[name]
     done = render_job(settings(name="demo", **said), Wishes(image="example.com/x:1", **wishes), target)
-    return copy.deepcopy(done.objects), done.intent.profile  # type: ignore[return-value]  # Json, taken apart
+    return copy.deepcopy(done.objects), done.intent.profile

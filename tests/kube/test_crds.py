@@ -1,4 +1,4 @@
-"""Do our closed schemas agree with KubeRay's own? Where its files are: PACELINE_CRDS names their folder."""
+"""Do our closed schemas agree with KubeRay's own? Where its files are: KUBERAY_CRDS names their folder."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.kube.rendered import VARIANTS, objects
 from paceline.kube import schema
 from paceline.kube.schema_ray import RAYCLUSTER, RAYJOB
 
-FOLDER = Path(os.environ.get("PACELINE_CRDS", ROOT.parent / "shared" / "crds"))
+FOLDER = Path(os.environ.get("KUBERAY_CRDS", ROOT.parent / "shared" / "crds"))
 FILES = {
     "RayCluster": ("kuberay-v1.7.0-rayclusters.json", RAYCLUSTER),
     "RayJob": ("kuberay-v1.7.0-rayjobs.json", RAYJOB),

@@ -113,11 +113,27 @@ def test_the_node_port_service_finds_the_head_of_this_job_only() -> None:
     assert [port["nodePort"] for port in service["spec"]["ports"]] == [30265, 30001]
 
 
+@pytest.mark.parametrize(
+    "image",
+    [
+        "x:1",
+        "paceline-ray:1",
+        "localhost:5000/a/b:1",
+        "123.dkr.ecr.eu-west-1.amazonaws.com/x:v1.2_3",
+        "a/b@sha256:" + "0" * 64,
+    ],
+)
+def test_images_of_every_registry_are_taken(image: str) -> None:
+    done = render_job(settings(), Wishes(image=image), Target.RAYCLUSTER)
+    assert done.intent.image == image
+
+
 REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     ({"name": "Demo_1"}, {}, "name is 'Demo_1'"),
     ({"name": "d" * 48}, {}, "47 at most"),
     ({}, {"image": "example.com/x"}, "another one at the next attempt"),
     ({}, {"image": "example.com/x:latest"}, "another one at the next attempt"),
+    ({}, {"image": "registry:5000/x"}, "another one at the next attempt"),
     ({}, {"image": "Not an image"}, "which no image can be called"),
     ({}, {"namespace": "Prod"}, "namespace is 'Prod'"),
     ({}, {"autoscale": "3:1"}, "must be MIN:MAX"),

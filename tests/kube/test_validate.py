@@ -52,9 +52,9 @@ def mistype(one: Any, path: Where, dice: random.Random) -> bool:
     wrong: dict[type, list[Any]] = {
         dict: ["text", [1], 3],
         list: ["text", {"a": 1}, 3],
-        bool: ["yes", 1, None],
-        int: ["three", -5, 1.5, None, [1]],
-        str: [["a"], {"a": "b"}, None, 3.25],
+        bool: ["yes", 1],
+        int: ["three", -5, 1.5, [1]],
+        str: [["a"], {"a": "b"}, 3.25],
     }
     value = at(one, path)
     if path[-2:-1] in (("requests",), ("limits",)):
@@ -186,12 +186,65 @@ def test_seeded_mutations_are_all_caught(mutation: Callable[[Any, Where, random.
     assert not missed
 
 
+@pytest.mark.parametrize("odd", [None, "", [], {}, 0, [None], {"": None}])
+def test_whatever_stands_anywhere_is_checked_and_never_a_crash(odd: Any) -> None:
+    for name in VARIANTS:
+        made, profile = objects(name)
+        for one in made:
+            for path in [path for path in places(one) if path]:
+                changed = copy.deepcopy(one)
+                at(changed, path[:-1])[path[-1]] = odd
+                findings(changed, profile)
+
+
 def test_no_false_alarm_on_what_we_render() -> None:
     for name in VARIANTS:
         made, profile = objects(name)
         checked = validate(to_yaml(made), "job.yaml", profile)
         assert checked.problems == ()
         assert len(checked.objects) == len(made)
+
+
+OTHERS = """\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: code
+data:
+  train.py: print()
+---
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata:
+  name: mine
+spec:
+  headGroupSpec:
+    template:
+      metadata:
+      spec:
+        containers:
+          - name: ray-head
+            image: rayproject/ray:2.60.0
+            resources: {limits: {cpu: 1, memory: 2G}}
+            securityContext: {}
+            env: []
+            volumeMounts: [{name: code, mountPath: /code}]
+        volumes:
+          - name: code
+            configMap: {name: code, defaultMode: 0777}
+  workerGroupSpecs:
+"""
+
+
+def test_what_others_write_is_taken_as_a_cluster_takes_it() -> None:
+    """Octal modes, fields with nothing behind them, plain numbers as amounts, other kinds in the file."""
+    checked = validate(OTHERS, "others.yaml", Profile.COMPAT)
+    assert checked.problems == ()
+    assert checked.objects == ("RayCluster/mine",)
+    assert checked.others == ("ConfigMap/code",)
+    strict = [problem.what for problem in validate(OTHERS, "others.yaml").problems]
+    assert any("runAsNonRoot" in what for what in strict)
+    assert any("authOptions" in what for what in strict)
 
 
 def test_a_problem_names_the_file_the_line_and_the_field() -> None:
@@ -214,7 +267,9 @@ def test_a_problem_names_the_file_the_line_and_the_field() -> None:
         ("", "holds no manifest"),
         ("a: [1", "not YAML"),
         ("- 1\n- 2\n", "is not known"),
-        ("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n", "kind Pod is not known"),
+        ("apiVersion: v1\nkind: Servce\nmetadata: {name: x}\n", "kind Servce is not known"),
+        ("apiVersion: ray.io/v1\nkind: RayService\nmetadata: {name: x}\n", "kind RayService is not known"),
+        ("kind: RayJob\nmetadata: {name: x}\n", "is not known"),
         ("apiVersion: v1\napiVersion: v1\nkind: Service\n", "given twice"),
         ("!!python/object/apply:os.system ['true']", "is not known"),
         ("a: &a [x, x]\n" + "".join(f"{c}: &{c} [*{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}]\n"

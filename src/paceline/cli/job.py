@@ -1,14 +1,18 @@
 """`paceline job`: what a cluster is asked for, as manifests, and whether manifests are sound."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from paceline.cli.job_render import render
 from paceline.cli.options import common_options
-from paceline.cli.output import emit
+from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 from paceline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
 
 
 @click.group("job")
@@ -38,7 +42,11 @@ def validate(session: Session, files: tuple[Path, ...], profile: str) -> None:
     if problems:
         raise ConfigError(problems)
     objects = [name for one in checked for name in one.objects]
-    emit(session, "job.validate", {"objects": list(objects)}, [f"ok  {name}" for name in objects])
+    others = [name for one in checked for name in one.others]
+    for name in others:
+        say(session, f"not checked, but for secrets: {name}")
+    answer: dict[str, Json] = {"objects": list(objects), "not_checked": list(others)}
+    emit(session, "job.validate", answer, [f"ok  {name}" for name in objects])
 
 
 job.add_command(render)

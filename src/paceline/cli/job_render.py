@@ -1,7 +1,7 @@
 """`paceline job render`: which manifests ask a cluster for this run? Printed as YAML, and nothing is sent."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,6 +9,10 @@ from paceline.cli.options import common_options, config_options_without
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 from paceline.config.written import Written
+
+if TYPE_CHECKING:
+    from paceline.kube.wishes import Wishes
+    from paceline.plan.codec import Json
 
 _MEMORY = "4Gi"
 _CPUS = click.IntRange(1, 1024)
@@ -89,11 +93,12 @@ def render(session: Session, flags: Sequence[Written], target: str, **said: Any)
     command = " ".join(done.intent.command)
     if target == Target.RAYCLUSTER:
         say(session, f"on its head, this runs: {command}")
-    answer = {"manifests": list(done.objects), "yaml": done.text, "command": list(done.intent.command)}
+    answer: dict[str, Json] = {"manifests": list(done.objects), "yaml": done.text}
+    answer["command"] = list(done.intent.command)
     emit(session, "job.render", answer, done.text.splitlines())
 
 
-def _wishes(said: dict[str, Any]) -> Any:  # Any: Wishes, imported late
+def _wishes(said: dict[str, Any]) -> "Wishes":  # Any: from click
     from paceline.kube.intent import RAY_VERSION, Limits, Size
     from paceline.kube.wishes import Wishes
 

@@ -105,7 +105,7 @@ def _start_params(group: Spec, path: Path) -> Iterator[Finding]:
 
 def _replicas(group: Spec, path: Path) -> Iterator[Finding]:
     least, most = group.get("minReplicas"), group.get("maxReplicas")
-    wanted = group.get("replicas", least)
+    wanted = least if group.get("replicas") is None else group["replicas"]
     assert isinstance(least, int), "the schema wants it"
     assert isinstance(most, int), "the schema wants it"
     assert isinstance(wanted, int), "the schema wants it"

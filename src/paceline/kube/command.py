@@ -44,7 +44,7 @@ def _without_defaults(config: TrainConfig, facts: Facts) -> TrainConfig:
         # run_dir is no part of a plan, and says where the results are.
         if field.name in ("origins", "run_dir") or getattr(config, field.name) is None:
             continue
-        shorter = replace(config, **{field.name: None})
+        shorter = replace(config, **{field.name: None})  # type: ignore[arg-type]  # None: not said
         try:
             same = plan_of(shorter, facts) == plan
         except ConfigError:

@@ -1,5 +1,6 @@
 """What does a file of manifests say, and on which line? YAML to plain values, never to objects."""
 
+import re
 from dataclasses import dataclass, field
 
 import yaml
@@ -10,6 +11,7 @@ from paceline.kube.schema import Path
 _MOST_NODES = 200_000  # nine lines of aliases would fill the memory
 _HINT = "a manifest is a mapping with apiVersion, kind, metadata and spec"
 _TAG = "tag:yaml.org,2002:"
+_OCTAL = re.compile(r"[-+]?0[0-7]+")  # of files, such as defaultMode: 0755
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,13 @@ def _scalar(node: yaml.ScalarNode) -> object:
             return text.lower() in ("yes", "true", "on")
         case "int" | "float" as kind:
             try:
-                return int(text.replace("_", ""), 0) if kind == "int" else float(text.replace("_", ""))
-            except ValueError:  # such as 010 or 12:30, which only YAML 1.1 takes for numbers
+                return _integer(text) if kind == "int" else float(text.replace("_", ""))
+            except ValueError:  # such as 12:30, which Kubernetes does not take for a number
                 return text
         case _:
             return text
+
+
+def _integer(text: str) -> int:
+    plain = text.replace("_", "")
+    return int(plain, 8) if _OCTAL.fullmatch(plain) else int(plain, 0)

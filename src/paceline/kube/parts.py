@@ -28,8 +28,8 @@ def metadata(intent: Intent, name: str) -> Object:
     return {"name": name, **where, "labels": labels(intent)}
 
 
-def pod(intent: Intent, containers: list[Object], *, needs_api: bool = False, **more: Json) -> Object:
-    """A pod template. `needs_api`: something in it talks to Kubernetes, so it gets a token."""
+def pod(intent: Intent, containers: list[Object], more: Object, *, needs_api: bool = False) -> Object:
+    """A pod template with `more` fields. `needs_api`: something in it talks to Kubernetes by a token."""
     secrets: Object = {}
     if intent.pull_secret is not None:
         secrets = {"imagePullSecrets": [{"name": intent.pull_secret}]}

@@ -104,14 +104,16 @@ def _check_fields(schema: Fields, value: object, path: Path) -> Iterator[Finding
         yield _mistyped(value, path, "a mapping of fields")
         return
     for name in schema.required:
-        if name not in value:
+        if value.get(name) is None:
             yield Finding(path, f"{name} is missing", f"add {name}")
     for name, inner in value.items():
+        if name in schema.of and inner is None:
+            continue  # `metadata:` with nothing behind it says nothing
         if name in schema.of:
             yield from check(schema.of[name], inner, (*path, name))
         else:
             hint = did_you_mean(
-                str(name), schema.of, otherwise="remove it: the cluster would ignore or refuse it"
+                str(name), schema.of, otherwise="a cluster ignores or refuses what it does not know"
             )
             yield Finding((*path, name), f"there is no field {name} here", hint)
 

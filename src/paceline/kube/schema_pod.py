@@ -4,7 +4,18 @@ Probes, affinities and rare volumes are named, so that a typo beside them is fou
 what is inside them is not looked into.
 """
 
-from paceline.kube.schema import Anything, Fields, ListOf, MapOf, PortOrName, Quantity, Text, Whole, YesNo
+from paceline.kube.schema import (
+    Anything,
+    Fields,
+    ListOf,
+    MapOf,
+    PortOrName,
+    Quantity,
+    Schema,
+    Text,
+    Whole,
+    YesNo,
+)
 from paceline.kube.words import (
     DNS_LABEL,
     DNS_SUBDOMAIN,
@@ -47,7 +58,7 @@ RESOURCES = Fields(
         "claims": ListOf(Fields({"name": Text(), "request": Text()}, ("name",))),
     }
 )
-_KEY_OF = {"name": OBJECT_NAME, "key": Text(), "optional": YesNo()}
+_KEY_OF: dict[str, Schema] = {"name": OBJECT_NAME, "key": Text(), "optional": YesNo()}
 _FIELD_REF = Fields({"apiVersion": Text(), "fieldPath": Text()}, ("fieldPath",))
 _RESOURCE_REF = Fields({"containerName": Text(), "resource": Text(), "divisor": Quantity()}, ("resource",))
 ENV = ListOf(
@@ -172,7 +183,7 @@ _RARE_VOLUMES += (
     " azureFile cinder flexVolume flocker gcePersistentDisk gitRepo glusterfs photonPersistentDisk"
 )
 _RARE_VOLUMES += " portworxVolume quobyte scaleIO storageos vsphereVolume"
-_CONFIG = {"items": _ITEMS, "defaultMode": Whole(), "optional": YesNo()}
+_CONFIG: dict[str, Schema] = {"items": _ITEMS, "defaultMode": Whole(), "optional": YesNo()}
 VOLUMES = ListOf(
     Fields(
         {

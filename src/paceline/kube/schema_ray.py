@@ -3,7 +3,18 @@
 import re
 from dataclasses import replace
 
-from paceline.kube.schema import Anything, Fields, ListOf, MapOf, Number, Quantity, Text, Whole, YesNo
+from paceline.kube.schema import (
+    Anything,
+    Fields,
+    ListOf,
+    MapOf,
+    Number,
+    Quantity,
+    Schema,
+    Text,
+    Whole,
+    YesNo,
+)
 from paceline.kube.schema_pod import (
     ANNOTATIONS,
     ANY_TEXT,
@@ -185,7 +196,7 @@ _TOP = ("apiVersion", "kind", "metadata", "spec")
 
 
 def _kind(name: str, spec: Fields) -> Fields:
-    of = {
+    of: dict[str, Schema] = {
         "apiVersion": Text(choices=("ray.io/v1",)),
         "kind": Text(choices=(name,)),
         "metadata": _METADATA,

@@ -5,6 +5,7 @@ Shapes first; only an object whose shape is right is asked the rules of its kind
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from paceline.errors import Problem
 from paceline.kube import admission_ray as ray
@@ -40,6 +41,7 @@ class Checked:
 
     objects: tuple[str, ...]  # kind/name
     problems: tuple[Problem, ...]
+    others: tuple[str, ...] = ()  # of kinds that are none of ours: only looked through for secrets
 
 
 def validate(text: str, name: str, profile: Profile = Profile.STRICT) -> Checked:
@@ -47,21 +49,24 @@ def validate(text: str, name: str, profile: Profile = Profile.STRICT) -> Checked
     documents, found = read_documents(text, name)
     problems = list(found)
     objects: list[str] = []
+    others: list[str] = []
     for document in documents:
         called = _called(document.value)
-        if called in objects:
+        if called in objects or called in others:
             where = f"{name}:{document.line(())}"
             problems.append(Problem(f"{called} is there twice", "keep one, or rename one", where))
-        objects.append(called)
+        (others if _is_other(mapping(document.value)) else objects).append(called)
         for finding in findings(document.value, profile):
             problems.append(_problem(finding, document, name))
-    return Checked(objects=tuple(objects), problems=tuple(problems))
+    return Checked(objects=tuple(objects), problems=tuple(problems), others=tuple(others))
 
 
 def findings(value: object, profile: Profile) -> list[Finding]:
     head = mapping(value)
     kind = KINDS.get((str(head.get("apiVersion")), str(head.get("kind"))))
     found = list(find_secrets(value))
+    if kind is None and _is_other(head):
+        return found
     if kind is None:
         said = f"apiVersion {head.get('apiVersion')}, kind {head.get('kind')}"
         hint = "known are " + ", ".join(f"{kind} ({version})" for version, kind in KINDS)
@@ -74,6 +79,14 @@ def findings(value: object, profile: Profile) -> list[Finding]:
     if profile is Profile.STRICT:
         found += _strict(kind, spec)
     return found
+
+
+def _is_other(head: Spec) -> bool:
+    """Surely something else than what is checked here, and no misspelling of it."""
+    version, kind = head.get("apiVersion"), head.get("kind")
+    if not isinstance(version, str) or not isinstance(kind, str) or version.startswith("ray.io/"):
+        return False
+    return not get_close_matches(kind, [known for _, known in KINDS], cutoff=0.8)
 
 
 def _strict(kind: Kind, spec: Spec) -> Iterator[Finding]:

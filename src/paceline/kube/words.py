@@ -10,7 +10,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 IMAGE = re.compile(
-    r"(?P<path>[a-zA-Z0-9][a-zA-Z0-9.\-]*(:[0-9]+)?(/[a-z0-9]+([._\-]+[a-z0-9]+)*)*)"
+    r"([a-z0-9][a-z0-9.\-]*(:[0-9]+)?/)?[a-z0-9]+([._\-]+[a-z0-9]+)*(/[a-z0-9]+([._\-]+[a-z0-9]+)*)*"
     r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 RESOURCE = re.compile(

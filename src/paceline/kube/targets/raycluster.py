@@ -60,7 +60,7 @@ def _head(intent: Intent) -> Object:
     return {
         # No CPUs for Ray: the head answers and drives, and workers do not slow it down.
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
-        "template": pod(intent, [head], needs_api=intent.pods.is_automatic, **_restarts(intent)),
+        "template": pod(intent, [head], _restarts(intent), needs_api=intent.pods.is_automatic),
     }
 
 
@@ -81,7 +81,7 @@ def _workers(intent: Intent) -> Object:
         "minReplicas": intent.pods.least,
         "maxReplicas": intent.pods.most,
         "rayStartParams": {},
-        "template": pod(intent, [worker], **_restarts(intent), **more),
+        "template": pod(intent, [worker], {**_restarts(intent), **more}),
     }
 
 

@@ -44,4 +44,4 @@ def render(intent: Intent) -> list[Object]:
 def _submitter(intent: Intent) -> Object:
     """Ours, because KubeRay's own would not pass Pod Security; it adds the command."""
     submitter = container(intent, "ray-job-submitter", _SUBMITTER)
-    return pod(intent, [submitter], restartPolicy="Never")
+    return pod(intent, [submitter], {"restartPolicy": "Never"})
