@@ -1,9 +1,10 @@
 """How does a test get manifests? By the same road as the command."""
 
 import copy
+import functools
 from typing import Any
 
-from paceline.app.job import render_job
+from paceline.app.job import Rendered, render_job
 from paceline.config.load import load
 from paceline.config.written import Written
 from paceline.kube.intent import Profile
@@ -28,6 +29,11 @@ def settings(**said: str) -> Any:  # Any: TrainConfig, which tests take apart
 
 def objects(name: str) -> tuple[list[dict[str, Any]], Profile]:
     """The manifests of a variant, free to be changed, and the profile they were made for."""
-    target, said, wishes = VARIANTS[name]
-    done = render_job(settings(name="demo", **said), Wishes(image="example.com/x:1", **wishes), target)
+    done = _rendered(name)
     return copy.deepcopy(done.objects), done.intent.profile
+
+
+@functools.cache
+def _rendered(name: str) -> Rendered:
+    target, said, wishes = VARIANTS[name]
+    return render_job(settings(name="demo", **said), Wishes(image="example.com/x:1", **wishes), target)
