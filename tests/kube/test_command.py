@@ -12,10 +12,11 @@ from tests.kube.rendered import objects, settings
 from paceline.cli.main import run
 from paceline.cli.session import Session
 from paceline.config.facts import Facts
-from paceline.config.keys import KEYS
+from paceline.config.keys import KEYS, Key
+from paceline.config.load import load
 from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, ExitCode
-from paceline.kube.command import plan_of, train_command
+from paceline.kube.command import plan_of, train_command, words_of
 from paceline.kube.entrypoint import plan_from, read_flags
 from paceline.plan.codec import to_json
 
@@ -85,9 +86,15 @@ def test_the_entrypoint_of_a_manifest_is_read_by_paceline_itself(
     assert (answer["launcher"], answer["mode"], answer["steps"]) == ("ray", "localsgd", 20)
 
 
-def test_every_setting_has_a_place_in_the_command() -> None:
-    """What is said and not default is never lost."""
-    config = settings(**RAY, mode="ssgd", run_dir="/results/demo", name="demo", checkpoint_every="7")
-    words = train_command(config, Facts())
-    for key in ("run_dir", "name", "checkpoint_every"):
-        assert KEYS[key].flag in words
+@pytest.mark.parametrize("key", KEYS.values(), ids=lambda key: key.name)
+def test_every_setting_can_be_said_in_a_command(key: Key) -> None:
+    value = getattr(settings(**{key.name: key.example}), key.name)
+    written, problems = read_flags(words_of(key.name, value))
+    assert not problems
+    assert getattr(load(flags=written).config, key.name) == value
+
+
+def test_where_results_go_is_never_left_out() -> None:
+    for key in ("run_dir", "save_dir"):
+        words = train_command(settings(**RAY, **{key: "/results"}), Facts())
+        assert words[-2:] == (KEYS[key].flag, "/results")

@@ -20,7 +20,17 @@ from paceline.plan.resolve import resolve
 # How many samples a task has is known where it runs. Epochs are checked as if there were plenty, so that
 # nothing is refused here which works there; the steps that follow from it are not written anywhere.
 _PLENTY = 1 << 30
+_OUTSIDE = ("origins", "run_dir", "save_dir")  # no part of a plan: they say where results go
 _FIRST = ("launcher", "address", "task", "mode", "num_workers")  # the order in which people say it
+
+
+def facts_in_pods(config: TrainConfig) -> Facts:
+    """Of the pods, not of this machine: what the settings name is in the image."""
+    named = (config.task, config.mode, config.aggregate)
+    return Facts(
+        modules=frozenset(n.partition(":")[0] for n in named if n is not None and ":" in n),
+        packages=frozenset(name for target in config.export or () for name in target.packages),
+    )
 
 
 def plan_of(config: TrainConfig, facts: Facts) -> Plan:
@@ -34,15 +44,14 @@ def train_command(config: TrainConfig, facts: Facts) -> tuple[str, ...]:
     for name in (*_FIRST, *(key for key in KEYS if key not in _FIRST)):
         value = getattr(shortest, name)
         if value is not None:
-            words += _flag(name, value)
+            words += words_of(name, value)
     return tuple(words)
 
 
 def _without_defaults(config: TrainConfig, facts: Facts) -> TrainConfig:
     plan = plan_of(config, facts)
     for field in fields(config):
-        # run_dir is no part of a plan, and says where the results are.
-        if field.name in ("origins", "run_dir") or getattr(config, field.name) is None:
+        if field.name in _OUTSIDE or getattr(config, field.name) is None:
             continue
         shorter = replace(config, **{field.name: None})  # type: ignore[arg-type]  # None: not said
         try:
@@ -54,7 +63,8 @@ def _without_defaults(config: TrainConfig, facts: Facts) -> TrainConfig:
     return config
 
 
-def _flag(name: str, value: object) -> list[str]:
+def words_of(name: str, value: object) -> list[str]:
+    """The flag, or flags, that say this value of a key."""
     key = KEYS[name]
     match key.kind:
         case Kind.YES_NO:
@@ -68,6 +78,9 @@ def _flag(name: str, value: object) -> list[str]:
         case Kind.BYZANTINE:
             assert isinstance(value, tuple), "rules are a tuple"
             return [word for rule in value for word in (key.flag, attack_text(rule))]
+        case Kind.EXPORTS:
+            assert isinstance(value, tuple), "exports are a tuple"
+            return [word for target in value for word in (key.flag, target.text)]
         case Kind.DURATION:
             return [key.flag, f"{value!r}s"]
         case _:

@@ -1,15 +1,13 @@
 """Would `paceline` understand the command of a job? Its flags are read, its plan made, as by `train`."""
 
-import re
 from collections.abc import Iterator, Sequence
 
-from paceline.config.facts import Facts
 from paceline.config.keys import KEYS, Key, Kind
 from paceline.config.load import load
 from paceline.config.nearest import did_you_mean
 from paceline.config.written import Written
 from paceline.errors import ConfigError
-from paceline.kube.command import plan_of
+from paceline.kube.command import facts_in_pods, plan_of
 from paceline.kube.schema import Finding, Path
 from paceline.plan.plan import Launcher, Plan
 
@@ -18,7 +16,6 @@ _NO_FLAGS = {f"--no-{key.flag.removeprefix('--')}": key for key in KEYS.values()
 _SWITCHES = ("--json", "--quiet", "--verbose", "-q", "-v", "--dry-run", "-n")
 # Settings from elsewhere, which are not here to be checked.
 _ELSEWHERE = ("--config", "-c", "--set", "--color", "--resume")
-_MODULE = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
 def find_in_command(words: Sequence[str], path: Path) -> Iterator[Finding]:
@@ -48,9 +45,7 @@ def plan_from(written: Sequence[Written]) -> Plan:
     loaded = load(flags=written)
     if loaded.problems:
         raise ConfigError(loaded.problems)
-    named = (loaded.config.task, loaded.config.mode, loaded.config.aggregate)
-    modules = frozenset(m[1] for n in named if n is not None and (m := _MODULE.fullmatch(n)))
-    return plan_of(loaded.config, Facts(modules=modules))
+    return plan_of(loaded.config, facts_in_pods(loaded.config))
 
 
 def read_flags(words: Sequence[str]) -> tuple[list[Written], list[tuple[str, str]]]:

@@ -9,11 +9,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import read_option
 from paceline.errors import ConfigError, Problem
-from paceline.kube.command import plan_of, train_command
+from paceline.kube.command import facts_in_pods, plan_of, train_command
 from paceline.kube.intent import RAY_VERSION, Intent, Limits, Pods, Profile, SecretVariable, Size
 from paceline.kube.words import (
     DNS_LABEL,
@@ -54,7 +53,7 @@ def intent_of(config: TrainConfig, wishes: Wishes, found: Sequence[Problem] = ()
     """`found`: problems that reading the settings has met already."""
     if found:
         raise ConfigError(found)
-    config, facts = _on_ray(config, wishes), _facts_of(config)
+    config, facts = _on_ray(config, wishes), facts_in_pods(config)
     plan = plan_of(config, facts)
     worker = replace(wishes.worker, gpus=wishes.gpus_per_worker)
     wanted = math.ceil(plan.num_workers / max(1, worker.gpus))
@@ -87,12 +86,6 @@ def _on_ray(config: TrainConfig, wishes: Wishes) -> TrainConfig:
         raise ConfigError([Problem(what, "leave launcher out", config.origin("launcher"))])
     device = Device.CUDA if wishes.gpus_per_worker and config.device is None else config.device
     return replace(config, launcher=Launcher.RAY, address="auto", device=device)
-
-
-def _facts_of(config: TrainConfig) -> Facts:
-    """Of the pods, not of this machine: modules that the settings name are in the image."""
-    named = (config.task, config.mode, config.aggregate)
-    return Facts(modules=frozenset(n.partition(":")[0] for n in named if n is not None and ":" in n))
 
 
 def _pods(wanted: int, wishes: Wishes) -> tuple[Pods, list[Problem]]:
