@@ -9,7 +9,6 @@ from paceline.kube.schema import (
     Fields,
     ListOf,
     MapOf,
-    PortOrName,
     Quantity,
     Schema,
     Text,
@@ -273,33 +272,3 @@ POD_SPEC = Fields(
     ("containers",),
 )
 POD_TEMPLATE = Fields({"metadata": _TEMPLATE_METADATA, "spec": POD_SPEC}, ("spec",))
-SERVICE = Fields(
-    {
-        "apiVersion": Text(choices=("v1",)),
-        "kind": Text(choices=("Service",)),
-        "metadata": METADATA,
-        "spec": Fields(
-            {
-                "type": Text(choices=("ClusterIP", "NodePort", "LoadBalancer")),
-                "selector": LABELS,
-                "clusterIP": Text(),
-                "publishNotReadyAddresses": YesNo(),
-                "ports": ListOf(
-                    Fields(
-                        {
-                            "name": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
-                            "port": PORT,
-                            "targetPort": PortOrName(),
-                            "nodePort": Whole(least=30000, most=32767),
-                            "protocol": Text(choices=("TCP", "UDP", "SCTP")),
-                        },
-                        ("port",),
-                    ),
-                    1,
-                ),
-            },
-            ("ports",),
-        ),
-    },
-    ("apiVersion", "kind", "metadata", "spec"),
-)

@@ -14,8 +14,8 @@ from paceline.kube.manifest import Document, read_documents
 from paceline.kube.reading import mapping, mappings
 from paceline.kube.restricted import find_privileges, find_privileges_of
 from paceline.kube.schema import Fields, Finding, Path, check
-from paceline.kube.schema_pod import SERVICE
 from paceline.kube.schema_ray import RAYCLUSTER, RAYJOB
+from paceline.kube.schema_service import SERVICE
 from paceline.kube.secrets import find_secrets
 
 Spec = Mapping[str, object]
