@@ -9,12 +9,12 @@ RAY_PYTHON ?= $(BIN)/python
 STAMP := $(VENV)/.paceline-ready
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends
 
-.PHONY: demo test check setup chromium soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery sim proto docs clean
+.PHONY: demo test check setup chromium shellcheck examples soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
 
-test: setup check chromium  ## everything a change must pass
+test: setup check chromium shellcheck  ## everything a change must pass
 	$(BIN)/pytest -n 2
 
 check: setup  ## format, lint, types, import rules
@@ -28,6 +28,12 @@ chromium:  ## a browser for the tests of reports: as root on Debian it is instal
 	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing chromium, once, for the tests of reports" && \
 	  { $(APT) chromium || { apt-get -qq update && $(APT) chromium; }; } >/dev/null 2>&1; } || \
 	  echo "NOTE: no browser here, so tests that open a report in one are SKIPPED; install it with: apt-get install chromium"
+
+shellcheck:  ## for the test of scripts/: as root on Debian it is installed, once
+	@command -v shellcheck >/dev/null || { \
+	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing shellcheck, once, for the test of scripts" && \
+	  { $(APT) shellcheck || { apt-get -qq update && $(APT) shellcheck; }; } >/dev/null 2>&1; } || \
+	  echo "NOTE: no shellcheck here, so the test that checks scripts/ with it is SKIPPED; install it with: apt-get install shellcheck"
 
 soak: setup  ## long runs that do not belong into every test
 	$(BIN)/pytest -m soak -n 0
@@ -78,6 +84,9 @@ sim: setup  ## whole Raft clusters in one process, from seeds; SEEDS=300 for a q
 
 proto: setup  ## write the Python of cluster.proto and torchft.proto anew
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/paceline/coordinator/proto/cluster.proto src/paceline/coordinator/proto/torchft.proto
+
+examples: setup  ## write the manifests of examples/ray anew
+	$(BIN)/python -m docs.manifests
 
 docs: setup  ## write the generated reference pages anew
 	$(BIN)/python -m docs.generate

@@ -30,6 +30,7 @@ print(code, [m for m in {heavy} if m in sys.modules], file=sys.stderr)
         ["report", "--help"],
         ["coordinator", "--help"],
         ["lighthouse", "--help"],
+        ["job", "render", "--help"],
         ["plan"],
         ["plan", "--steps", "0"],
     ],

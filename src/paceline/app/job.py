@@ -1,0 +1,46 @@
+"""How does a wish become a manifest, and is a manifest file sound? Nothing is sent anywhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.config.train_config import TrainConfig
+from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.kube.intent import Intent, Profile
+from paceline.kube.parts import Object
+from paceline.kube.render import Target, render, to_yaml
+from paceline.kube.validate import Checked, findings, validate
+from paceline.kube.wishes import Wishes, intent_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    intent: Intent
+    objects: list[Object]
+    text: str
+
+
+def render_job(
+    config: TrainConfig, wishes: Wishes, target: Target, found: Sequence[Problem] = ()
+) -> Rendered:
+    """`found`: problems that reading the settings has met already."""
+    intent = intent_of(config, wishes, found)
+    objects = render(intent, target)
+    # Not only secrets: whatever our own check refuses must not leave the house.
+    wrong = [finding for one in objects for finding in findings(one, intent.profile)]
+    if wrong:
+        raise ConfigError([Problem(finding.what, finding.hint, _where(finding.path)) for finding in wrong])
+    return Rendered(intent=intent, objects=objects, text=to_yaml(objects))
+
+
+def validate_file(path: Path, profile: Profile) -> Checked:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise PacelineError(f"cannot read {path}: {reason}", "name a file of manifests in YAML") from error
+    return validate(text, str(path), profile)
+
+
+def _where(path: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, path))

@@ -1,0 +1,69 @@
+"""What is wanted on a cluster, whatever kind of object asks for it there?
+
+An intent is the same for every target; a target decides only how to write it down.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+RAY_VERSION = "2.60.0"  # of the image that docker/ray.Dockerfile builds
+
+
+class Profile(StrEnum):
+    STRICT = "strict"  # pods pass Pod Security "restricted"
+    COMPAT = "compat"  # for images that insist on running as root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What one pod asks for, and gets no more of."""
+
+    cpus: int = 2
+    memory: str = "4Gi"
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pods:
+    """How many worker pods: as many as wanted now, and the bounds within which that may change."""
+
+    wanted: int
+    least: int
+    most: int
+    is_automatic: bool = False  # Ray's autoscaler changes it; else only somebody's hand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretVariable:
+    """An environment variable whose value stays in a Secret of the cluster."""
+
+    name: str
+    secret: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """A job that is stuck costs a known maximum."""
+
+    pending_s: int = 900  # until it runs
+    running_s: int = 86_400  # in all
+    kept_s: int = 600  # pods stay so long after the end, for their logs and results
+    retries: int = 0  # a whole new attempt each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    name: str
+    image: str
+    pods: Pods
+    command: tuple[str, ...] = ()  # what the job runs
+    namespace: str | None = None  # None: wherever it is applied
+    head: Size = field(default_factory=Size)
+    worker: Size = field(default_factory=Size)
+    profile: Profile = Profile.STRICT
+    secrets: tuple[SecretVariable, ...] = ()
+    pull_secret: str | None = None  # opens the registry of the image
+    has_node_port: bool = False
+    limits: Limits = field(default_factory=Limits)
+    ray_version: str = RAY_VERSION

@@ -1,0 +1,16 @@
+"""How are fields of an object reached, without asking at every step whether they are there?"""
+
+from collections.abc import Mapping
+
+
+def mapping(value: object, *path: str) -> Mapping[str, object]:
+    """The mapping at this path; an empty one if there is none."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def mappings(value: object, *path: str) -> list[Mapping[str, object]]:
+    """The mappings of the list at this path."""
+    inner = mapping(value, *path[:-1]).get(path[-1])
+    return [item for item in inner if isinstance(item, dict)] if isinstance(inner, list) else []

@@ -1,0 +1,1 @@
+"""Which kinds of object can a job become? One file each."""

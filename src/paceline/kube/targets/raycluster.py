@@ -1,0 +1,90 @@
+"""How is a standing Ray cluster written down? RayCluster of KubeRay 1.7, `ray.io/v1`."""
+
+from paceline.kube.intent import Intent
+from paceline.kube.parts import (
+    Object,
+    container,
+    container_security,
+    gpu_toleration,
+    metadata,
+    pod,
+    resources,
+)
+from paceline.plan.codec import Json
+
+GCS, DASHBOARD, CLIENT = 6379, 8265, 10001
+GROUP = "workers"
+# As much as KubeRay gives to what it adds by itself.
+_AUTOSCALER: Object = {"cpu": "500m", "memory": "512Mi"}
+_IDLE_S = 120  # before a worker pod that nobody uses is given back
+
+
+def render(intent: Intent) -> list[Object]:
+    return [
+        {
+            "apiVersion": "ray.io/v1",
+            "kind": "RayCluster",
+            "metadata": metadata(intent, intent.name),
+            "spec": cluster_spec(intent),
+        }
+    ]
+
+
+def cluster_spec(intent: Intent) -> Object:
+    return {
+        "rayVersion": intent.ray_version,
+        # Only the literal word turns it on. Without it whoever reaches the dashboard runs code.
+        "authOptions": {"mode": "token"},
+        "enableInTreeAutoscaling": intent.pods.is_automatic,
+        **_autoscaler(intent),
+        "headGroupSpec": _head(intent),
+        "workerGroupSpecs": [_workers(intent)],
+    }
+
+
+def _autoscaler(intent: Intent) -> Object:
+    if not intent.pods.is_automatic:
+        return {}
+    asked: Object = {"requests": dict(_AUTOSCALER), "limits": dict(_AUTOSCALER)}
+    options: Object = {"version": "v2", "idleTimeoutSeconds": _IDLE_S, "resources": asked}
+    return {"autoscalerOptions": {**options, **container_security(intent)}}
+
+
+def _head(intent: Intent) -> Object:
+    ports: list[Json] = [
+        {"containerPort": GCS, "name": "gcs-server"},
+        {"containerPort": DASHBOARD, "name": "dashboard"},
+        {"containerPort": CLIENT, "name": "client"},
+    ]
+    head = container(intent, "ray-head", resources(intent.head), ports=ports)
+    return {
+        # No CPUs for Ray: the head answers and drives, and workers do not slow it down.
+        "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
+        "template": pod(intent, [head], _restarts(intent), needs_api=intent.pods.is_automatic),
+    }
+
+
+def _workers(intent: Intent) -> Object:
+    # /dev/shm is KubeRay's: it mounts memory of the right size when the pod has no volume there.
+    worker = container(intent, "ray-worker", resources(intent.worker))
+    mine: Object = {"app.kubernetes.io/instance": intent.name, "ray.io/group": GROUP}
+    spread: Object = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": mine},
+    }
+    more: Object = {**gpu_toleration(intent.worker), "topologySpreadConstraints": [spread]}
+    return {
+        "groupName": GROUP,
+        "replicas": intent.pods.wanted,
+        "minReplicas": intent.pods.least,
+        "maxReplicas": intent.pods.most,
+        "rayStartParams": {},
+        "template": pod(intent, [worker], {**_restarts(intent), **more}),
+    }
+
+
+def _restarts(intent: Intent) -> Object:
+    """The autoscaler replaces pods itself, and demands that nobody else restarts them."""
+    return {"restartPolicy": "Never"} if intent.pods.is_automatic else {}

@@ -1,0 +1,46 @@
+"""How are names and amounts written in Kubernetes? Read, never guessed."""
+
+import re
+from decimal import Decimal
+
+NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # DNS-1035: services are called like their job
+DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+IMAGE = re.compile(
+    r"([a-z0-9][a-z0-9.\-]*(:[0-9]+)?/)?[a-z0-9]+([._\-]+[a-z0-9]+)*(/[a-z0-9]+([._\-]+[a-z0-9]+)*)*"
+    r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+RESOURCE = re.compile(
+    r"cpu|memory|ephemeral-storage|hugepages-[0-9]+[KMG]i"
+    r"|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+)
+LONGEST_LABEL = 63
+LONGEST_RAY_NAME = 47  # KubeRay adds to it, and refuses what is longer
+
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
+_UNITS = {"n": "1e-9", "u": "1e-6", "m": "1e-3", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12"}
+_UNITS |= {"P": "1e15", "E": "1e18"}
+_BINARY = {unit: Decimal(1024) ** power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
+
+
+def read_quantity(text: object) -> Decimal | None:
+    """`500m`, `2`, `4Gi` as a number; None if it is none, or less than nothing."""
+    if isinstance(text, bool) or not isinstance(text, int | float | str):
+        return None
+    match = _QUANTITY.fullmatch(str(text))
+    if match is None:
+        return None
+    number, unit = Decimal(match[1]), match[2] or ""
+    if unit in _BINARY:
+        return number * _BINARY[unit]
+    if unit[:1] in ("e", "E") and len(unit) > 1:
+        return number * Decimal("1" + unit)
+    return number * Decimal(_UNITS.get(unit, "1"))
+
+
+def is_extended(resource: str) -> bool:
+    """A device such as nvidia.com/gpu: whole ones only, and as many asked for as allowed."""
+    return "/" in resource and not resource.startswith("kubernetes.io/")

@@ -1,0 +1,88 @@
+"""Does `paceline job` print what can be piped to kubectl, and say every problem with its place?"""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from paceline.cli.main import run
+from paceline.cli.session import Session
+from paceline.errors import ExitCode
+
+Captured = pytest.CaptureFixture[str]
+RENDER = ["job", "render", "--task", "xor", "--mode", "localsgd", "--num-workers", "2"]
+RENDER += ["--image", "example.com/x:1", "--name", "demo"]
+
+
+def test_yaml_goes_to_stdout_and_is_valid(tmp_path: Path, capsys: Captured) -> None:
+    assert run([*RENDER, "--target", "rayjob", "--node-port"], Session(folder=tmp_path)) == ExitCode.OK
+    out, err = capsys.readouterr()
+    job, service = yaml.safe_load_all(out)
+    assert (job["kind"], service["kind"]) == ("RayJob", "Service")
+    assert job["metadata"]["name"] == "demo"
+    assert err == ""
+    (tmp_path / "demo.yaml").write_text(out)
+    assert run(["job", "validate", "demo.yaml"], Session(folder=tmp_path)) == ExitCode.OK
+    assert capsys.readouterr().out == "ok  RayJob/demo\nok  Service/demo-node-port\n"
+
+
+def test_a_standing_cluster_says_what_to_run_on_it(tmp_path: Path, capsys: Captured) -> None:
+    assert run([*RENDER, "--target", "raycluster"], Session(folder=tmp_path)) == ExitCode.OK
+    out, err = capsys.readouterr()
+    assert yaml.safe_load(out)["kind"] == "RayCluster"
+    assert err == (
+        "on its head, this runs: paceline train --launcher ray --address auto --mode localsgd --name demo\n"
+    )
+
+
+def test_compat_says_what_it_gives_up_and_quiet_is_quiet(tmp_path: Path, capsys: Captured) -> None:
+    run([*RENDER, "--target", "rayjob", "--profile", "compat"], Session(folder=tmp_path))
+    assert "containers may run as root" in capsys.readouterr().err
+    run([*RENDER, "--target", "rayjob", "--profile", "compat", "--quiet"], Session(folder=tmp_path))
+    assert capsys.readouterr().err == ""
+
+
+def test_settings_come_from_files_and_variables_too(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "train.yaml").write_text("mode: ssp\nstaleness: 5\n")
+    flags = ["job", "render", "--target", "rayjob", "--image", "example.com/x:1", "--name", "demo"]
+    session = Session(folder=tmp_path, variables={"steps": "77"})
+    assert run([*flags, "-c", str(tmp_path / "train.yaml"), "--set", "seed=4"], session) == ExitCode.OK
+    said = yaml.safe_load(capsys.readouterr().out)["spec"]["entrypoint"]
+    start = "paceline train --launcher ray --address auto --mode ssp"
+    assert said == f"{start} --name demo --steps 77 --seed 4 --staleness 5"
+
+
+def test_the_answer_as_json_holds_objects_and_text(tmp_path: Path, capsys: Captured) -> None:
+    assert run([*RENDER, "--target", "rayjob", "--json"], Session(folder=tmp_path)) == ExitCode.OK
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == "paceline.job.render/1"
+    assert answer["data"]["manifests"] == list(yaml.safe_load_all(answer["data"]["yaml"]))
+    assert answer["data"]["command"][:2] == ["paceline", "train"]
+
+
+def test_every_problem_of_a_wish_is_said_at_once(tmp_path: Path, capsys: Captured) -> None:
+    flags = ["--target", "rayjob", "--image", "x", "--name", "No", "--autoscale", "2"]
+    assert run(["job", "render", *flags], Session(folder=tmp_path)) == ExitCode.BAD_CONFIG
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("error: ") == 3
+    assert err.count("hint: ") == 3
+
+
+def test_a_bad_file_is_exit_code_3_with_file_line_and_field(tmp_path: Path, capsys: Captured) -> None:
+    run([*RENDER, "--target", "rayjob"], Session(folder=tmp_path))
+    text = capsys.readouterr().out.replace("memory: 4Gi", "memory: 4GB", 1)
+    (tmp_path / "demo.yaml").write_text(text)
+    assert run(["job", "validate", "demo.yaml", "--json"], Session(folder=tmp_path)) == ExitCode.BAD_CONFIG
+    (problem,) = json.loads(capsys.readouterr().out)["error"]["problems"]
+    line = next(number for number, one in enumerate(text.splitlines(), 1) if "4GB" in one)
+    assert problem["where"] == f"{tmp_path / 'demo.yaml'}:{line}"
+    assert problem["what"].startswith(
+        "spec.rayClusterSpec.headGroupSpec.template.spec.containers[0].resources."
+    )
+
+
+def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["job", "validate", "nothing.yaml"], Session(folder=tmp_path)) == ExitCode.TRAINING_FAILED
+    assert "cannot read" in capsys.readouterr().err

@@ -1,0 +1,39 @@
+"""How does a test get manifests? By the same road as the command."""
+
+import copy
+import functools
+from typing import Any
+
+from paceline.app.job import Rendered, render_job
+from paceline.config.load import load
+from paceline.config.written import Written
+from paceline.kube.intent import Profile
+from paceline.kube.render import Target
+from paceline.kube.wishes import Wishes
+
+VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any]]] = {
+    "job": (Target.RAYJOB, {"mode": "localsgd", "steps": "20"}, {}),
+    "gpu": (Target.RAYJOB, {"mode": "ssgd", "num_workers": "4"}, {"gpus_per_worker": 2}),
+    "server": (Target.RAYJOB, {"mode": "asgd"}, {"secret_env": ("HF_TOKEN=hf-token/token",)}),
+    "cluster": (Target.RAYCLUSTER, {}, {"node_port": True, "resizable": "1:3"}),
+    "autoscaled": (Target.RAYCLUSTER, {}, {"autoscale": "1:3", "namespace": "ml", "pull_secret": "ecr"}),
+    "compat": (Target.RAYJOB, {"mode": "ssp"}, {"profile": "compat"}),
+}
+
+
+def settings(**said: str) -> Any:  # Any: TrainConfig, which tests take apart
+    loaded = load(flags=[Written(key=key, raw=value, where=key) for key, value in said.items()])
+    assert not loaded.problems, loaded.problems
+    return loaded.config
+
+
+def objects(name: str) -> tuple[list[dict[str, Any]], Profile]:
+    """The manifests of a variant, free to be changed, and the profile they were made for."""
+    done = _rendered(name)
+    return copy.deepcopy(done.objects), done.intent.profile
+
+
+@functools.cache
+def _rendered(name: str) -> Rendered:
+    target, said, wishes = VARIANTS[name]
+    return render_job(settings(name="demo", **said), Wishes(image="example.com/x:1", **wishes), target)
