@@ -21,7 +21,8 @@ from paceline import errors
 from paceline.cli.commands import COMMANDS
 from paceline.cli.main import cli
 from paceline.cli.options import COMMON
-from paceline.config.keys import KEYS, Key
+from paceline.config.key import Key
+from paceline.config.keys import KEYS
 from paceline.environ import RESERVED
 from paceline.errors import ExitCode, PacelineError
 from paceline.events.schema import (

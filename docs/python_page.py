@@ -12,7 +12,8 @@ from pathlib import Path
 
 import paceline
 from docs.tables import code, table
-from paceline.config.keys import KEYS, Key, Kind
+from paceline.config.key import Key, Kind
+from paceline.config.keys import KEYS
 
 STUB = Path(paceline.__file__).with_name("__init__.pyi")
 # Those that have an argument of their own.

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from paceline.config.keys import KEYS, Kind
+from paceline.config.key import Kind
+from paceline.config.keys import KEYS
 from paceline.config.train_config import TrainConfig
 from paceline.plan.catalog import OPTIMIZERS
 from paceline.plan.plan import Device, Dtype, EventDetail, GossipVariant, Launcher, Transport

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config.keys import KEYS, Key
+from paceline.config.key import Key
+from paceline.config.keys import KEYS
 from paceline.config.values import (
     Quoted,
     Raw,

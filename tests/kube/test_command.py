@@ -12,7 +12,8 @@ from tests.kube.rendered import objects, settings
 from paceline.cli.main import run
 from paceline.cli.session import Session
 from paceline.config.facts import Facts
-from paceline.config.keys import KEYS, Key
+from paceline.config.key import Key
+from paceline.config.keys import KEYS
 from paceline.config.load import load
 from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, ExitCode

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from paceline import environ
 from paceline.app.ray_cluster import known
-from paceline.config.keys import KEYS, Kind
+from paceline.config.key import Kind
+from paceline.config.keys import KEYS
 from paceline.config.written import Written
 from paceline.errors import NotReadyError
 from paceline.launchers.ray_jobs_door import Job, Jobs

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from paceline.cli.session import Common, Session
-from paceline.config.keys import KEYS, Key, Kind
+from paceline.config.key import Key, Kind
+from paceline.config.keys import KEYS
 from paceline.config.values import Raw
 from paceline.config.written import Written
 

@@ -13,7 +13,8 @@ from paceline.config.byzantine import read_byzantine
 from paceline.config.export_target import ExportTarget
 from paceline.config.exports import read_export
 from paceline.config.file import read_file
-from paceline.config.keys import KEYS, Key, Kind
+from paceline.config.key import Key, Kind
+from paceline.config.keys import KEYS
 from paceline.config.nearest import did_you_mean
 from paceline.config.sources import from_variables
 from paceline.config.stragglers import read_straggler

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from paceline.config.keys import KEYS, Kind
+from paceline.config.key import Kind
+from paceline.config.keys import KEYS
 from paceline.config.sections import in_flat_keys
 from paceline.config.values import Raw
 from paceline.config.written import FileContent, Written

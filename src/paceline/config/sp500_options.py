@@ -4,7 +4,7 @@ One table for both ways to write them: `--task-option hidden=64`, and
 `model: {hidden: 64}` of a file in sections. The task checks against it too.
 """
 
-from paceline.config.keys import Key, Kind
+from paceline.config.key import Key, Kind
 from paceline.config.values import Unreadable, read
 
 _ROWS = {

@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
-from paceline.config.keys import Key, Kind
+from paceline.config.key import Key, Kind
 from paceline.config.train_config import Option
 
 Raw: TypeAlias = "str | int | float | bool | list[Raw] | dict[str, Raw]"

@@ -10,7 +10,8 @@ from dataclasses import fields, replace
 
 from paceline.config.byzantine import attack_text
 from paceline.config.facts import Facts
-from paceline.config.keys import KEYS, Kind
+from paceline.config.key import Kind
+from paceline.config.keys import KEYS
 from paceline.config.stragglers import rule_text
 from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from paceline.config.keys import KEYS, Key, Kind
+from paceline.config.key import Key, Kind
+from paceline.config.keys import KEYS
 from paceline.config.load import load
 from paceline.config.nearest import did_you_mean
 from paceline.config.written import Written

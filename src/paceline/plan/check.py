@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable
 
 from paceline.config.facts import Facts
-from paceline.config.keys import KEYS, Key
+from paceline.config.key import Key
+from paceline.config.keys import KEYS
 from paceline.config.nearest import did_you_mean
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import shown
