@@ -50,12 +50,10 @@ def answer(done: subprocess.CompletedProcess[str]) -> Any:  # Any: JSON
 
 def test_it_works_twice_in_a_row_in_a_thread_and_beside_a_running_loop(tmp_path: Path) -> None:
     found = answer(python(ANYWHERE, tmp_path))
-    assert {name: (mode, steps) for name, (_, mode, steps) in found.items()} == {
-        "plain": ("ssgd", 5),
-        "thread": ("asgd", 5),
-        "loop": ("ssgd", 5),
-        "task": ("ssgd", 5),
-    }
+    steps = {name: (mode, steps) for name, (_, mode, steps) in found.items()}
+    # Under asgd one worker may have made all the steps before the other came.
+    assert steps.pop("thread") in [("asgd", 5), ("asgd", 10)]
+    assert steps == {"plain": ("ssgd", 5), "loop": ("ssgd", 5), "task": ("ssgd", 5)}
     folders = [Path(folder) for folder, _, _ in found.values()]
     assert len(set(folders)) == 4
     assert all(folder.parent == tmp_path / "runs" for folder in folders)

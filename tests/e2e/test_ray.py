@@ -79,7 +79,7 @@ def test_a_job_is_submitted_followed_and_listed(ray: Cluster, tmp_path: Path) ->
         "ray", "submit", *XOR, *SLOW, "--run-dir", str(tmp_path / "two"), *where, "--json"
     ).data()
     followed = paceline("ray", "logs", "--follow", said["id"], *where)
-    assert followed.code == 0, followed.err
+    assert followed.code == 0, followed.out + followed.err
     assert f"in {folder}" in followed.out
     assert result_of(folder)["launcher"] == "ray"
     assert paceline("ray", "status", said["id"], *where, "--json").data()["status"] == "succeeded"

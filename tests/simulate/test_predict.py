@@ -223,7 +223,7 @@ def test_waiting_is_what_the_fast_lose_to_the_slow() -> None:
 def test_every_mode_that_is_known_is_a_candidate() -> None:
     found = candidates(StrategyOptions(staleness=3, sync_every=8), 4)
     assert [c.mode for c in found] == [mode for mode in MODES if mode in KNOWN]
-    assert set(MODES) - KNOWN == {"onebit", "gossip", "adpsgd"}, (
+    assert set(MODES) - KNOWN == {"fsdp", "onebit", "gossip", "adpsgd"}, (
         "these are not predicted, and the docs say so"
     )
 

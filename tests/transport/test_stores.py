@@ -104,8 +104,10 @@ def test_a_worker_that_leaves_takes_nobody_with_it(
     *workers, server = values(run(3, live, LedgerServer(30, NUMEL)))
     assert workers[0].startswith(b"1 pushes")
     version, total = json.loads(server)
-    assert version == sum(int(w.split()[0]) for w in workers) == 29  # the share it did not push is lost
-    assert sorted(total) == [0.0] * 19 + [1.0] * 29
+    assert version == sum(int(w.split()[0]) for w in workers)
+    # The share that it took and did not push is lost; the others may have left it none to take.
+    assert version in (29, 30)
+    assert sorted(total) == [0.0] * (48 - version) + [1.0] * version
 
 
 @ADAPTERS

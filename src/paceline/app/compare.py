@@ -100,7 +100,7 @@ def _run(place: Path, turn: Turn, watcher: Watcher, launcher: LocalLauncher) -> 
     if place.exists():
         shutil.rmtree(place)  # half a run says nothing; `begin` has seen that it is one of ours
     result = train(turn.plan, place, watcher, warm=launcher)
-    if result["stopped_early"]:
+    if result["stopped_early"] or "stopped_by" in result:
         raise StoppedError(str(result.get("stopped_by", "SIGINT")))
 
 

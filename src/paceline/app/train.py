@@ -115,9 +115,8 @@ def _carry_out(
         if warm is None:
             launcher.close()
     result = _conclude(plan, run_dir, ended, log, wall_s=monotonic_s() - started_s)
-    if (
-        result["stopped_early"] and asked_by and "stopped_by" not in result
-    ):  # whoever holds the launcher can also ask it to stop
+    # Said also when it came too late to stop this run: it was meant for whatever would come next, too.
+    if asked_by and "stopped_by" not in result:
         result["stopped_by"] = asked_by[0]
     (run_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
     return result

@@ -92,6 +92,7 @@ class LocalLauncher:
         self._steps: list[int] = []
         self._supervisor: Supervisor | None = None
         self._is_ready = False
+        self._wants_stop = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(ours, selectors.EVENT_READ)
 
@@ -113,6 +114,16 @@ class LocalLauncher:
         order: Message = {"op": "start", "plan": dumps(plan), "run_dir": str(run_dir.resolve())}
         coordinator = None if supervisor is None else supervisor.coordinator
         self._send({**order, "resume_from": folder, "coordinator": coordinator})
+        if self._wants_stop:  # it was asked before there was anything to stop
+            self.stop()
+        try:
+            return self._follow(run_dir, on_message, supervisor)
+        finally:
+            self._wants_stop = False
+
+    def _follow(
+        self, run_dir: Path, on_message: Callable[[Message], None], supervisor: Supervisor | None
+    ) -> Ended:
         ended = Ended()
         while True:
             message = self._receive(None if supervisor is None else supervisor.wait_s())
@@ -143,6 +154,7 @@ class LocalLauncher:
 
     def stop(self) -> None:
         """Ask the run to stop at the next step on which its workers agree."""
+        self._wants_stop = True
         if self._supervisor is not None:
             self._supervisor.stopping()
         self._send({"op": "stop"})
