@@ -1,5 +1,6 @@
 """What do tests share? One warm helper process per test session, and a clean torch after each test."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import chdir
@@ -14,6 +15,9 @@ ROOT = Path(__file__).parent.parent
 # A busy machine is no bug: how long an example takes is not asserted.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+# In the background of a shell, or by nohup, we would ignore Ctrl-C, and so would all that we start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
