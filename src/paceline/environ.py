@@ -5,6 +5,7 @@ product looks at is listed here as a function, so that it can be documented.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -160,6 +161,12 @@ def state_folder() -> Path:
 def for_child(**extra: str) -> dict[str, str]:
     """This process's environment plus `extra`, to hand to a process we start."""
     return {**os.environ, **extra}
+
+
+def for_child_with_our_python() -> dict[str, str]:
+    """The same, where `python` is the one that runs us, whatever PATH said."""
+    ours = sys.executable.rpartition(os.sep)[0]
+    return for_child(PATH=os.pathsep.join([ours, os.environ.get("PATH", os.defpath)]))
 
 
 def set_unless_said(**names: str) -> None:

@@ -30,7 +30,7 @@ def echo() -> Iterator[str]:
             threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
     def answer(connection: socket.socket) -> None:
-        with connection:
+        with connection, suppress(ConnectionError):  # lines are cut here: that is what is tested
             while data := connection.recv(100):
                 connection.sendall(data)
 

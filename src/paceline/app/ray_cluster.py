@@ -175,7 +175,7 @@ def _start(role: list[str], cpus: int, log: Path) -> NodeProcess:
             stdout=file,
             stderr=file,
             start_new_session=True,
-            env=environ.for_child(),
+            env=environ.for_child_with_our_python(),  # jobs begin with `python -m paceline`
         )
     return NodeProcess(process.pid, began(process.pid), cpus)
 
