@@ -1,12 +1,13 @@
 """Who takes part in `paceline benchmark torch`, with which plan? Decided before anything starts. Pure.
 
-`batch_size` is the global batch here: what a step takes in all, dealt to the workers, and whole to the one that
-trains alone. So everybody makes the same steps over the same samples.
+`batch_size` is the global batch here: what a step takes in all, dealt to the workers, and whole to the one
+that trains alone. So everybody makes the same steps over the same samples.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
+from paceline.benchmark.settings import READ
 from paceline.config.facts import Facts
 from paceline.config.keys import KEYS
 from paceline.config.train_config import TrainConfig
@@ -19,22 +20,6 @@ from paceline.plan.resolve import resolve
 
 USUAL_MODES = ("ssgd",)
 USUAL_BATCH = 64
-# Settings that plain torch and Ray Train have too, or that only concern how ours agree.
-READ = (
-    *("task", "task_options", "data", "num_workers", "steps", "epochs", "batch_size", "seed", "dtype"),
-    *(
-        "optimizer",
-        "lr",
-        "weight_decay",
-        "threads_per_worker",
-        "timeout",
-        "transport",
-        "address",
-        "placement",
-    ),
-    *("staleness", "staleness_range", "asgd", "dc_lambda", "max_staleness", "sync_every", "elasticity"),
-    *("clients_per_round", "outer_lr", "outer_momentum", "backup_workers", "compress", "gossip", "topology"),
-)
 _OF_RAY = ("address", "placement")
 
 

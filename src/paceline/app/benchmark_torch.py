@@ -167,7 +167,7 @@ class _Measuring:
 
 
 def train_apart(order: dict[str, Json], note: Note) -> dict[str, Json]:
-    """In a process of its own: one run of ours, as `paceline train` makes it; on Ray also what the cluster has."""
+    """In a process of its own: one run of ours, as `paceline train` makes it; on Ray, what there is."""
     from contextlib import closing
 
     from paceline.app.train import train

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.benchmark.settings import READ
 from paceline.cli.benchmark_options import behind_flags, out_option, repeats_option
 from paceline.cli.benchmark_table import show, tell
 from paceline.cli.options import common_options, config_options_without
@@ -17,14 +18,6 @@ from paceline.errors import Problem
 
 if TYPE_CHECKING:
     from paceline.app.benchmark_plan import TorchRequest
-
-# As app/benchmark_plan.READ has them; a test holds that. Written here so that --help imports nothing.
-_READ = frozenset(
-    "task task_options data num_workers steps epochs batch_size seed dtype optimizer lr weight_decay"
-    " threads_per_worker timeout transport address placement staleness staleness_range asgd dc_lambda"
-    " max_staleness sync_every elasticity clients_per_round outer_lr outer_momentum backup_workers compress"
-    " gossip topology".split()
-)
 
 
 @click.command("torch")
@@ -41,16 +34,16 @@ _READ = frozenset(
 )
 @repeats_option
 @out_option
-@config_options_without(*(name for name in KEYS if name not in _READ))
+@config_options_without(*(name for name in KEYS if name not in READ))
 @common_options
 def torch(
     session: Session, flags: Sequence[Written], modes: str, launchers: str, repeats: int, out: Path
 ) -> None:
     """Train one task by plain torch alone, by its DDP, by Ray Train's TorchTrainer and by modes of ours.
 
-    Same model, same samples, same global batch: --batch-size is what a step takes in all, and each worker takes
-    its share of it. Everybody runs on CPUs, in new processes that are started for it, one after another. Ray is
-    started for each run (--address local), or is the cluster at --address.
+    Same model, same samples, same global batch: --batch-size is what a step takes in all, and each worker
+    takes its share. Everybody runs on CPUs, in new processes that are started for it, one after another.
+    Ray is started for each run (--address local), or is the cluster at --address.
     """
     from paceline.app.benchmark import benchmark
     from paceline.app.benchmark_plan import lay_out
