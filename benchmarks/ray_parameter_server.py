@@ -72,10 +72,10 @@ class DataWorker:
 
     def compute_gradients(self, weights: dict[str, torch.Tensor]) -> Arrays:
         self._model.set_weights(weights)
-        batch = self._samples.batch(self._stream.take(self._taken, self._batch))
+        points, labels = self._samples.batch(self._stream.take(self._taken, self._batch))
         self._taken += self._batch
         self._model.module.zero_grad()
-        loss = self._model.task.loss(self._model.module, batch)
+        loss = self._model.task.loss(self._model.module, (points, labels))
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return self._model.get_gradients()
 

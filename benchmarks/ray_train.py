@@ -1,9 +1,9 @@
 """What does Ray cost us beside what it costs others? Ray Train's TorchTrainer, and Ray's parameter server.
 
 `python -m benchmarks.ray_train`: `ssgd` on Ray against TorchTrainer with torch DDP on CIFAR-10's network (3.2
-million parameters, 2 workers, the same samples): samples/s after the first steps, and seconds from the call to the
-first step; and `asgd` on Ray against the asynchronous parameter server of Ray's documentation with 1 MB of
-parameters. In turns; each run is a process of its own that starts its own Ray: all that a user waits for.
+million parameters, 2 workers, the same samples): samples/s after the first steps, and seconds from the call
+to the first step; and `asgd` on Ray against the asynchronous parameter server of Ray's documentation with 1
+MB of parameters. In turns; each run is a process of its own that starts its own Ray: all that users wait for.
 """
 
 import argparse
@@ -13,18 +13,19 @@ from pathlib import Path
 
 from benchmarks.report import Ratio, write
 from paceline.app.benchmark import Contender
-from paceline.app.benchmark_plan import TorchRequest, lay_out
-from paceline.app.benchmark_torch import RAY_TRAIN, contenders_of
+from paceline.app.benchmark_plan import RAY_TRAIN, TorchRequest, lay_out
+from paceline.app.benchmark_torch import contenders_of
 from paceline.benchmark.measured import Measured, usual_warm_up
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.launchers.apart import run_apart
 from paceline.plan.codec import Json
+from paceline.plan.plan import Option
 
 RESULT = Path(__file__).parent / "results" / "ray_train.json"
 WORKERS = 2
 IMAGES = 5000
-PICTURES = {"data": "synthetic", "subset": IMAGES, "test_subset": 10}
+PICTURES: dict[str, Option] = {"data": "synthetic", "subset": IMAGES, "test_subset": 10}
 MEGABYTE = {"hidden": 510, "layers": 2}  # 262,651 float32 parameters
 POINTS = 4096  # samples of xor
 Found = dict[str, list[float]]

@@ -44,8 +44,9 @@ def test_ours_are_named_by_mode_and_launcher_and_the_first_on_ray_is_asked_for()
 
 def test_without_ray_nobody_uses_it() -> None:
     layout = laid_out(TrainConfig(task="xor"), launchers=("local",))
-    assert layout.address is None
-    assert layout.subject == "ssgd"
+    assert (layout.address, layout.peers, layout.subject) == (None, ("ddp",), "ssgd")
+    with_ray = TorchRequest(config=TrainConfig(task="xor"), launchers=("local",), peers=("ray",))
+    assert lay_out(with_ray, FACTS).address == "local"
 
 
 def test_our_single_takes_the_whole_batch_and_our_ddp_has_files_of_its_own() -> None:

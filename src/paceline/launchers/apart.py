@@ -189,7 +189,8 @@ def main() -> int:
             )
         except PacelineError as error:
             traceback.print_exc()
-            tell({"ev": "error", "exit_code": int(error.exit_code), "problems": [*error.told()]})
+            problems: list[Json] = [dict(problem) for problem in error.told()]
+            tell({"ev": "error", "exit_code": int(error.exit_code), "problems": problems})
             return int(error.exit_code)
     return 0
 
