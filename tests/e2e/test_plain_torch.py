@@ -43,8 +43,8 @@ for step in range({STEPS}):
     task.loss(model, batch).backward()
     optimizer.step()
 save_file(model.module.state_dict(), f"{{folder}}/{{rank}}.safetensors")
-dist.destroy_process_group()
-os._exit(0)  # in the interpreter's own way out torch's threads may end in a wrong order, and abort it
+dist.barrier()
+os._exit(0)  # in torch's and the interpreter's own way out threads may end in a wrong order, and abort it
 """
 
 
