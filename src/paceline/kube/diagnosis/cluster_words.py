@@ -51,7 +51,9 @@ def _states(snapshot: Snapshot) -> Iterator[Sign]:
         if found is not None and one.reason != "CrashLoopBackOff":
             line = f"pod/{name_of(one.pod)} container {one.container} waits: {one.reason}: {one.message}"
             values = {"image": one.image, "container": one.container, **found.values}
-            yield Sign(found.failure, (line,), None, one.pod, values)
+            # To back off is to have failed more than once.
+            seen = 2 if one.reason.endswith("BackOff") else 1
+            yield Sign(found.failure, (line,), None, one.pod, values, seen=seen)
     for end in ended(snapshot):
         # With FallbackToLogsOnError, the message is the end of the log.
         log = Log(pod=name_of(end.pod), container=end.container, text=end.message)

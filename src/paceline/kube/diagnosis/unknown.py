@@ -72,7 +72,7 @@ def _worst(snapshot: Snapshot) -> Iterator[tuple[Object, float | None, str, int 
                 line = f"{job.get('kind')}/{name_of(job)} Failed: {one.get('reason')}: {one.get('message')}"
                 yield {}, read_time(one.get("lastTransitionTime")), line, None
     for answer in snapshot.answers:
-        if answer.code >= 400 and answer.verb not in ("log", "watch"):
+        if answer.code >= 400 and answer.code != 429 and answer.verb not in ("log", "watch"):
             yield (
                 {},
                 answer.at_s,

@@ -73,17 +73,14 @@ CHECKPOINT = Failure(
 ROWS = (HUB_ACCESS, HUB_SLOW, USER_EXCEPTION, LISTED_EXIT_CODE, CRASH_LOOP, CHECKPOINT)
 
 _LOG = (Source.LOG, Source.CLUSTER)
+_REPOSITORY = r"https://(?:huggingface\.co|hf\.co)/(?:api/models/|datasets/)?[\w.-]+/[\w.-]+"
 _HUB = r"(?:huggingface\.co|hf\.co|cdn-lfs\S*)"
 TEXTS = (
-    text(
-        HUB_ACCESS,
-        rf"GatedRepoError|Cannot access gated repo for url (?P<repository>https://{_HUB}/[\w.-]+/[\w.-]+)",
-        *_LOG,
-    ),
-    text(HUB_ACCESS, rf"40[13] Client Error[^\n]*(?P<repository>https://{_HUB}/[\w.-]+/[\w.-]+)", *_LOG),
+    text(HUB_ACCESS, rf"(?:40[13] Client Error|gated repo)[^\n]*(?P<repository>{_REPOSITORY})", *_LOG),
     text(
         HUB_ACCESS, r"Access to model (?P<repository>\S+) is restricted|RepositoryNotFoundError: 401", *_LOG
     ),
+    text(HUB_ACCESS, r"GatedRepoError|Cannot access gated repo", *_LOG),
     text(HUB_ACCESS, r"Invalid user token|Token is required .*but no token found", *_LOG),
     text(
         HUB_SLOW,

@@ -42,7 +42,7 @@ SCALING_UP = Failure(
     why="a machine with GPUs takes minutes to start",
     command="kubectl get nodes -w",
     remedy=Remedy.WAIT,
-    weight=Weight.WAITING,
+    weight=Weight.MASK,  # it is the answer to nodes that are full
     patience_s=3600.0,
 )
 NOT_SCALING = replace(
@@ -53,6 +53,7 @@ NOT_SCALING = replace(
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.STOP,
     weight=Weight.CAUSE,
+    patience_s=0.0,
 )
 PLACEMENT = Failure(
     number=12,
