@@ -1,4 +1,4 @@
-"""What do events, states, conditions and the API's answers say in words? Each is classified where it was found.
+"""What do events, states, conditions and the API's answers say in words? Each is classified by itself.
 
 An event stays for an hour; what it tells of may be over. A pod that has a node is no longer without one.
 """

@@ -1,4 +1,4 @@
-"""What is told about a failure? Cause, evidence, why, next command: in words, with what was found filled in."""
+"""What is told about a failure? Cause, evidence, why and next command, with what was found filled in."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What ended the program that wrote this log? Tracebacks whole, other lines one by one; the most telling counts.
+"""What ended the program that wrote this log? Tracebacks whole, other lines one by one: the most telling.
 
 A log holds more than the cause: warnings that were survived, exceptions that were handled, and what a rank
 says when another one has died. What is known exactly counts more than any exception, and an exception more

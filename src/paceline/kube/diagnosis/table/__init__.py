@@ -32,6 +32,7 @@ TEXTS: tuple[Text, ...] = (
     *starting.TEXTS,
     *images.TEXTS,
     *application.TEXTS,
+    *images.LATE_TEXTS,
     *gpus.TEXTS,
     *lasting.TEXTS,
     *gpus.LATE_TEXTS,

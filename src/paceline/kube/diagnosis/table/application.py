@@ -81,6 +81,8 @@ TEXTS = (
         HUB_ACCESS, r"Access to model (?P<repository>\S+) is restricted|RepositoryNotFoundError: 401", *_LOG
     ),
     text(HUB_ACCESS, r"GatedRepoError|Cannot access gated repo", *_LOG),
+    text(HUB_ACCESS, r"'?(?P<repository>\S+?)'? is not a local folder and is not a valid model", *_LOG),
+    text(HUB_ACCESS, rf"Repository Not Found for url: (?P<repository>{_REPOSITORY})", *_LOG),
     text(HUB_ACCESS, r"Invalid user token|Token is required .*but no token found", *_LOG),
     text(
         HUB_SLOW,
@@ -95,6 +97,10 @@ TEXTS = (
         *_LOG,
         soft=True,
     ),
+    text(
+        HUB_SLOW, r"(?P<said>cannot find the requested files in the (?:disk|local) cache)", *_LOG, soft=True
+    ),
+    text(CHECKPOINT, r"(?P<said>EOFError: Ran out of input|BadZipFile[^\n]*)", *_LOG),
     text(CHECKPOINT, r"(?P<said>PytorchStreamReader failed[^\n]*|PytorchStreamWriter failed[^\n]*)", *_LOG),
     text(
         CHECKPOINT,

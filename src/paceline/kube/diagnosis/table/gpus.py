@@ -105,6 +105,19 @@ TEXTS = (
     text(
         NCCL_TIMEOUT, r"taking the entire process down|terminated or joined.*heartbeat monitor thread", *_LOG
     ),
+    text(NCCL_TIMEOUT, r"watchdog got stuck for|Timed out waiting \d+ms for (?:recv|send) operation", *_LOG),
+    text(RENDEZVOUS, r"(?P<said>retrieving ncclUniqueId from [^\n]*|store->get\([^\n]*)", *_LOG),
+    text(
+        RENDEZVOUS,
+        r"(?P<said>failed to listen on any local network address|wait timeout after \d+ms.*)",
+        *_LOG,
+    ),
+    text(
+        RENDEZVOUS,
+        r"(?P<said>(?:sendBytes|recvBytes)\S* failed[^\n]*|Did the remote server shutdown.*)",
+        *_LOG,
+    ),
+    text(RENDEZVOUS, r"(?P<said>failed to bind to \S+ \(errno: 98[^\n]*)", *_LOG, soft=True),
     text(RENDEZVOUS, r"(?P<said>client socket has timed out after .* while trying to connect to .*)", *_LOG),
     text(
         RENDEZVOUS,
@@ -122,6 +135,10 @@ TEXTS = (
 )
 # After the program's own mistakes with NCCL, which look like the network's.
 LATE_TEXTS = (
+    text(NCCL_ERROR, r"(?P<said>[^\n]*(?:Gloo connectFullMesh|gloo/transport/)[^\n]*)", *_LOG),
+    text(
+        NCCL_ERROR, r"(?P<said>NET/(?:OFI|IB)[^\n]*complet(?:ed|ion) (?:with error|from peer)[^\n]*)", *_LOG
+    ),
     text(NCCL_ERROR, r"(?P<said>nccl(?:System|Remote|Internal|UnhandledCuda)Error[^\n]*)", *_LOG),
     text(
         NCCL_ERROR, r"(?P<said>NCCL error in:[^\n]*|NCCL error: [^\n]*|unhandled system error[^\n]*)", *_LOG

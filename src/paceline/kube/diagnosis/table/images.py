@@ -13,7 +13,7 @@ IMAGE_NOT_FOUND = Failure(
     what="the image does not exist",
     kind=FailureClass.CONFIG,
     cause="the image {image} does not exist in its registry",
-    why="the registry answers, and has no such name or tag; no operator stops the job, it would wait for ever",
+    why="the registry answers, and has no such name or tag; no operator stops the job, so it waits for ever",
     command="docker manifest inspect {image}",
     remedy=Remedy.STOP,
     patience_s=15.0,
@@ -37,7 +37,7 @@ IMAGE_NETWORK = Failure(
     what="the registry cannot be reached, or limits pulls",
     kind=FailureClass.INFRA,
     cause="the image {image} cannot be fetched now: {said}",
-    why="the registry or the way to it is overloaded; the node goes on trying, which is watched for 10 minutes",
+    why="the registry or the way to it is overloaded; the node tries again, watched for 10 minutes",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.RESUBMIT,
     patience_s=600.0,
@@ -67,11 +67,12 @@ DISK_FULL = Failure(
 ROWS = (IMAGE_NOT_FOUND, IMAGE_AUTH, IMAGE_NETWORK, WRONG_PLATFORM, DISK_FULL)
 
 _PULL = (
-    r"(?=[\s\S]*(?:pull|failed to resolve reference|image reference|manifest|ImageInspect|authorize))[\s\S]*?"
+    r"(?=[\s\S]*(?:pull|failed to resolve reference|image reference|manifest|ImageInspect|failed to authorize))"
+    r"[\s\S]*?"
 )
 _NETWORK = (
     r"(?P<said>toomanyrequests|429 Too Many Requests|i/o timeout|TLS handshake|unexpected EOF|: EOF\b"
-    r"|server misbehaving|no such host|connection (?:refused|reset)|context deadline exceeded"
+    r"|server misbehaving|no such host|connection (?:refused|reset)|context (?:deadline exceeded|canceled)"
     r"|50[0234]\b[^\n]{0,40}"
     r"|Temporary failure in name resolution|network is unreachable|connect: \w+)"
 )
@@ -97,6 +98,9 @@ TEXTS = (
         *_SAID,
     ),
 )
+
+# After checkpoints and shared memory, which also are without space.
+LATE_TEXTS = (text(DISK_FULL, r"No space left on device|Disk quota exceeded"),)
 
 
 def look(snapshot: Snapshot) -> Iterator[Sign]:

@@ -102,7 +102,10 @@ TEXTS = (
     ),
     text(SHARED_MEMORY, r"(?P<said>killed by signal: Bus error|Signal 7 \(SIGBUS\)|\bBus error\b)"),
     text(GPU_HARDWARE, r"(?P<said>uncorrectable (?:NVLink|ECC) error[^\n]*|ERROR_ECC_UNCORRECTABLE)"),
-    text(GPU_HARDWARE, r"(?P<said>NVRM: Xid[^\n]*|GPU has fallen off the bus|NVLink error was detected)"),
+    text(
+        GPU_HARDWARE,
+        r"(?P<said>NVRM: Xid[^\n]*|GPU has fallen off the bus|\bGPU is lost\b|NVLink error was detected)",
+    ),
     text(
         GPU_HARDWARE,
         r"(?P<said>Unable to determine the device handle for GPU|unspecified launch failure.*hardware)",
@@ -111,10 +114,18 @@ TEXTS = (
         GPU_HARDWARE,
         r"(?P<said>Nvidia(?:XID\[?\d+\]?Error|DoubleBitError|NVLinkError|FabricError|DeviceCountMismatch))",
     ),
+    text(
+        OOM_KILLED, r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|^MemoryError\b|std::bad_alloc"
+    ),
+    text(
+        OOM_KILLED,
+        r"killed by signal: Killed|killed due to (?:the node running low on memory|memory pressure)",
+    ),
     text(OOM_KILLED, r"\bOOMKilled\b|Memory cgroup out of memory|oom-kill:constraint", *_SAID),
     text(
         EVICTED_STORAGE,
-        r"(?P<said>low on resource: ephemeral-storage.*|exceeds? (?:the |total |limit of |local )*ephemeral.*)",
+        r"(?P<said>low on resource: ephemeral-storage.*"
+        r"|exceed(?:s|ed) (?:its |the |total |limit of |local )*ephemeral.*)",
         *_SAID,
     ),
     text(
@@ -126,6 +137,12 @@ TEXTS = (
     text(
         PREEMPTED, r"(?P<said>Preempted (?:by|in order to|to accommodate).*|TaintManagerEviction.*)", *_SAID
     ),
+    text(
+        PREEMPTED,
+        r"(?P<said>imminent node shutdown|Node is shutting down|Spot (?:Instance )?interrupt\w*)",
+        *_SAID,
+    ),
+    text(EVICTED, r"(?P<said>Pod was rejected: .*|Node didn't have enough (?:resource|capacity).*)", *_SAID),
     text(NODE_LOST, r"NodeNotReady|Node is not ready|Kubelet stopped posting node status|NodeLost", *_SAID),
 )
 _DISRUPTIONS = (

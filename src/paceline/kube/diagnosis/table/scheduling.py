@@ -112,11 +112,19 @@ TEXTS = (
         r'(?P<said>persistentvolumeclaim "[^"]+" not found|no available persistent volume\S*.*)',
         *_SAID,
     ),
+    text(VOLUME_ZONE, r"(?P<said>ProvisioningFailed.*|failed to provision volume.*)", *_SAID),
+    text(VOLUME_ZONE, r'(?P<said>storageclass\.storage\.k8s\.io "[^"]+" not found)', *_SAID),
+    text(
+        NOT_SCALING,
+        r"(?P<said>VcpuLimitExceeded.*|MaxSpotInstanceCount.*|exceed limits for nodepool.*|incompatible with (?:nodepool|provisioner).*)",
+        *_SAID,
+    ),
     text(NOT_SCALING, r"(?P<said>pod didn't trigger scale-up.*|NotTriggerScaleUp.*)", *_SAID),
     text(
         SCALING_UP, r"(?P<said>pod triggered scale-up.*|TriggeredScaleUp.*|Pod should schedule on.*)", *_SAID
     ),
     text(CLUSTER_BUSY, r"(?P<said>\d+/\d+ nodes are available: .*\d+ Insufficient [\w./-]+.*)", *_SAID),
+    text(CLUSTER_BUSY, r"(?P<said>InsufficientInstanceCapacity.*|insufficient capacity.*)", *_SAID),
     text(CLUSTER_BUSY, r"(?P<said>Too many pods|\d+ Insufficient [\w./-]+)", *_SAID),
     text(
         PLACEMENT,

@@ -115,13 +115,27 @@ TEXTS = (
         GPU_RUNTIME, r"(?P<said>CUDA initialization: (?:CUDA )?(?:unknown error|driver|system not yet)[^\n]*)"
     ),
     text(
+        GPU_RUNTIME,
+        r"(?P<said>CUDA_ERROR_NO_DEVICE|no CUDA-capable device is detected|No CUDA GPUs are available|device\(s\) is/are busy)",
+    ),
+    text(
+        GPU_RUNTIME,
+        r"(?P<said>no kernel image is available for execution|libcuda\.so\S*: cannot open shared)",
+    ),
+    text(
+        GPU_RUNTIME,
+        r"(?P<said>requested number of devices unavailable for \S+|UnexpectedAdmissionError)",
+        *_SAID,
+    ),
+    text(
         MISSING_REFERENCE,
         r'(?P<sort>secret|configmap)s? "(?P<reference>[^"]+)" (?:is )?not found',
         Source.CLUSTER,
     ),
     text(
         MISSING_REFERENCE,
-        r"couldn't find key \S+ in (?P<sort>Secret|ConfigMap) (?P<reference>\S+)|references non-existent \w+ key",
+        r"couldn't find key \S+ in (?P<sort>Secret|ConfigMap) (?P<reference>\S+)"
+        r"|references non-existent \w+ key",
         *_SAID,
     ),
     text(MOUNT_EXCLUSIVE, r'Multi-Attach error(?: for volume "(?P<volume>[^"]+)")?', *_SAID),
