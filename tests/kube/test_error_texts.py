@@ -1,9 +1,9 @@
 """Are real error texts told apart? Two files of them, each with what it is.
 
-`held_back_texts.jsonl` was labelled before there was any rule, and no rule was made by looking at it. When it was
-first measured, 77 of its 79 texts were named right, and all 79 had the right class. `later_texts.jsonl` came
-from other searches afterwards: 4 of its first 10 were right, and 8 of the next 10, after rules had been added
-for the first. They are kept, so that what was learned stays learned.
+`held_back_texts.jsonl` was labelled before there was any rule, and no rule was made by looking at it. When it
+was first measured, 77 of its 79 texts were named right, and all 79 had the right class. `later_texts.jsonl`
+came from other searches afterwards: 4 of its first 10 were right, and 8 of the next 10, after rules had been
+added for the first. They are kept, so that what was learned stays learned.
 """
 
 import json

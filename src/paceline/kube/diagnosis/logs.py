@@ -25,6 +25,9 @@ _OTHERS = re.compile(
     r"|BrokenPipeError|ActorDiedError|WorkerCrashedError)\b"
 )
 _AFTER = 6  # lines of an exception's message that may follow its first
+# A program's end is at the end of its log; a progress bar may be one line of a megabyte.
+_MOST_LINES = 5000
+_LONGEST_LINE = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,8 @@ def _telling(sign: Sign) -> tuple[int, bool]:
 
 def _lines(text: str) -> list[_Line]:
     lines = []
-    for number, raw in enumerate(text.splitlines()):
-        at_s, rest = split_line(raw)
+    for number, raw in enumerate(text.splitlines()[-_MOST_LINES:]):
+        at_s, rest = split_line(raw[-_LONGEST_LINE:] if len(raw) > _LONGEST_LINE else raw)
         prefix = _PREFIX.match(rest)
         rank = int(prefix[1]) if prefix else None
         lines.append(_Line(number, at_s, rank, rest[prefix.end() :] if prefix else rest))

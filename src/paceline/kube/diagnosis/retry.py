@@ -187,7 +187,7 @@ def _announced(
 def _stop(finding: Finding, reason: str) -> Stop:
     wrong = finding.kind in (FailureClass.CONFIG, FailureClass.WAIT)
     code = ExitCode.BAD_CONFIG if wrong else ExitCode.TRAINING_FAILED
-    return Stop(says=f"the job is removed: {reason}", exit_code=code)
+    return Stop(says=f"remove the job: {reason}", exit_code=code)
 
 
 def stopped(finding: Finding, reason: str) -> Stop:

@@ -25,7 +25,7 @@ def values_of(sign: Sign, snapshot: Snapshot) -> dict[str, str]:
     rank = sign.rank if sign.rank is not None else rank_of(pod)
     known["rank"] = "" if rank is None else str(rank)
     found = {**known, **{name: value for name, value in sign.values.items() if value}}
-    return {**found, **_derived(found)}
+    return {**found, **_derived(found), "near": _near(found["image"], snapshot)}
 
 
 def _image(sign: Sign) -> str:
@@ -35,6 +35,18 @@ def _image(sign: Sign) -> str:
         if named is not None:
             return next(group for group in named.groups() if group)
     return next((str(one.get("image", "")) for one in mappings(sign.pod, "spec", "containers")), "")
+
+
+def _near(image: str, snapshot: Snapshot) -> str:
+    """The same image by another tag, if a node or a pod has it: probably what was meant."""
+    name = image.partition("@")[0].rpartition(":")[0]
+    had = [str(one.get("image", "")) for pod in snapshot.pods for one in mappings(pod, "spec", "containers")]
+    for node in snapshot.nodes:
+        for held in mappings(node, "status", "images"):
+            names = held.get("names")
+            had += [str(one) for one in names] if isinstance(names, list) else []
+    others = sorted({one for one in had if name and one.startswith(f"{name}:") and one != image})
+    return f"; known here is {', '.join(others[:3])}" if others else ""
 
 
 def _derived(found: dict[str, str]) -> dict[str, str]:

@@ -12,8 +12,8 @@ IMAGE_NOT_FOUND = Failure(
     name="image-not-found",
     what="the image does not exist",
     kind=FailureClass.CONFIG,
-    cause="the image {image} does not exist in its registry",
-    why="the registry answers, and has no such name or tag; no operator stops the job, so it waits for ever",
+    cause="the image {image} does not exist in its registry{near}",
+    why="the registry answers, and has no such name or tag: correct --image; no operator stops such a job",
     command="docker manifest inspect {image}",
     remedy=Remedy.STOP,
     patience_s=15.0,
@@ -67,7 +67,7 @@ DISK_FULL = Failure(
 ROWS = (IMAGE_NOT_FOUND, IMAGE_AUTH, IMAGE_NETWORK, WRONG_PLATFORM, DISK_FULL)
 
 _PULL = (
-    r"(?=[\s\S]*(?:pull|failed to resolve reference|image reference|manifest|ImageInspect|failed to authorize))"
+    r"(?=[\s\S]*(?:pull|failed to resolve reference|image reference|manifest|ImageInspect|to authorize))"
     r"[\s\S]*?"
 )
 _NETWORK = (

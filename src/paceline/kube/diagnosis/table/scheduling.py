@@ -116,7 +116,8 @@ TEXTS = (
     text(VOLUME_ZONE, r'(?P<said>storageclass\.storage\.k8s\.io "[^"]+" not found)', *_SAID),
     text(
         NOT_SCALING,
-        r"(?P<said>VcpuLimitExceeded.*|MaxSpotInstanceCount.*|exceed limits for nodepool.*|incompatible with (?:nodepool|provisioner).*)",
+        r"(?P<said>VcpuLimitExceeded.*|MaxSpotInstanceCount.*|exceed limits for nodepool.*"
+        r"|incompatible with (?:nodepool|provisioner).*)",
         *_SAID,
     ),
     text(NOT_SCALING, r"(?P<said>pod didn't trigger scale-up.*|NotTriggerScaleUp.*)", *_SAID),

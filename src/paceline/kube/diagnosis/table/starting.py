@@ -116,7 +116,8 @@ TEXTS = (
     ),
     text(
         GPU_RUNTIME,
-        r"(?P<said>CUDA_ERROR_NO_DEVICE|no CUDA-capable device is detected|No CUDA GPUs are available|device\(s\) is/are busy)",
+        r"(?P<said>CUDA_ERROR_NO_DEVICE|no CUDA-capable device is detected"
+        r"|No CUDA GPUs are available|device\(s\) is/are busy)",
     ),
     text(
         GPU_RUNTIME,
