@@ -127,6 +127,54 @@ def test_a_handled_exception_is_not_why_it_ended() -> None:
     assert "IndexError: index 9 is out of range at /w/train.py:44" in finding.cause
 
 
+def test_a_launcher_s_own_traceback_does_not_hide_the_program_s() -> None:
+    text = "\n".join(
+        [
+            "Traceback (most recent call last):",
+            '  File "/w/train.py", line 44, in step',
+            "IndexError: index 9 is out of range",
+            "E1115 10:00:01 elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 74)",
+            "Traceback (most recent call last):",
+            '  File "/usr/local/bin/torchrun", line 8, in <module>',
+            "    sys.exit(main())",
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+            "=" * 60,
+            "train.py FAILED",
+        ]
+    )
+    finding = diagnose(read_record({"logs": [{"pod": "demo-worker-0", "text": text}]}, "x"))
+    assert finding is not None
+    assert "IndexError: index 9 is out of range at /w/train.py:44" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("uid", "at_s", "over"), [("mine", T0_S + 5, False), ("another's", T0_S + 5, True), ("", T0_S - 50, True)]
+)
+def test_events_of_an_attempt_before_are_over(uid: str, at_s: float, over: bool) -> None:
+    one = pod("demo-worker-0")
+    one["metadata"] |= {"creationTimestamp": write_time(T0_S), "uid": "mine"}
+    one["status"] = {"phase": "Pending"}
+    subject = {"kind": "Pod", "name": "demo-worker-0", "uid": uid}
+    event = {"kind": "Event", "type": "Warning", "reason": "FailedAttachVolume", "involvedObject": subject}
+    event |= {"message": 'Multi-Attach error for volume "v"', "lastTimestamp": write_time(at_s)}
+    finding = diagnose(read_record({"at": T0_S + 20, "objects": [one, event]}, "x"))
+    assert (finding is None) is over
+
+
+def test_a_node_that_complains_is_no_reason_to_stop_a_job_that_runs() -> None:
+    broken = [{"type": "Ready", "status": "True"}, {"type": "AcceleratedHardwareReady", "status": "False"}]
+    full = {"type": "DiskPressure", "status": "True"}
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "node-of-demo-worker-0"},
+        "status": {"conditions": [*broken, full]},
+    }
+    assert diagnose(read_record({"objects": [pod("demo-worker-0"), node]}, "x")) is None
+    finding = diagnose(read_record({"objects": [pod("demo-worker-0", ended_s=T0_S + 3), node]}, "x"))
+    assert finding is not None
+    assert finding.kind.value == "infra"
+
+
 def test_a_wrong_tag_names_the_tags_that_are_known() -> None:
     (path,) = [path for path in CASSETTES if path.stem == "16-image-not-found"]
     snapshot = frames(read(path))[-1]
@@ -142,6 +190,10 @@ def test_one_job_of_a_namespace_can_be_picked() -> None:
     assert diagnose(whole) is not None
     assert diagnose(narrowed(whole, "demo")) is None
     assert diagnose(narrowed(whole, "other")) is not None
+    labelled = pod("demo-2-worker-0", ended_s=T0_S + 9)
+    labelled["metadata"]["labels"] = {"training.kubeflow.org/job-name": "demo-2"}
+    whole = read_record({"kind": "List", "items": [pod("demo-worker-0"), labelled]}, "x")
+    assert diagnose(narrowed(whole, "demo")) is None, "the name of one job begins like that of the other"
 
 
 @pytest.mark.parametrize("value", [[], None, 7, {}, {"items": []}, {"objects": [1, None]}])

@@ -8,23 +8,34 @@ from collections.abc import Iterator
 from paceline.kube.diagnosis.classify import classify
 from paceline.kube.diagnosis.failure import Failure, Sign, Source
 from paceline.kube.diagnosis.logs import read_log
-from paceline.kube.diagnosis.pods import conditions, ended, events_of, node_of, pod_of_event, waiting
+from paceline.kube.diagnosis.pods import (
+    condition,
+    conditions,
+    ended,
+    events_of,
+    node_of,
+    pod_of_event,
+    running_since,
+    waiting,
+)
 from paceline.kube.diagnosis.snapshot import (
     Log,
     Object,
     Snapshot,
+    event_time,
     first_time,
     message_of,
     name_of,
     subject_of,
     times_seen,
 )
-from paceline.kube.diagnosis.table.nodes import PREEMPTED
+from paceline.kube.diagnosis.table.nodes import NODE_LOST
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
 
 _UNTIL_PLACED = range(7, 16)  # queueing and scheduling
 _UNTIL_STARTED = (16, 17, 18, 21, 24, 25, 26)
+_EVEN_WHILE_RUNNING = range(29, 33)  # what happens to pods from outside
 _NORMAL_BUT_TELLING = ("Preempted", "TaintManagerEviction", "NotTriggerScaleUp", "Pending")
 
 
@@ -93,19 +104,27 @@ def _events(snapshot: Snapshot) -> Iterator[Sign]:
         found = classify(f"{reason}: {message_of(event)}", Source.CLUSTER)
         if found is None:
             continue
-        pod = pod_of_event(snapshot, event)
-        if _is_over(found.failure, pod):
-            continue
-        subject = subject_of(event)
+        pod, subject = pod_of_event(snapshot, event), subject_of(event)
+        if subject.get("kind") == "Node" or _is_over(found.failure, pod, event, snapshot):
+            continue  # a node's own troubles are read from its conditions
         about = f"{str(subject.get('kind', '')).lower()}/{subject.get('name')}"
         line = f"event {reason} of {about}: {message_of(event)}"
         values = {"namespace": str(subject.get("namespace", "")), **found.values}
-        if found.failure is PREEMPTED and subject.get("kind") == "Node":
-            continue  # another's pod
+        if subject.get("kind") == "Pod":
+            values["pod"] = str(subject.get("name", ""))  # it may be gone
         yield Sign(found.failure, (line,), first_time(event), pod, values, seen=times_seen(event))
 
 
-def _is_over(failure: Failure, pod: Object) -> bool:
+def _is_over(failure: Failure, pod: Object, event: Object, snapshot: Snapshot) -> bool:
+    if _is_older(event, pod):
+        return True
+    if failure is NODE_LOST and any(
+        name_of(node) == node_of(pod) and condition(node, "Ready").get("status") == "True"
+        for node in snapshot.nodes
+    ):
+        return True
+    if failure.number not in _EVEN_WHILE_RUNNING and running_since(pod) is not None:
+        return True
     if failure.number in _UNTIL_PLACED:
         return bool(node_of(pod))
     return failure.number in _UNTIL_STARTED and any(
@@ -113,3 +132,12 @@ def _is_over(failure: Failure, pod: Object) -> bool:
         for status in mappings(pod, "status", "containerStatuses")
         for when, state in (("state", "running"), ("state", "terminated"), ("lastState", "terminated"))
     )
+
+
+def _is_older(event: Object, pod: Object) -> bool:
+    """Of a pod of an attempt before, which had the same name."""
+    meant, mine = subject_of(event).get("uid"), mapping(pod, "metadata").get("uid")
+    if meant and mine:
+        return meant != mine
+    born, at_s = read_time(mapping(pod, "metadata").get("creationTimestamp")), event_time(event)
+    return born is not None and at_s is not None and at_s < born

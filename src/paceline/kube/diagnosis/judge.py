@@ -66,13 +66,12 @@ def judge(
 ) -> tuple[Verdict, Finding | None, Watching]:
     finding = diagnose(snapshot)
     if finding is None:
-        return GoOn(), None, replace(past, failure="", pod="", looks=0)
+        return GoOn(), None, replace(past, failure="", pod="", looks=0, repeats=0)
     now_s, failure = snapshot.at_s, finding.failure
     same = past.failure == failure.name
     since_s = past.since_s if same else min(now_s, finding.at_s if finding.at_s is not None else now_s)
-    seen = replace(
-        past, failure=failure.name, pod=finding.pod, since_s=since_s, looks=past.looks + 1 if same else 1
-    )
+    looks, repeats = (past.looks + 1, past.repeats) if same else (1, 0)
+    seen = replace(past, failure=failure.name, pod=finding.pod, since_s=since_s, looks=looks, repeats=repeats)
     if failure.remedy in (Remedy.REPEAT, Remedy.RECONNECT, Remedy.NOTHING):
         verdict, seen = _repeated(finding, seen, now_s)
         return verdict, finding, seen

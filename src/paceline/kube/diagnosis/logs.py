@@ -81,8 +81,14 @@ def _blocks(lines: list[_Line]) -> Iterator[_Block]:
             end = _end_of_chain(mine, at) if _TRACEBACK.search(mine[at].text) else at + 1
             made.append(_Block(tuple(mine[at:end]), bool(_TRACEBACK.search(mine[at].text))))
             at = end
-        last = max((number for number, block in enumerate(made) if block.is_traceback), default=-1)
+        own = [n for n, block in enumerate(made) if block.is_traceback and not _is_of_others(block)]
+        every = [n for n, block in enumerate(made) if block.is_traceback]
+        last = max(own or every, default=-1)
         yield from (replace(block, is_last=number == last) for number, block in enumerate(made))
+
+
+def _is_of_others(block: _Block) -> bool:
+    return bool(_OTHERS.search(_exception(block).text))
 
 
 def _end_of_chain(lines: list[_Line], start: int) -> int:
@@ -125,7 +131,7 @@ def _sign(block: _Block, log: Log, pod: Object) -> Sign | None:
             values["at"] = f" at {frames[-1][0]}:{frames[-1][1]}"
         telling = _exception(block)
         values["said"] = telling.text.strip()
-        if _OTHERS.search(telling.text):
+        if _is_of_others(block):
             weight = Weight.CONSEQUENCE
     rank = int(values["rank"]) if values.get("rank", "").isdigit() else block.lines[0].rank
     evidence = [f"log of {log.pod}: {telling.text.strip()}"]

@@ -21,6 +21,13 @@ from paceline.kube.reading import mapping, mappings
 
 KUBECTL = "kubectl get pods,events,jobs,pvc,resourcequotas,nodes -n NAMESPACE -o json > FILE.json"
 _HINT = f"record one: {KUBECTL}"
+_OWNERS = (
+    "training.kubeflow.org/job-name",
+    "jobset.sigs.k8s.io/jobset-name",
+    "ray.io/originated-from-cr-name",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+)
 _ABOUT_ALL = ("Node", "ResourceQuota", "PersistentVolumeClaim", "Workload")
 
 
@@ -126,9 +133,12 @@ def narrowed(snapshot: Snapshot, job: str) -> Snapshot:
 
 
 def _is_of(one: Object, job: str) -> bool:
-    if one.get("kind") in _ABOUT_ALL or name_of(one) == job or _belongs(name_of(one), job):
+    if one.get("kind") in _ABOUT_ALL or name_of(one) == job:
         return True
-    return job in (str(value) for value in labels_of(one).values())
+    named = [str(value) for name, value in labels_of(one).items() if name in _OWNERS]
+    if named:
+        return job in named
+    return _belongs(name_of(one), job)
 
 
 def _belongs(name: str, job: str) -> bool:

@@ -1,5 +1,6 @@
 """What is said when no rule knows why? That it is not known, with the best evidence there is."""
 
+import re
 from collections.abc import Iterator
 
 from paceline.kube.diagnosis.failure import Sign
@@ -14,6 +15,8 @@ from paceline.kube.reading import mapping
 _TERMINATED = 143  # told to end: whoever told it knows why
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 _LONG_S = 300.0
+_MOST_LINES = 200
+_END = re.compile(r"\b(?:error|fatal|failed|killed|abort\w*|signal \d+)\b", re.IGNORECASE)
 
 
 def unknown(snapshot: Snapshot) -> Finding | None:
@@ -27,12 +30,7 @@ def unknown(snapshot: Snapshot) -> Finding | None:
         for event in snapshot.events
         if event.get("type") == "Warning" and subject_of(event).get("name") == name_of(pod)
     ]
-    said = [
-        f"log of {log.pod}: {text}"
-        for log in snapshot.logs
-        if log.pod == name_of(pod)
-        for text in log.text.splitlines()[-1:]
-    ]
+    said = [f"log of {log.pod}: {_telling(log.text)}" for log in snapshot.logs if log.pod == name_of(pod)]
     values = values_of(Sign(UNKNOWN, (), at_s, pod), snapshot)
     return Finding(
         failure=UNKNOWN,
@@ -47,6 +45,12 @@ def unknown(snapshot: Snapshot) -> Finding | None:
         step=last_step(snapshot, pod),
         exit_code=code,
     )
+
+
+def _telling(text: str) -> str:
+    """The last line that sounds like an end; the last of all if none does."""
+    lines = [line for line in text.splitlines()[-_MOST_LINES:] if line.strip()]
+    return next((line for line in reversed(lines) if _END.search(line)), lines[-1] if lines else "")
 
 
 def _worst(snapshot: Snapshot) -> Iterator[tuple[Object, float | None, str, int | None]]:
@@ -67,10 +71,10 @@ def _worst(snapshot: Snapshot) -> Iterator[tuple[Object, float | None, str, int 
         if found.reason not in _STARTING:
             yield found.pod, None, f"pod/{name_of(found.pod)} waits: {found.reason}: {found.message}", None
     for job in snapshot.jobs:
-        for one in conditions(job):
-            if one.get("type") == "Failed" and one.get("status") == "True":
-                line = f"{job.get('kind')}/{name_of(job)} Failed: {one.get('reason')}: {one.get('message')}"
-                yield {}, read_time(one.get("lastTransitionTime")), line, None
+        for told in conditions(job):
+            if told.get("type") == "Failed" and told.get("status") == "True":
+                line = f"{job.get('kind')}/{name_of(job)} Failed: {told.get('reason')}: {told.get('message')}"
+                yield {}, read_time(told.get("lastTransitionTime")), line, None
     for answer in snapshot.answers:
         if answer.code >= 400 and answer.code != 429 and answer.verb not in ("log", "watch"):
             yield (

@@ -202,6 +202,9 @@ def _judged(answer: Answer, line: str, snapshot: Snapshot) -> Sign | None:
             group = parts[1] if len(parts) > 2 and parts[0] == "apis" else "…"
             values = {"group": group, "resource": f"{parts[-1]}.{group}"}
             return Sign(CRD_MISSING, (line,), at_s=answer.at_s, values=values)
+        case 403:
+            # Quotas and webhooks also answer 403, and say so in words that are known better.
+            return Sign(FORBIDDEN, (line,), at_s=answer.at_s, weight=Weight.MASK)
         case 400 | 422:
             return Sign(BAD_SPEC, (line,), at_s=answer.at_s, values={"said": answer.message})
         case _:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, text
-from paceline.kube.diagnosis.pods import condition, node_of, waiting
+from paceline.kube.diagnosis.pods import condition, node_of, phase, waiting
 from paceline.kube.diagnosis.snapshot import Snapshot, name_of
 from paceline.kube.diagnosis.times import read_time
 
@@ -112,7 +112,8 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
             yield Sign(failure, (line,), pod=one.pod, values=values, seen=2)
     for node in snapshot.nodes:
         pressure = condition(node, "DiskPressure")
-        mine = next((pod for pod in snapshot.pods if node_of(pod) == name_of(node)), None)
+        stuck = (pod for pod in snapshot.pods if phase(pod) in ("Pending", "Failed"))
+        mine = next((pod for pod in stuck if node_of(pod) == name_of(node)), None)
         if pressure.get("status") == "True" and mine is not None:
             at_s = read_time(pressure.get("lastTransitionTime"))
             line = f"node/{name_of(node)} DiskPressure: {pressure.get('message', '')}"

@@ -72,6 +72,7 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
 
 def _ended_job(job: Object) -> Iterator[Sign]:
     status = mapping(job, "status")
+    told: list[tuple[str, str, float | None]]
     told = [(str(status.get("reason", "")), str(status.get("message", "")), None)]
     told += [
         (str(one.get("reason", "")), str(one.get("message", "")), read_time(one.get("lastTransitionTime")))

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, text
-from paceline.kube.diagnosis.pods import condition, ended, node_of, said_exit
+from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.pods import condition, ended, node_of, phase, said_exit
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, labels_of, name_of
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
@@ -75,6 +75,7 @@ NODE_LOST = Failure(
     why="the machine is gone or cut off; its pods are forced out, and the next attempt stays away from it",
     command="kubectl describe node {node}",
     remedy=Remedy.RESUBMIT,
+    patience_s=30.0,  # some only blink
     excludes_node=True,
 )
 GPU_HARDWARE = Failure(
@@ -165,9 +166,9 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
     for pod in snapshot.pods:
         yield from _thrown_out(pod)
     for node in snapshot.nodes:
-        mine = [pod for pod in snapshot.pods if node_of(pod) == name_of(node)]
+        mine = [pod for pod in snapshot.pods if node_of(pod) == name_of(node) and phase(pod) != "Succeeded"]
         if mine:
-            yield from _node(node, mine[0])
+            yield from _node(node, mine[0], hurt=bool(ended(snapshot)) or phase(mine[0]) != "Running")
 
 
 def _thrown_out(pod: Object) -> Iterator[Sign]:
@@ -189,8 +190,10 @@ def _thrown_out(pod: Object) -> Iterator[Sign]:
         yield Sign(PREEMPTED, (f"pod/{name_of(pod)} TerminationTarget: {said}",), at_s, pod, {"said": said})
 
 
-def _node(node: Object, pod: Object) -> Iterator[Sign]:
+def _node(node: Object, pod: Object, *, hurt: bool) -> Iterator[Sign]:
+    """`hurt`: something has failed. A node that complains while all of the job runs is left to its owner."""
     name = name_of(node)
+    weight = None if hurt else Weight.NOTE
     ready, hardware = condition(node, "Ready"), condition(node, "AcceleratedHardwareReady")
     health = str(labels_of(node).get(_HEALTH, "Schedulable"))
     lost = any(
@@ -200,10 +203,10 @@ def _node(node: Object, pod: Object) -> Iterator[Sign]:
         said = f"{hardware.get('reason', '')} {hardware.get('message', '')}".strip()
         at_s = read_time(hardware.get("lastTransitionTime"))
         line = f"node/{name} AcceleratedHardwareReady=False: {said}"
-        yield Sign(GPU_HARDWARE, (line,), at_s, pod, {"node": name, "said": said})
+        yield Sign(GPU_HARDWARE, (line,), at_s, pod, {"node": name, "said": said}, weight=weight)
     elif health != "Schedulable":
         line = f"node/{name} has {_HEALTH}={health}"
-        yield Sign(GPU_HARDWARE, (line,), None, pod, {"node": name, "said": health})
+        yield Sign(GPU_HARDWARE, (line,), None, pod, {"node": name, "said": health}, weight=weight)
     if lost or (ready and ready.get("status") != "True"):
         said = f"Ready={ready.get('status', 'Unknown')}, {ready.get('reason', 'unreachable')}"
         at_s = read_time(ready.get("lastTransitionTime"))
