@@ -7,12 +7,14 @@ added for the first. They are kept, so that what was learned stays learned.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline.kube.diagnosis.classify import classify
+from paceline.kube.diagnosis.table import TEXTS
 
 FOLDER = Path(__file__).parent
 
@@ -49,3 +51,9 @@ def test_no_bug_of_a_program_is_taken_for_the_cluster_s(name: str) -> None:
         found = classify(one["text"])
         if one["class"] == "app" and found is not None:
             assert found.failure.kind.value != "infra", one["text"]
+
+
+def test_no_words_begin_with_anything_at_all() -> None:
+    """Such words are tried from every letter to the end of the text: a long line would take minutes."""
+    slow = re.compile(r"(?:\(\?P<\w+>|\(\?:|\(\?=)*(?:\[[^\]]*\]|\\S|\.)[*+]")
+    assert [one.words.pattern for one in TEXTS if slow.match(one.words.pattern)] == []

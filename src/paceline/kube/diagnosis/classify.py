@@ -5,6 +5,11 @@ from dataclasses import dataclass
 from paceline.kube.diagnosis.failure import Failure, Source, Text
 from paceline.kube.diagnosis.table import TEXTS
 
+_TRIED: dict[Source | None, tuple[Text, ...]] = {
+    None: TEXTS,
+    **{source: tuple(text for text in TEXTS if source in text.sources) for source in Source},
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognised:
@@ -16,9 +21,7 @@ class Recognised:
 
 def classify(text: str, source: Source | None = None) -> Recognised | None:
     """`source` is where the text was found; without it, all words are tried."""
-    for known in TEXTS:
-        if source is not None and source not in known.sources:
-            continue
+    for known in _TRIED[source]:
         found = known.words.search(text)
         if found is not None:
             values = {name: value.strip() for name, value in found.groupdict().items() if value}

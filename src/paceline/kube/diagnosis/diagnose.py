@@ -12,7 +12,7 @@ from paceline.kube.diagnosis.cluster_words import read_cluster
 from paceline.kube.diagnosis.failure import FailureClass, Sign, Weight
 from paceline.kube.diagnosis.finding import Finding, evidence_of, filled
 from paceline.kube.diagnosis.logs import read_log
-from paceline.kube.diagnosis.pods import ended, phase, pod_named, rank_of
+from paceline.kube.diagnosis.pods import Ended, ended, phase, pod_named, rank_of
 from paceline.kube.diagnosis.snapshot import Log, Object, Snapshot, name_of
 from paceline.kube.diagnosis.table import LOOKS
 from paceline.kube.diagnosis.table.application import LISTED_EXIT_CODE
@@ -44,16 +44,17 @@ def _signs(snapshot: Snapshot) -> Iterator[Sign]:
     for look in LOOKS:
         yield from look(snapshot)
     yield from read_cluster(snapshot)
+    ends = ended(snapshot)
     for log in snapshot.logs:
         pod = pod_named(snapshot, log.pod)
         sign = read_log(log, pod)
         if sign is not None:
-            yield _dated(sign, log, pod, snapshot)
+            yield _dated(sign, log, pod, ends)
 
 
-def _dated(sign: Sign, log: Log, pod: Object, snapshot: Snapshot) -> Sign:
+def _dated(sign: Sign, log: Log, pod: Object, ends: list[Ended]) -> Sign:
     """A log line without a time is as old as the end of its container; that of a living one is a note."""
-    end = next((one for one in ended(snapshot) if one.pod is pod), None)
+    end = next((one for one in ends if one.pod is pod), None)
     at_s = sign.at_s if sign.at_s is not None else (None if end is None else end.at_s)
     over = end is not None or log.previous or not pod or phase(pod) == "Failed"
     weight = sign.weight if over or sign.failure is EFA_UNUSED else Weight.NOTE

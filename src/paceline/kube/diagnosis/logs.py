@@ -24,6 +24,7 @@ _OTHERS = re.compile(
     r"\b(?:ChildFailedError|SignalException|DistBackendError|DistNetworkError|KeyboardInterrupt|ConnectionResetError"
     r"|BrokenPipeError|ActorDiedError|WorkerCrashedError)\b"
 )
+_NUMBER = re.compile(r"\d+")
 _AFTER = 6  # lines of an exception's message that may follow its first
 # A program's end is at the end of its log; a progress bar may be one line of a megabyte.
 _MOST_LINES = 5000
@@ -53,8 +54,18 @@ class _Block:
 
 def read_log(log: Log, pod: Object) -> Sign | None:
     """The most telling sign in it."""
-    found = [sign for block in _blocks(_lines(log.text)) if (sign := _sign(block, log, pod)) is not None]
+    blocks = _without_chatter(list(_blocks(_lines(log.text))))
+    found = [sign for block in blocks if (sign := _sign(block, log, pod)) is not None]
     return min(found, key=_telling, default=None)
+
+
+def _without_chatter(blocks: list[_Block]) -> list[_Block]:
+    """Of lines that differ in their numbers only, such as those of progress, the first and the last."""
+    kept: dict[str | int, list[_Block]] = {}
+    for number, block in enumerate(blocks):
+        form = number if block.is_traceback else _NUMBER.sub("0", block.text)
+        kept[form] = [*kept.get(form, [])[:1], block]
+    return sorted((block for some in kept.values() for block in some), key=lambda one: one.lines[0].number)
 
 
 def _telling(sign: Sign) -> tuple[int, bool]:

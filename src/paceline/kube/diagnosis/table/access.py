@@ -125,7 +125,7 @@ LATE_TEXTS = (
     ),
     text(
         BAD_SPEC,
-        r"(?P<said>is invalid: .*|\S+: (?:Invalid|Required|Unsupported|Duplicate) value\b.*)",
+        r"(?P<said>is invalid: .*|\b[\w.\[\]]+: (?:Invalid|Required|Unsupported|Duplicate) value\b.*)",
         *_SAID,
     ),
     text(BAD_SPEC, r"(?P<said>failed rule: .*|violates PodSecurity .*|\bValidationFailed\b.*)", *_SAID),

@@ -81,7 +81,7 @@ TEXTS = (
         HUB_ACCESS, r"Access to model (?P<repository>\S+) is restricted|RepositoryNotFoundError: 401", *_LOG
     ),
     text(HUB_ACCESS, r"GatedRepoError|Cannot access gated repo", *_LOG),
-    text(HUB_ACCESS, r"'?(?P<repository>\S+?)'? is not a local folder and is not a valid model", *_LOG),
+    text(HUB_ACCESS, r"(?:'(?P<repository>[^'\s]+)'|) is not a local folder and is not a valid model", *_LOG),
     text(HUB_ACCESS, rf"Repository Not Found for url: (?P<repository>{_REPOSITORY})", *_LOG),
     text(HUB_ACCESS, r"Invalid user token|Token is required .*but no token found", *_LOG),
     text(
@@ -115,7 +115,7 @@ TEXTS = (
     text(CHECKPOINT, r"(?P<said>Error\(s\) in loading state_dict[^\n]*)", *_LOG),
     text(
         CHECKPOINT,
-        r"(?P<said>[^\n]*(?:checkpoint|ckpt)[^\n]*(?:No space left on device|size 0|is empty|corrupt)[^\n]*)",
+        r"(?P<said>(?:checkpoint|ckpt)[^\n]*(?:No space left on device|size 0|is empty|corrupt)[^\n]*)",
         *_LOG,
     ),
     text(CHECKPOINT, r"(?P<said>No space left on device[^\n]*(?:checkpoint|ckpt)[^\n]*)", *_LOG),
@@ -140,13 +140,14 @@ LATE_TEXTS = (
 
 
 def look(snapshot: Snapshot) -> Iterator[Sign]:
-    for one in ended(snapshot):
+    ends = ended(snapshot)
+    for one in ends:
         line = f"pod/{name_of(one.pod)} container {one.container}: {said_exit(one.exit_code)} {one.reason}"
         if one.exit_code in snapshot.listed_exit_codes:
             yield Sign(LISTED_EXIT_CODE, (line,), one.at_s, one.pod, {"code": str(one.exit_code)})
     for found in waiting(snapshot):
         if found.reason == "CrashLoopBackOff":
-            before = next((one for one in ended(snapshot) if one.pod is found.pod), None)
+            before = next((one for one in ends if one.pod is found.pod), None)
             code = "an exit code that it does not say" if before is None else said_exit(before.exit_code)
             line = (
                 f"pod/{name_of(found.pod)} container {found.container} waits: {found.reason}: {found.message}"

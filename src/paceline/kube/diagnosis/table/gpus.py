@@ -135,7 +135,7 @@ TEXTS = (
 )
 # After the program's own mistakes with NCCL, which look like the network's.
 LATE_TEXTS = (
-    text(NCCL_ERROR, r"(?P<said>[^\n]*(?:Gloo connectFullMesh|gloo/transport/)[^\n]*)", *_LOG),
+    text(NCCL_ERROR, r"(?P<said>(?:Gloo connectFullMesh|gloo/transport/)[^\n]*)", *_LOG),
     text(
         NCCL_ERROR, r"(?P<said>NET/(?:OFI|IB)[^\n]*complet(?:ed|ion) (?:with error|from peer)[^\n]*)", *_LOG
     ),

@@ -67,7 +67,7 @@ DISK_FULL = Failure(
 ROWS = (IMAGE_NOT_FOUND, IMAGE_AUTH, IMAGE_NETWORK, WRONG_PLATFORM, DISK_FULL)
 
 _PULL = (
-    r"(?=[\s\S]*(?:pull|failed to resolve reference|image reference|manifest|ImageInspect|to authorize))"
+    r"\A(?=[\s\S]*(?:pull|failed to resolve reference|image reference|manifest|ImageInspect|to authorize))"
     r"[\s\S]*?"
 )
 _NETWORK = (

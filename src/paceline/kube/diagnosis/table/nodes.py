@@ -158,7 +158,8 @@ _HEALTH = "sagemaker.amazonaws.com/node-health-status"
 
 
 def look(snapshot: Snapshot) -> Iterator[Sign]:
-    for one in ended(snapshot):
+    ends = ended(snapshot)
+    for one in ends:
         if one.reason == "OOMKilled":
             line = f"pod/{name_of(one.pod)} container {one.container}: OOMKilled, {said_exit(one.exit_code)}"
             values = {"container": one.container, "limit": _limit(one.pod, one.container)}
@@ -168,7 +169,7 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
     for node in snapshot.nodes:
         mine = [pod for pod in snapshot.pods if node_of(pod) == name_of(node) and phase(pod) != "Succeeded"]
         if mine:
-            yield from _node(node, mine[0], hurt=bool(ended(snapshot)) or phase(mine[0]) != "Running")
+            yield from _node(node, mine[0], hurt=bool(ends) or phase(mine[0]) != "Running")
 
 
 def _thrown_out(pod: Object) -> Iterator[Sign]:

@@ -151,7 +151,7 @@ TEXTS = (
         r"failed to assign an IP address|no IP addresses available|InsufficientFreeAddressesInSubnet",
         *_SAID,
     ),
-    text(BAD_COMMAND, r"(?P<said>(?:exec: )?\"?[^\s\"]*\"?:? ?executable file not found in \$PATH)"),
+    text(BAD_COMMAND, r"(?P<said>(?:\"[^\s\"]*\": )?executable file not found in \$PATH)"),
     text(
         BAD_COMMAND,
         r"(?P<said>exec: \"[^\"]+\": (?:stat [^:]+: no such file or directory|permission denied))",
