@@ -48,9 +48,9 @@ def _done(failure: Failure) -> str:
     if failure.patience_s is None:
         done += ", for as long as it takes"
     elif failure.patience_s:
-        done += f", after {failure.patience_s:g} s"
+        done += f", {'for' if failure.remedy is Remedy.WAIT else 'after'} {failure.patience_s:g} s"
     if failure.most is not None:
-        done += f", at most {failure.most} times"
+        done += ", once" if failure.most == 1 else f", at most {failure.most} times"
     if failure.excludes_node:
         done += ", without the node"
     return done if failure.counted else f"{done}; costs nothing"

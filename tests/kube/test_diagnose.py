@@ -175,6 +175,21 @@ def test_a_node_that_complains_is_no_reason_to_stop_a_job_that_runs() -> None:
     assert finding.kind.value == "infra"
 
 
+def test_an_exception_that_ray_carries_is_the_program_s() -> None:
+    text = "\n".join(
+        [
+            "Traceback (most recent call last):",
+            '  File "/home/ray/job/bench.py", line 12, in <module>',
+            "    ray.get(refs)",
+            "ray.exceptions.RayTaskError(KeyError): ray::work() (pid=7, ip=10.0.0.1)",
+        ]
+    )
+    finding = diagnose(read_record({"logs": [{"pod": "demo-abcde", "text": text}]}, "x"))
+    assert finding is not None
+    assert finding.kind.value == "app"
+    assert "RayTaskError(KeyError)" in finding.cause
+
+
 def test_a_wrong_tag_names_the_tags_that_are_known() -> None:
     (path,) = [path for path in CASSETTES if path.stem == "16-image-not-found"]
     snapshot = frames(read(path))[-1]

@@ -36,6 +36,7 @@ _MISSING = {
     "sort": "secret",
     "reference": "NAME",
     "made": "NAME",
+    "maker": "secret generic",
     "limit": "LIMIT",
     "kind": "KIND",
 }

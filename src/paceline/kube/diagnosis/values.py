@@ -61,6 +61,7 @@ def _derived(found: dict[str, str]) -> dict[str, str]:
     if "reference" in found:
         made["made"] = found["reference"].rpartition("/")[2]
         made["sort"] = found.get("sort", "secret").lower()
+        made["maker"] = "secret generic" if made["sort"] == "secret" else made["sort"]
     if "where" not in found and found.get("namespace"):
         made["where"] = found["namespace"]
     return made

@@ -23,7 +23,7 @@ HUB_SLOW = Failure(
     kind=FailureClass.INFRA,
     cause="a download from Hugging Face did not come through: {said}",
     why="many ranks fetch at once, or the hub has a bad hour; staging the files once on a volume ends it",
-    command="huggingface-cli download MODEL --local-dir /volume/models/MODEL",
+    command="hf download MODEL --local-dir /volume/models/MODEL",
     remedy=Remedy.RESUBMIT,
 )
 USER_EXCEPTION = Failure(
@@ -128,7 +128,7 @@ TEXTS = (
 LATE_TEXTS = (
     text(
         USER_EXCEPTION,
-        r"^(?P<said>(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Iteration)(?:: [^\n]*)?)$",
+        r"^(?P<said>(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Iteration)(?:\(\w+\))?(?:: [^\n]*)?)$",
         *_LOG,
     ),
     text(

@@ -55,8 +55,8 @@ RENDEZVOUS_MESH = replace(
     RENDEZVOUS,
     kind=FailureClass.FIXABLE,
     cause="the ranks did not meet, because a service mesh sits between them: {said}",
-    why="a sidecar takes the traffic of the pod, and does not understand that of torch",
-    command="kubectl annotate pod {pod} -n {namespace} sidecar.istio.io/inject=false --overwrite",
+    why="a sidecar takes the traffic of the pod; the annotation sidecar.istio.io/inject: 'false' keeps it away",
+    command="kubectl get namespace {namespace} --show-labels",
     remedy=Remedy.FIX,
     weight=Weight.CAUSE,
     change="mesh",
@@ -79,7 +79,7 @@ EFA_MEMORY = Failure(
     kind=FailureClass.CONFIG,
     cause="EFA cannot register memory: {said}",
     why="huge pages are used up, or locked memory is limited; FI_EFA_USE_HUGE_PAGE=0 does without them",
-    command="kubectl set env pytorchjob/{job} FI_EFA_USE_HUGE_PAGE=0 -n {namespace}",
+    command="kubectl get pod {pod} -n {namespace} -o yaml | grep -A1 FI_EFA_USE_HUGE_PAGE",
     remedy=Remedy.STOP,
 )
 ROWS = (CUDA_OOM, NCCL_TIMEOUT, NCCL_ERROR, RENDEZVOUS, RENDEZVOUS_MESH, EFA_UNUSED, EFA_MEMORY)

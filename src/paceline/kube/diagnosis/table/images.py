@@ -26,7 +26,8 @@ IMAGE_AUTH = Failure(
     kind=FailureClass.CONFIG,
     cause="the registry does not let this cluster have {image}, or has no such repository",
     why="the node has no credentials for it, or these do not reach so far",
-    command="kubectl create secret docker-registry pull --docker-server={registry} -n {namespace}",
+    command="docker login {registry} && kubectl create secret docker-registry pull -n {namespace} "
+    "--from-file=.dockerconfigjson=$HOME/.docker/config.json",
     remedy=Remedy.STOP,
     patience_s=15.0,
     observations=2,

@@ -62,7 +62,7 @@ PLACEMENT = Failure(
     kind=FailureClass.CONFIG,
     cause="no node is allowed for pod {pod}: {said}",
     why="nodes carry a taint that the pod does not tolerate, or lack a label that it wants",
-    command="kubectl get nodes --show-labels -o custom-columns=NAME:.metadata.name,TAINTS:.spec.taints",
+    command="kubectl describe nodes | grep -E '^Name:|^Taints:|^Labels:'",
     remedy=Remedy.STOP,
 )
 VOLUME_ZONE = Failure(

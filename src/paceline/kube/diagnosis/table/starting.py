@@ -16,7 +16,7 @@ MISSING_REFERENCE = Failure(
     kind=FailureClass.FIXABLE,
     cause="the pod needs {sort} {reference}, which is not in its namespace",
     why="the kubelet starts no container without it, and tries again by itself as soon as it is there",
-    command="kubectl create {sort} {made} -n {namespace} --from-literal=KEY=VALUE",
+    command="kubectl create {maker} {made} -n {namespace} --from-literal=KEY=VALUE",
     remedy=Remedy.FIX,
     change="secret",
     most=1,
