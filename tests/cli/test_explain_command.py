@@ -57,6 +57,13 @@ def test_a_job_that_runs_is_not_complained_about(tmp_path: Path, capsys: Capture
     assert capsys.readouterr().out == "nothing is wrong, as far as can be seen (1 pods, 0 events, 0 logs)\n"
 
 
+def test_a_job_that_was_not_recorded_is_not_called_healthy(capsys: Captured) -> None:
+    assert explain(EXAMPLES, "dmeo", "--from", "node-lost.json") == ExitCode.BAD_CONFIG
+    err = capsys.readouterr().err
+    assert "nothing of a job 'dmeo'" in err
+    assert "recorded are demo" in err
+
+
 def test_a_name_alone_is_refused_with_the_command_that_records(tmp_path: Path, capsys: Captured) -> None:
     assert explain(tmp_path, "demo") == ExitCode.BAD_CONFIG
     err = capsys.readouterr().err

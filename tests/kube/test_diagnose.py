@@ -161,6 +161,13 @@ def test_events_of_an_attempt_before_are_over(uid: str, at_s: float, over: bool)
     assert (finding is None) is over
 
 
+def test_a_container_that_runs_again_has_got_over_it() -> None:
+    one = pod("demo-worker-0")
+    before = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": write_time(T0_S - 9)}
+    one["status"]["containerStatuses"][0]["lastState"] = {"terminated": before}
+    assert diagnose(read_record({"objects": [one]}, "x")) is None
+
+
 def test_a_node_that_complains_is_no_reason_to_stop_a_job_that_runs() -> None:
     broken = [{"type": "Ready", "status": "True"}, {"type": "AcceleratedHardwareReady", "status": "False"}]
     full = {"type": "DiskPressure", "status": "True"}

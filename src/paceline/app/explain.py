@@ -10,7 +10,7 @@ from paceline.errors import ConfigError, PacelineError, Problem
 from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.judge import Verdict, Watching, judge
 from paceline.kube.diagnosis.progress import newest_checkpoint
-from paceline.kube.diagnosis.record import KUBECTL, narrowed, read_record
+from paceline.kube.diagnosis.record import KUBECTL, job_names, narrowed, read_record
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.diagnosis.snapshot import Log, Snapshot
 
@@ -39,7 +39,12 @@ def explain_record(path: Path, logs: Sequence[Path] = (), job: str | None = None
     told = [Log(pod=_pod(one), text=_text(one, hint), previous=_is_previous(one)) for one in logs]
     snapshot = read_record(value, str(path), told)
     if job is not None:
-        snapshot = narrowed(snapshot, job)
+        whole, snapshot = snapshot, narrowed(snapshot, job)
+        if not (snapshot.pods or snapshot.jobs or snapshot.events or snapshot.logs):
+            hint = (
+                f"recorded are {', '.join(job_names(whole)) or 'no jobs'}; without a name, all is looked at"
+            )
+            raise ConfigError([Problem(f"the recording holds nothing of a job {job!r}", hint, "NAME")])
     checkpoint = newest_checkpoint(snapshot)
     verdict, finding, _ = judge(snapshot, Watching(), RetryPolicy(), checkpoint=checkpoint)
     return Explained(finding=finding, verdict=verdict, seen=_seen(snapshot))

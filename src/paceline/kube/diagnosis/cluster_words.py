@@ -14,6 +14,7 @@ from paceline.kube.diagnosis.pods import (
     ended,
     events_of,
     node_of,
+    phase,
     pod_of_event,
     running_since,
     waiting,
@@ -116,7 +117,7 @@ def _events(snapshot: Snapshot) -> Iterator[Sign]:
 
 
 def _is_over(failure: Failure, pod: Object, event: Object, snapshot: Snapshot) -> bool:
-    if _is_older(event, pod):
+    if _is_older(event, pod) or phase(pod) == "Succeeded":
         return True
     if failure is NODE_LOST and any(
         name_of(node) == node_of(pod) and condition(node, "Ready").get("status") == "True"

@@ -92,7 +92,8 @@ def ended(snapshot: Snapshot) -> list[Ended]:
 
 def _ended(pod: Object) -> Iterator[Ended]:
     for status, init in _statuses(pod):
-        for when in ("state", "lastState"):
+        # What runs again has got over how it ended before.
+        for when in ("state",) if mapping(status, "state", "running") else ("state", "lastState"):
             state = mapping(status, when, "terminated")
             code = state.get("exitCode")
             if isinstance(code, int):

@@ -132,6 +132,14 @@ def narrowed(snapshot: Snapshot, job: str) -> Snapshot:
     )
 
 
+def job_names(snapshot: Snapshot) -> list[str]:
+    """Jobs that the recording knows of: by themselves, or by the labels of their pods."""
+    named = {
+        str(labels_of(pod)[label]) for pod in snapshot.pods for label in _OWNERS if label in labels_of(pod)
+    }
+    return sorted(named | {name_of(job) for job in snapshot.jobs})
+
+
 def _is_of(one: Object, job: str) -> bool:
     if one.get("kind") in _ABOUT_ALL or name_of(one) == job:
         return True

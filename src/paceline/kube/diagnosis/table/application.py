@@ -128,7 +128,8 @@ TEXTS = (
 LATE_TEXTS = (
     text(
         USER_EXCEPTION,
-        r"^(?P<said>(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Iteration)(?:\(\w+\))?(?:: [^\n]*)?)$",
+        r"^(?P<said>(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Iteration)(?:\(\w+\))?"
+        r"(?:: [^\n]*)?)$",
         *_LOG,
     ),
     text(

@@ -55,7 +55,7 @@ RENDEZVOUS_MESH = replace(
     RENDEZVOUS,
     kind=FailureClass.FIXABLE,
     cause="the ranks did not meet, because a service mesh sits between them: {said}",
-    why="a sidecar takes the traffic of the pod; the annotation sidecar.istio.io/inject: 'false' keeps it away",
+    why="a sidecar takes the pod's traffic; the annotation sidecar.istio.io/inject: 'false' keeps it out",
     command="kubectl get namespace {namespace} --show-labels",
     remedy=Remedy.FIX,
     weight=Weight.CAUSE,
