@@ -17,18 +17,19 @@ from paceline import __version__
 from paceline.clock import SystemClock, boot_id
 
 _SIDE = "paceline.worker.ray_side"
+ELASTIC_SIDE = "paceline.worker.ray_elastic_side"
 CALLS_AT_ONCE = 6  # a question that waits must not hold up an order
 
 
 class Participant:
-    def __init__(self, who: str) -> None:
+    def __init__(self, who: str, side: str = _SIDE) -> None:
         self._side: Future[Any] = Future()  # Any: a module that is not ours to know
         # At once, and beside: torch takes seconds to import.
-        threading.Thread(target=self._import, args=(who,), daemon=True).start()
+        threading.Thread(target=self._import, args=(who, side), daemon=True).start()
 
-    def _import(self, who: str) -> None:
+    def _import(self, who: str, side: str) -> None:
         try:
-            self._side.set_result(importlib.import_module(_SIDE).Side(who))
+            self._side.set_result(importlib.import_module(side).Side(who))
         except BaseException as error:
             self._side.set_exception(error)  # whoever asks for it hears of it
 

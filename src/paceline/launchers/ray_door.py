@@ -227,6 +227,12 @@ class Reservation:
     def is_there(self, wait_s: float) -> bool:
         return bool(self.group.wait(wait_s))
 
+    def is_whole(self) -> bool:
+        """Now; after a node was lost it is not, until Ray has found other room for that part."""
+        from ray.util.placement_group import placement_group_table
+
+        return placement_group_table(self.group)["state"] == "CREATED"
+
 
 def own_address() -> str:
     """Of this node, as the others reach it; only inside an actor."""

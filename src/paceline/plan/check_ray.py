@@ -38,16 +38,18 @@ def _address(config: TrainConfig) -> list[Problem]:
 
 
 def _elastic(config: TrainConfig) -> list[Problem]:
-    if decide.elastic_of(config) is None:
+    if decide.elastic_of(config) is None or not config.restarts:
         return []
-    what = "an elastic run starts and replaces its workers on one machine, but Ray starts these on any"
-    hint = "use --restarts 3 instead: after a loss all go on from the newest checkpoint; or --launcher local"
-    return [_problem(config, "elastic", what, hint)]
+    what = f"restarts is {config.restarts}, but an elastic run replaces a lost worker while the others go on"
+    hint = "leave restarts out; or leave elastic out: after a loss all go on from the newest checkpoint"
+    return [_problem(config, "restarts", what, hint)]
 
 
 def _mode(config: TrainConfig) -> list[Problem]:
     mode = decide.mode_of(config)
-    if mode is None:
+    if (
+        mode is None or decide.elastic_of(config) is not None
+    ):  # those are on one machine, and say so themselves
         return []
     if mode.channel is Channel.PEERS:
         what = f"mode {mode.name} needs memory that its workers share from birth, and actors share none"
