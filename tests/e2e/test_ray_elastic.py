@@ -38,7 +38,7 @@ def _until_both_train(run: OnRay, after: int = 0) -> int:
         numbers = [
             int(str(e.fields["number"]))
             for e in _entered(run)
-            if e.fields["workers"] == "worker-0,worker-1" and int(str(e.fields["number"])) > after
+            if "," in str(e.fields["workers"]) and int(str(e.fields["number"])) > after
         ]
         return max((n for n in numbers if numbers.count(n) == 2), default=0)
 

@@ -224,10 +224,7 @@ class Reservation:
     def __init__(self, group: Any) -> None:  # Any: Ray's own
         self.group = group
 
-    def is_there(self, wait_s: float) -> bool:
-        return bool(self.group.wait(wait_s))
-
-    def is_whole(self) -> bool:
+    def is_there(self) -> bool:
         """Now; after a node was lost it is not, until Ray has found other room for that part."""
         from ray.util.placement_group import placement_group_table
 

@@ -232,7 +232,7 @@ class ElasticGroup:
 
     def _await_room(self, member: Member) -> None:
         waited_s = monotonic_s() - member.since_s
-        if waited_s < PATIENCE_S or member.place.is_whole():
+        if waited_s < PATIENCE_S or member.place.is_there():
             return
         if not member.is_waiting_said:
             member.is_waiting_said = True

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paceline.clock import monotonic_s
+from paceline.clock import SystemClock, monotonic_s
 from paceline.errors import TrainingError
 from paceline.launchers.local import Message
 from paceline.launchers.ray_door import Ray, Reservation
@@ -11,6 +11,7 @@ from paceline.launchers.ray_needs import Bundle, fits, placement_of, table
 from paceline.plan.plan import Plan
 
 PULSE_S = 0.25
+_SHORTEST_S = 0.005  # between two looks, at first: on a cluster with room it is a matter of milliseconds
 PATIENCE_S = 2.0  # before it is said that one waits
 
 
@@ -28,8 +29,10 @@ def reserve(
     nodes = ray.nodes()
     placement = placement_of(plan, nodes)
     place = ray.reserve([bundle.as_ray() for bundle in bundles], placement.value.upper())
-    began_s, fitted_s, is_said = monotonic_s(), monotonic_s(), False
-    while not place.is_there(PULSE_S):
+    began_s, fitted_s, is_said, pause_s = monotonic_s(), monotonic_s(), False, _SHORTEST_S
+    while not place.is_there():
+        SystemClock().sleep(pause_s)
+        pause_s = min(PULSE_S, 2 * pause_s)
         if wishes.stop:
             ray.release(place)
             raise KeyboardInterrupt
