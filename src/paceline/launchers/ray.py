@@ -16,7 +16,7 @@ from paceline.launchers.ray_door import Ray, connect
 from paceline.launchers.ray_elastic import ElasticGroup
 from paceline.launchers.ray_folder import WrittenFolder
 from paceline.launchers.ray_group import Group
-from paceline.launchers.ray_needs import bundles_of, cpus_of_our_own, fits, is_here, placement_of, table
+from paceline.launchers.ray_needs import check_nodes, cpus_of_our_own
 from paceline.launchers.ray_room import Wishes
 from paceline.launchers.supervise import Failure
 from paceline.plan.plan import Plan
@@ -34,26 +34,10 @@ class RayLauncher:
         self._supervisor: Supervisor | None = None
         self._ray: Ray = connect(plan.ray.address, num_cpus=cpus)
         try:
-            self._check(plan, plan.ray.address)
+            check_nodes(plan, plan.ray.address, self._ray.nodes())
         except NotReadyError:
             self._ray.close()
             raise
-
-    def _check(self, plan: Plan, address: str) -> None:
-        bundles, nodes = bundles_of(plan), self._ray.nodes()
-        placement = placement_of(plan, nodes)
-        if not fits(bundles, nodes, placement):
-            raise NotReadyError(
-                f"the Ray at {address} is too small\n" + table(bundles, nodes, placement),
-                "use fewer workers, --threads-per-worker 1 or another --placement, or add nodes",
-            )
-        elsewhere = [] if plan.elastic is None else [node.name for node in nodes if not is_here(node.name)]
-        if elsewhere:
-            raise NotReadyError(
-                f"the Ray at {address} also has nodes on other machines, {', '.join(elsewhere[:8])},"
-                " but the workers of an elastic run share the memory of this one",
-                "use --restarts 3 instead of --elastic: after a loss all go on from the newest checkpoint",
-            )
 
     def run(
         self,

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.errors import NotReadyError
 from paceline.plan.catalog import server_names
 from paceline.plan.plan import Device, Placement, Plan, Transport
 
@@ -83,6 +84,23 @@ def fits(bundles: Sequence[Bundle], nodes: Sequence[Node], placement: Placement)
         if placement is Placement.STRICT_SPREAD:
             left.remove(room)
     return True
+
+
+def check_nodes(plan: Plan, address: str, nodes: Sequence[Node]) -> None:
+    """NotReadyError unless the plan can run there."""
+    bundles, placement = bundles_of(plan), placement_of(plan, nodes)
+    if not fits(bundles, nodes, placement):
+        raise NotReadyError(
+            f"the Ray at {address} is too small\n" + table(bundles, nodes, placement),
+            "use fewer workers, --threads-per-worker 1 or another --placement, or add nodes",
+        )
+    elsewhere = [] if plan.elastic is None else [node.name for node in nodes if not is_here(node.name)]
+    if elsewhere:
+        raise NotReadyError(
+            f"the Ray at {address} has nodes on other machines, {', '.join(elsewhere[:8])},"
+            " but the workers of an elastic run share the memory of this one",
+            "use --restarts 3 instead of --elastic: after a loss all go on from the newest checkpoint",
+        )
 
 
 def table(bundles: Sequence[Bundle], nodes: Sequence[Node], placement: Placement) -> str:
