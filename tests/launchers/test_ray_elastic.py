@@ -180,6 +180,10 @@ def test_a_dead_process_is_told_at_once_and_replaced_as_soon_as_ray_knows_too(tm
             while len(run.ray.started) < 3:
                 yield
             assert "Ray says of worker-1: its node was lost" in run.notes
+            run.ray.loses("worker-1", "its node was lost")  # where Ray had put the replacement, too
+            while len(run.ray.started) < 4:
+                yield
+            assert len(run.office.told) == 1  # whoever never was there is no loss
             run.ray.says("worker-1", _is_there("worker-1", third))
             yield
             run.ray.ends("worker-0")
@@ -190,7 +194,7 @@ def test_a_dead_process_is_told_at_once_and_replaced_as_soon_as_ray_knows_too(tm
         assert (first.wait(timeout=60), third.wait(timeout=60)) == (-9, -9)  # nobody is left
     assert ended.ledger.cause() is None
     assert set(ended.reports) == {"worker-0", "worker-1"}
-    assert run.ray.started == ["worker-0", "worker-1", "worker-1"]
+    assert run.ray.started == ["worker-0", "worker-1", "worker-1", "worker-1"]
 
 
 def test_one_that_found_no_room_does_not_hold_up_the_end(tmp_path: Path) -> None:

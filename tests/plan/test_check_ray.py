@@ -67,4 +67,3 @@ def test_what_cannot_be_on_ray_is_refused() -> None:
         launcher="ray", elastic=True, restarts=2
     )
     assert "needs memory that its workers share" in _problems(launcher="ray", mode="adpsgd")
-    assert "a folder that all its workers reach" in _problems(launcher="ray", mode="fsdp")

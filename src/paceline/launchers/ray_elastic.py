@@ -18,7 +18,7 @@ from paceline.clock import SystemClock, monotonic_s
 from paceline.errors import ExitCode, NotReadyError, TrainingError
 from paceline.launchers.local import Ended, Message, Supervisor
 from paceline.launchers.ray_actor import CALLS_AT_ONCE, ELASTIC_SIDE, Participant
-from paceline.launchers.ray_door import ActorLost, Handle, Pending, Ray, Reservation
+from paceline.launchers.ray_door import NODE_LOST, ActorLost, Handle, Pending, Ray, Reservation
 from paceline.launchers.ray_needs import bundles_of, placement_of, table
 from paceline.launchers.ray_process import ActorProcess
 from paceline.launchers.ray_room import PULSE_S, Wishes, reserve
@@ -253,6 +253,12 @@ class ElasticGroup:
                 f"{member.who} could not be started: paceline is not installed where Ray runs",
                 "start Ray with the same Python as the run",
             )
+        if member.process is None and lost.why == NODE_LOST:
+            # It never was there: Ray put it on a node that had died and was not missed yet.
+            del self._members[member.who]
+            self._dismiss(member)
+            self._due.append(member.who)
+            return
         hint = f"see logs/{member.who}.log in the run folder"
         self._supervisor.failed(member.who, lost.why, hint, is_hopeless=lost.is_start)
         self._bury(member, _FAILED)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from paceline.config.train_config import TrainConfig
 from paceline.errors import Problem
 from paceline.plan import decide
-from paceline.plan.catalog import Channel, is_split
+from paceline.plan.catalog import Channel
 from paceline.plan.plan import Launcher
 
 _ADDRESS = re.compile(r"local|auto|(ray://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
@@ -55,9 +55,6 @@ def _mode(config: TrainConfig) -> list[Problem]:
         what = f"mode {mode.name} needs memory that its workers share from birth, and actors share none"
         hint = "use --mode gossip, which also averages with neighbours, or --launcher local"
         return [_problem(config, "mode", what, hint)]
-    if is_split(mode.name):
-        what = f"mode {mode.name} goes on from a folder that all its workers reach, and actors reach none"
-        return [_problem(config, "mode", what, "use --mode ddp, torchrun, or --launcher local")]
     return []
 
 
