@@ -55,7 +55,8 @@ def _stopped(run: OnRay) -> None:
 def test_an_actor_that_dies_and_one_whose_node_is_lost_are_replaced_and_the_others_go_on(
     ray: Cluster, tmp_path: Path
 ) -> None:
-    with on_ray(tmp_path / "run", "--address", ray.address, "--placement", "spread", *ENDLESS) as run:
+    where = ("--address", ray.address, "--placement", "spread", "--checkpoint-every", "10")
+    with on_ray(tmp_path / "run", *where, *ENDLESS) as run:
         first = _until_both_train(run)
         pids = {who: run.pid_of(who) for who in ("worker-0", "worker-1")}
         far = set(ray.nodes[1].pids())
@@ -64,6 +65,7 @@ def test_an_actor_that_dies_and_one_whose_node_is_lost_are_replaced_and_the_othe
         kill(pids[lost])
         second = _until_both_train(run, first)
         assert run.pid_of(lost) != pids[lost]
+        until(lambda: _has(run, "checkpoint"), "there is something to heal from", within_s=WITHIN_S)
         lose_node(1, ray)  # with the replacement, which had taken the lost one's place
         _until_both_train(run, second)
         everybody = [run.pid_of(who) for who in pids]
