@@ -48,6 +48,11 @@ class LostError(Exception):
         self.who, self.lost = who, lost
 
 
+def are_on_one_host(hellos: Sequence[Mapping[str, object]]) -> bool:
+    """Do they all reach each other by 127.0.0.1?"""
+    return len({(hello["boot"], hello["net"]) for hello in hellos}) == 1
+
+
 class Group:
     def __init__(
         self, plan: Plan, ray: Ray, folder: WrittenFolder, tell: Callable[[Message], None], wishes: Wishes
@@ -119,7 +124,7 @@ class Group:
         hellos = {who: json.loads(str(said)) for who, said in self._ask(self._members, "hello").items()}
         for member in self._members:
             self._greet(member, hellos[member.who])
-        order = self._order(run_dir, is_one_host=len({hello["boot"] for hello in hellos.values()}) == 1)
+        order = self._order(run_dir, is_one_host=are_on_one_host(list(hellos.values())))
         pids = {who: int(hello["pid"]) for who, hello in hellos.items()}
         begun = []
         for member in self._members:
