@@ -7,24 +7,20 @@ process's memory for what they are asked (worker/control.py).
 """
 
 import json
-import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline import __version__
 from paceline.clock import SystemClock, monotonic_s
 from paceline.errors import ExitCode, NotReadyError, TrainingError
 from paceline.launchers.local import Ended, Message, Supervisor
 from paceline.launchers.ray_actor import CALLS_AT_ONCE, ELASTIC_SIDE, Participant
 from paceline.launchers.ray_door import NODE_LOST, ActorLost, Handle, Pending, Ray, Reservation
 from paceline.launchers.ray_needs import bundles_of, placement_of, table
+from paceline.launchers.ray_order import SharedControl, words_of
 from paceline.launchers.ray_process import ActorProcess
-from paceline.launchers.ray_room import PULSE_S, Wishes, reserve
-from paceline.plan.codec import dumps
+from paceline.launchers.ray_room import PULSE_S, START_S, Wishes, reserve
 from paceline.plan.plan import Plan
-from paceline.worker.control import ControlBlock
 
 PATIENCE_S = 10.0  # for a process to start, before it is said that there is no room for it
 _FAILED = int(ExitCode.TRAINING_FAILED)
@@ -39,7 +35,7 @@ class Member:
     since_s: float
     process: ActorProcess | None = None  # once it has said that it is there
     code: int = _FAILED  # as it says itself, when all is over
-    is_waiting_said: bool = False
+    roomless_s: float = 0.0  # when there was no room for it, the last time
 
 
 class ElasticGroup:
@@ -52,15 +48,15 @@ class ElasticGroup:
         self._echoes: dict[Pending, str] = {}  # questions to the dead, until Ray knows of it too
         self._due: list[str] = []  # who is to be started
         self._places: dict[str, tuple[Reservation, int]] = {}  # the room of each, and which part of it
-        self._memory = -1
-        self._control: ControlBlock | None = None
+        self._shared = SharedControl(plan.num_workers)
+        self._control = self._shared.block
         self._ended, self._order = Ended(), ""
         self._is_ending = self._is_over = False
         self._told_s = 0.0
 
     def run(self, run_dir: Path, resume_from: Path | None) -> Ended:
-        self._control, where = self._make_control()
-        self._order = json.dumps({**where, **self._words(run_dir, resume_from)})
+        words = words_of(self._plan, run_dir, resume_from, self._supervisor.coordinator)
+        self._order = json.dumps({**self._shared.where(), **words})
         try:
             self._begin()
             while not self._is_over:
@@ -72,6 +68,7 @@ class ElasticGroup:
                 self._report_progress()
         finally:
             self.close()
+            self._shared.close()
         return self._ended
 
     def close(self) -> None:
@@ -82,27 +79,6 @@ class ElasticGroup:
         for place in {id(place): place for place, _ in self._places.values()}.values():
             self._ray.release(place)
         self._places = {}
-        if self._memory >= 0:
-            os.close(self._memory)
-            self._memory = -1
-
-    def _make_control(self) -> tuple[ControlBlock, Message]:
-        """Memory without a name: whoever opens it through this process is on this machine, and this user."""
-        secret = secrets.token_hex(8)
-        self._memory = os.memfd_create(f"paceline-{secret}")
-        file = f"/proc/{os.getpid()}/fd/{self._memory}"
-        return ControlBlock(self._plan.num_workers, file=file), {"control": file, "secret": secret}
-
-    def _words(self, run_dir: Path, resume_from: Path | None) -> Message:
-        return {
-            "paceline": __version__,
-            "plan": dumps(self._plan),
-            "run_dir": str(run_dir.resolve()),
-            "cwd": str(Path.cwd()),
-            "token": secrets.token_bytes(32).hex(),
-            "resume_from": None if resume_from is None else str(resume_from.resolve()),
-            "coordinator": self._supervisor.coordinator,
-        }
 
     def _begin(self) -> None:
         bundles = bundles_of(self._plan)
@@ -117,7 +93,6 @@ class ElasticGroup:
         self._due.append(who)
         self._supervisor.started(who, 0)
         if who.startswith("worker-"):
-            assert self._control is not None, "the run has begun"
             self._control.ask_nothing(int(who.removeprefix("worker-")))
 
     def _start(self, who: str) -> None:
@@ -193,7 +168,7 @@ class ElasticGroup:
 
     def _look_after(self) -> None:
         """Whoever died without a word, whoever nobody needs any more, and whoever finds no room."""
-        if self._wishes.stop and self._control is not None:
+        if self._wishes.stop:
             self._control.ask_to_stop()
         for member in list(self._members.values()):
             if member.process is not None and member.process.is_gone():
@@ -231,13 +206,18 @@ class ElasticGroup:
                 self._tell({"ev": "note", "text": f"Ray says of {who}: {lost.why}"})
 
     def _await_room(self, member: Member) -> None:
-        waited_s = monotonic_s() - member.since_s
-        if waited_s < PATIENCE_S or member.place.is_there():
+        now_s = monotonic_s()
+        waited_s = now_s - member.since_s
+        if waited_s < PATIENCE_S:
             return
-        if not member.is_waiting_said:
-            member.is_waiting_said = True
+        if member.place.is_there():
+            if now_s - max(member.since_s, member.roomless_s) > START_S:
+                self._lost(member, ActorLost(f"it was not there {START_S:g} s after it was started"))
+            return
+        if not member.roomless_s:
             text = f"there is no room for {member.who} on the Ray cluster now; it comes once there is"
             self._tell({"ev": "note", "text": text})
+        member.roomless_s = now_s
         lives = any(other.process is not None for other in self._members.values())
         if not lives and (self._wishes.stop or waited_s > self._plan.timeout_s):
             nodes, bundles = self._ray.nodes(), bundles_of(self._plan)
@@ -276,7 +256,6 @@ class ElasticGroup:
             member.process.end()  # of a node that Ray has given up it might live on for a moment
 
     def _obey(self, order: Message) -> None:
-        assert self._control is not None, "the run has begun"
         match order["op"]:
             case "fork":
                 self._want(f"worker-{order['index']}")
@@ -291,7 +270,7 @@ class ElasticGroup:
                 self._is_over = True
 
     def _report_progress(self) -> None:
-        if monotonic_s() - self._told_s < PULSE_S or self._control is None:
+        if monotonic_s() - self._told_s < PULSE_S:
             return
         self._told_s, steps = monotonic_s(), self._control.steps()
         alive = sum(m.process is not None for m in self._members.values() if m.who.startswith("worker-"))

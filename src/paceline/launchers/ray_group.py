@@ -18,13 +18,12 @@ from paceline.launchers.ray_actor import CALLS_AT_ONCE, Participant
 from paceline.launchers.ray_door import ActorLost, Handle, Pending, Ray, Reservation
 from paceline.launchers.ray_folder import WrittenFolder
 from paceline.launchers.ray_needs import bundles_of, has_server
-from paceline.launchers.ray_room import PULSE_S, Wishes, reserve
+from paceline.launchers.ray_room import PULSE_S, START_S, Wishes, reserve
 from paceline.launchers.supervise import Failure
 from paceline.launchers.torchrun import note
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Plan, Transport
 
-START_S = 120.0  # for a process to start on a node, and to import torch
 GRACE_S = 5.0  # for others to say what they died of
 
 

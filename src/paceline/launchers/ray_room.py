@@ -11,6 +11,7 @@ from paceline.launchers.ray_needs import Bundle, fits, placement_of, table
 from paceline.plan.plan import Plan
 
 PULSE_S = 0.25
+START_S = 120.0  # for a process to start on a node, and to import torch
 _SHORTEST_S = 0.005  # between two looks, at first: on a cluster with room it is a matter of milliseconds
 PATIENCE_S = 2.0  # before it is said that one waits
 
