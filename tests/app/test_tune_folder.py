@@ -135,10 +135,11 @@ def test_asha_is_told_what_earlier_sessions_have_seen(tuning: Tuning) -> None:
     records = {
         1: replace(over(1, 0.5, Status.STOPPED), evaluations=seen),
         2: replace(over(2, 0.5, Status.INTERRUPTED), evaluations=seen),
-        3: over(3, 0.5, Status.FAILED),
+        3: replace(over(3, 0.5, Status.FAILED), evaluations=seen),
+        4: over(4, 0.5),
     }
-    assert known_to_asha(tuning, records) == (((1, 0.5), (2, WORST)),)
-    assert known_to_asha(replace(tuning, lower_is_better=False), records) == (((1, -0.5), (2, WORST)),)
+    assert known_to_asha(tuning, records) == (((1, 0.5), (2, WORST)),) * 2
+    assert known_to_asha(replace(tuning, lower_is_better=False), records)[0] == ((1, -0.5), (2, WORST))
 
 
 def test_a_run_of_another_plan_or_without_a_checkpoint_is_begun_anew(tuning: Tuning, tmp_path: Path) -> None:

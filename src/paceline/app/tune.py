@@ -225,12 +225,12 @@ def heard(before: Record, report: Mapping[str, object]) -> Record:
 
 
 def known_to_asha(tuning: Tuning, records: Mapping[int, Record]) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """What trials that are over have shown at each rung; less is better, and no number is worst."""
+    """What trials have shown at each rung in earlier sessions; less is better, and no number is worst."""
     sign = 1.0 if tuning.lower_is_better else -1.0
     return tuple(
         tuple((one.rung, WORST if one.value is None else sign * one.value) for one in record.evaluations)
         for record in records.values()
-        if record.status in (Status.FINISHED, Status.STOPPED) and record.evaluations
+        if record.status is not Status.FAILED and record.evaluations
     )
 
 

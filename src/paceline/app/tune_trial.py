@@ -20,6 +20,7 @@ from paceline.app.resume import newest_checkpoint
 from paceline.app.train import train
 from paceline.app.tune_plan import rung_of
 from paceline.checkpoints.catalog import Checkpoint
+from paceline.clock import monotonic_s
 from paceline.errors import PacelineError, TrainingError
 from paceline.events.schema import EARLY_STOP
 from paceline.launchers.local import Ended, LocalLauncher, Message, Supervisor
@@ -87,6 +88,7 @@ class _Run:
     def __init__(self, order: Order, launcher: LocalLauncher) -> None:
         self._order, self._plan = order, loads(order.plan, where="the trial's plan")
         self._reports: queue.Queue[Report] = queue.Queue()
+        self._began_s = monotonic_s()
         self._last = Report(step=0, steps=self._plan.steps)
         self._is_over = False
         self._is_stopped = False
@@ -95,11 +97,12 @@ class _Run:
         self._thread.start()
 
     def next(self) -> Report:
+        usual: Report = {"number": self._order.number, "seconds": monotonic_s() - self._began_s}
         try:
             self._last = self._reports.get(timeout=BEAT_S)
-            return {"number": self._order.number, **self._last}
         except queue.Empty:
-            return {"number": self._order.number, "step": self._last["step"], "steps": self._plan.steps}
+            return {**usual, "step": self._last["step"], "steps": self._plan.steps}
+        return {**usual, **self._last}
 
     def end(self, launcher: LocalLauncher) -> bool:
         """Did it end in good order, so that the launcher is free for another?"""

@@ -21,7 +21,7 @@ def table(tuning: Tuning, records: Mapping[int, Record], best: Trial | None = No
         return _ORDER.get(record.status, 2), sign * record.value, trial.number
 
     metric = next((record.metric for record in records.values() if record.metric), "value")
-    head = ["trial", *tuning.searches, *([metric, "looks", "step", "time", "status"] if records else [])]
+    head = ["trial", *tuning.searches, *([metric, "evaluated", "step", "time", "status"] if records else [])]
     rows = [
         _row(trial, tuning, records.get(trial.number), is_best=trial == best, has_records=bool(records))
         for trial in sorted(tuning.trials, key=place)

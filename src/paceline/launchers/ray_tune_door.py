@@ -27,6 +27,7 @@ _SETTINGS = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a sign of life carries no metric
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals stay ours
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one draws boxes on stdout, which is ours, however silent it is to be
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1000000",  # what does not fit was refused before
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
