@@ -83,7 +83,7 @@ def test_what_is_damaged_or_not_there_is_told(folder: TuneFolder, tuning: Tuning
     with pytest.raises(PacelineError, match="holds no search to go on with"):
         TuneFolder(tmp_path / "nowhere").tuning()
     folder.write(over(1, 0.5))
-    (folder.trial(1) / "trial.json").write_text("{")
+    (folder.path / "trials" / "001.json").write_text("{")
     with pytest.raises(PacelineError, match="cannot be read"):
         folder.records(tuning)
     (folder.path / "tune.json").write_text("{}")

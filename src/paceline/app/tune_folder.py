@@ -1,8 +1,9 @@
 """What lies in the folder of a search, and which of its trials are over?
 
-`tune.json` says what was decided, once and for all; `trials/003/trial.json` how
-trial 3 stands, and the rest of that folder is its run. Whoever goes on with a
-search reads these two and nothing else: no state of Ray's is kept or read.
+`tune.json` says what was decided, once and for all; `trials/003.json` how trial
+3 stands, and the folder `trials/003` is its run, which belongs to the process
+that makes it. Whoever goes on with a search reads the files and nothing else: no
+state of Ray's is kept or read.
 """
 
 import csv
@@ -96,9 +97,8 @@ class TuneFolder:
         return {number: record for number, record in found.items() if record is not None}
 
     def write(self, record: Record) -> None:
-        folder = self.trial(record.number)
-        make_folder(folder)
-        write_durably(folder / "trial.json", [(json.dumps(to_json(record), indent=1) + "\n").encode()])
+        make_folder(self.path / "trials")
+        write_durably(self._file(record.number), [(json.dumps(to_json(record), indent=1) + "\n").encode()])
 
     def conclude(self, tuning: Tuning, records: Mapping[int, Record]) -> Trial | None:
         """Write trials.csv and best.yaml, of what is known so far."""
@@ -123,14 +123,17 @@ class TuneFolder:
         finally:
             os.close(fd)
 
+    def _file(self, number: int) -> Path:
+        return self.path / "trials" / f"{number:03d}.json"
+
     def _record(self, number: int) -> Record | None:
-        path = self.trial(number) / "trial.json"
+        path = self._file(number)
         try:
             found = decode(Record, path.read_text(encoding="utf-8"), schema=RECORD_SCHEMA)
         except FileNotFoundError:
             return None
         except ValueError as error:
-            hint = f"remove {path.parent}: the trial is then done again"
+            hint = f"remove {path}: the trial is then done again"
             raise PacelineError(f"{path} cannot be read: {error}", hint) from error
         assert isinstance(found, Record), "decode(Record, …) builds one"
         return found

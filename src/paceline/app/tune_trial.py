@@ -149,8 +149,8 @@ class _Run:
             done: dict[str, Json] = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
             return done
         checkpoint = begun(self._plan, run_dir)
-        if checkpoint is None:
-            _make_room(run_dir)
+        if checkpoint is None and run_dir.exists():
+            shutil.rmtree(run_dir)  # half a run without a checkpoint says nothing
         listening = _Listening(launcher, self.evaluated)
         return train(self._plan, run_dir, self, warm=listening, resume_from=checkpoint)
 
@@ -221,19 +221,6 @@ def begun(plan: Plan, run_dir: Path) -> Checkpoint | None:
     except PacelineError:
         return None  # nothing has begun there, or what has cannot be read
     return newest_checkpoint(plan, run_dir)
-
-
-def _make_room(run_dir: Path) -> None:
-    """Half a run without a checkpoint says nothing. What the search has written about it stays."""
-    if not run_dir.exists():
-        return
-    for path in run_dir.iterdir():
-        if path.name == "trial.json":
-            continue
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _metrics_of(result: dict[str, Json], wanted: Sequence[str]) -> dict[str, Json]:
