@@ -84,10 +84,11 @@ def _without_name(plan: Plan) -> Plan:
 
 
 def test_a_mode_gets_only_what_it_reads_and_the_same_run_is_not_made_twice() -> None:
-    tuning, remarks = laid_out(Here(), "mode=ssgd,localsgd", "sync_every=2,4,8")
+    tuning, remarks = laid_out(Here(), "mode=ssgd,localsgd", "sync_every=2,4,8", trials=9)
     settings = [trial.settings for trial in tuning.trials]
     assert sorted(str(s.get("sync_every")) for s in settings) == ["2", "4", "8", "None"]
-    assert remarks == ["there are only 4 different runs to try, and not 10"]
+    assert laid_out(Here(), "mode=ssgd,localsgd", "sync_every=2,4,8")[1] == []
+    assert remarks == ["there are only 4 different runs to try, and not 9"]
 
 
 def test_a_corner_that_cannot_run_is_told_before_anything_starts() -> None:

@@ -29,6 +29,7 @@ from paceline.plan.search_draw import Drawn, corners, draws
 from paceline.plan.search_space import Listed, Search
 
 SCHEMA = "paceline.tune/1"
+USUAL_TRIALS = 10
 USUAL_METRICS = ("valid_loss", "test_loss")
 _EVALUATIONS = 10  # of a run whose length is said in steps
 _MOST_PROBLEMS = 8
@@ -77,7 +78,7 @@ class Tuning:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneRequest:
     searches: tuple[Search, ...]
-    trials: int = 10
+    trials: int | None = None  # None: ten, or as many as there are
     metric: str | None = None  # NAME, NAME:min or NAME:max
     wants_asha: bool | None = None  # None: where it makes sense
     grace: int = 1
@@ -110,7 +111,7 @@ def lay_out(
     maker.refuse_unsound()
     trials = maker.trials(0 if base.config.seed is None else base.config.seed)
     remarks = []
-    if len(trials) < request.trials:
+    if request.trials is not None and len(trials) < request.trials:
         remarks.append(f"there are only {len(trials)} different runs to try, and not {request.trials}")
     metric, lower_is_better = _metric(request.metric, trials)
     asha, about_asha = _asha(request, trials)
@@ -147,7 +148,8 @@ class _Maker:
     """From what was drawn to plans."""
 
     def __init__(self, request: TuneRequest, outside: Outside) -> None:
-        self._searches, self._wanted, self._outside = request.searches, request.trials, outside
+        self._searches, self._outside = request.searches, outside
+        self._wanted = USUAL_TRIALS if request.trials is None else request.trials
         self._builds_task = any(search.option for search in request.searches)
 
     def refuse_unsound(self) -> None:

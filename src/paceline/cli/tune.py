@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     help="What is tried: lr=log:0.001..1, batch_size=8..64, mode=ssgd,localsgd, task_option.hidden=8,16. "
     "Repeatable.",
 )
-@click.option("--trials", type=click.IntRange(1, 10_000), help="How many. [default: 10]")
+@click.option("--trials", type=click.IntRange(1, 10_000), help="How many. [default: 10, or all there are]")
 @click.option(
     "--parallel", type=click.IntRange(1, 1024), default=1, show_default=True, help="At most so many at once."
 )
@@ -116,7 +116,7 @@ def _request(
     found, problems = read_searches(searches)
     request = TuneRequest(
         searches=found,
-        trials=trials or 10,
+        trials=trials,
         metric=metric,
         wants_asha=None if scheduler is None else scheduler == "asha",
         grace=grace or 1,
@@ -201,12 +201,9 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
     again = f"paceline tune --resume {path}"
     lines = table(tuning, outcome.records, best)
     if best is not None:
-        value = outcome.records[best.number].value
-        lines += [
-            "",
-            f"best       trial {best.number}: {best.words}",
-            f"           {_goal(tuning)} {value:.6g}",
-        ]
+        record = outcome.records[best.number]
+        lines += ["", f"best       trial {best.number}: {best.words}"]
+        lines += [f"           {record.metric} {record.value:.6g}"]
         lines += [f"train it   paceline train --config {path / 'best.yaml'}"]
     if lost or outcome.stopped_by:
         lines += [f"go on      {again}"]
