@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.app.test_tune_plan import Here, laid_out
+from tests.fixtures.searches import Here, laid_out
 
 from paceline.app.tune import heard, known_to_asha
 from paceline.app.tune_folder import Record, Seen, Status, TuneFolder, best_of, waiting

@@ -8,7 +8,7 @@ from paceline.config.as_file import as_file
 from paceline.config.key import Kind
 from paceline.config.keys import KEYS
 from paceline.config.load import load
-from paceline.config.train_config import TrainConfig
+from paceline.config.train_config import Option, TrainConfig
 from paceline.config.written import Written
 from paceline.errors import ConfigError
 
@@ -48,7 +48,14 @@ def test_every_setting_comes_back(name: str, tmp_path: Path) -> None:
 
 
 def test_options_keep_their_types(tmp_path: Path) -> None:
-    options = {"hidden": 64, "rate": 1e-6, "word": "relu", "digits": "64", "on": True, "odd": "yes: no"}
+    options: dict[str, Option] = {
+        "hidden": 64,
+        "rate": 1e-6,
+        "word": "relu",
+        "digits": "64",
+        "on": True,
+        "odd": "yes: no",
+    }
     config = TrainConfig(task="xor", task_options=options)
     assert again(config, tmp_path).task_options == options
 

@@ -5,6 +5,7 @@ of each trial and what is best so far lies in the folder, at every moment. See
 docs/guides/tune.md.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -16,11 +17,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
+from paceline import environ
 from paceline.app.tune_folder import Record, Seen, Status, TuneFolder, waiting
 from paceline.app.tune_plan import Trial, Tuning
 from paceline.app.tune_trial import WORST, Order
 from paceline.errors import ConfigError, NotReadyError, Problem
-from paceline.launchers.ray_door import INSTALL, Ray, connect
+from paceline.launchers.ray_door import INSTALL, Ray, check_version, connect
 from paceline.launchers.ray_needs import Bundle, fits, table
 from paceline.plan.codec import dumps
 from paceline.plan.plan import Placement
@@ -63,6 +65,7 @@ def tune(
     todo = waiting(tuning, records)
     if not todo:
         return Outcome(tuning=tuning, records=records, best=folder.conclude(tuning, records))
+    _check_tune()
     with closing(_connected(todo, address, parallel)), folder.locked():
         if is_new:
             folder.begin(tuning)
@@ -70,6 +73,17 @@ def tune(
         with _ctrl_c_stops(book, watcher):
             _search(todo, book, parallel)
         return book.conclude()
+
+
+def _check_tune() -> None:
+    """NotReadyError unless Ray is here, with its Tune."""
+    check_version()
+    environ.prepare_ray()
+    try:
+        importlib.import_module("paceline.launchers.ray_tune_door")
+    except ImportError as error:
+        why = str(error).strip().splitlines()[0]
+        raise NotReadyError(f"Ray is installed without its Tune: {why}", INSTALL) from error
 
 
 def _connected(todo: Sequence[Trial], address: str, parallel: int) -> Ray:
@@ -95,10 +109,8 @@ def _connected(todo: Sequence[Trial], address: str, parallel: int) -> Ray:
 
 
 def _search(todo: Sequence[Trial], book: "_Book", parallel: int) -> None:
-    try:
-        from paceline.launchers.ray_tune_door import search
-    except ImportError as error:
-        raise NotReadyError(f"Ray is installed without its Tune: {error}", INSTALL) from error
+    from paceline.launchers.ray_tune_door import search  # brings Ray
+
     search(
         [book.placed(trial) for trial in todo],
         by=MAKER,

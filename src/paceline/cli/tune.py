@@ -129,7 +129,7 @@ def _begin(
     session: Session, flags: Sequence[Written], request: "TuneRequest", problems: list[Problem], how: "_How"
 ) -> ExitCode:
     from paceline.app.tune_folder import TuneFolder
-    from paceline.app.tune_plan import lay_out
+    from paceline.app.tune_layout import lay_out
     from paceline.cli.tune_outside import SessionOutside
 
     folder = TuneFolder(how.folder)

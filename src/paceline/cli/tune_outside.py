@@ -19,7 +19,7 @@ from paceline.plan.decide import task_of, task_options_of
 
 
 class SessionOutside:
-    """See app/tune_plan.py, `Outside`."""
+    """See app/tune_layout.py, `Outside`."""
 
     def __init__(self, session: Session, flags: Sequence[Written]) -> None:
         sets = from_sets(session.common.sets)

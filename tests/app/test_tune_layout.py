@@ -1,45 +1,17 @@
 """Is everything about a search decided, and sound, before anything starts?"""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.fixtures.searches import Here, laid_out
 
-from paceline.app.tune_plan import Trial, TuneRequest, Tuning, cpus_of, lay_out, rung_of
+from paceline.app.tune_plan import Trial, cpus_of, rung_of
 from paceline.config.facts import Facts
-from paceline.config.load import Loaded, load
-from paceline.config.train_config import TrainConfig
-from paceline.config.written import Written
-from paceline.errors import ConfigError, Problem
+from paceline.config.load import load
+from paceline.errors import ConfigError
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
-from paceline.plan.search_space import read_searches
-
-
-class Here:
-    """A machine without GPUs, and a task of 1,000 samples that knows the options hidden and depth."""
-
-    def __init__(self, **said: str) -> None:
-        self._said = [Written(key=key, raw=raw, where=f"--{key}") for key, raw in said.items()]
-        self.counted = 0
-
-    def read(self, drawn: Sequence[Written]) -> Loaded:
-        return load(flags=[*self._said, *drawn])
-
-    def facts(self, config: TrainConfig) -> Facts:
-        return Facts(cpu_count=2)
-
-    def count(self, config: TrainConfig) -> int:
-        self.counted += 1
-        if unknown := set(config.task_options or {}) - {"hidden", "depth"}:
-            raise ConfigError([Problem(f"task xor has no option {unknown.pop()}", "it has hidden and depth")])
-        return 1000
-
-
-def laid_out(here: Here, *searches: str, **more: object) -> tuple[Tuning, list[str]]:
-    found, problems = read_searches(searches)
-    assert not problems
-    return lay_out(TuneRequest(searches=found, **more), here)  # type: ignore[arg-type]  # what it takes
 
 
 def refused(here: Here, *searches: str, **more: object) -> str:
@@ -78,8 +50,6 @@ def test_a_trial_s_file_makes_the_same_run(tmp_path: Path) -> None:
 
 
 def _without_name(plan: Plan) -> Plan:
-    from dataclasses import replace
-
     return replace(plan, run="")
 
 
