@@ -139,15 +139,8 @@ class _Book:
     def placed(self, trial: Trial) -> "Placed":
         from paceline.launchers.ray_tune_door import Placed
 
-        order = Order(
-            number=trial.number,
-            plan=dumps(trial.plan),
-            run_dir=str(self._folder.trial(trial.number).resolve()),
-            folder=str(Path.cwd()),
-            metric=self._tuning.metric,
-            lower_is_better=self._tuning.lower_is_better,
-        )
-        return Placed(number=trial.number, text=json.dumps(asdict(order)), cpus=trial.cpus, gpus=trial.gpus)
+        text = order_of(trial, self._tuning, self._folder)
+        return Placed(number=trial.number, text=text, cpus=trial.cpus, gpus=trial.gpus)
 
     def halving(self) -> "Halving | None":
         from paceline.launchers.ray_tune_door import Halving
@@ -211,6 +204,19 @@ class _Book:
     def _write(self, record: Record) -> None:
         self._records[record.number] = record
         self._folder.write(record)
+
+
+def order_of(trial: Trial, tuning: Tuning, folder: TuneFolder) -> str:
+    """For the process that makes it."""
+    order = Order(
+        number=trial.number,
+        plan=dumps(trial.plan),
+        run_dir=str(folder.trial(trial.number).resolve()),
+        folder=str(Path.cwd()),
+        metric=tuning.metric,
+        lower_is_better=tuning.lower_is_better,
+    )
+    return json.dumps(asdict(order))
 
 
 def heard(before: Record, report: Mapping[str, object]) -> Record:
