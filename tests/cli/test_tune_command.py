@@ -36,6 +36,7 @@ def test_a_dry_run_lists_the_trials_and_starts_nothing(tmp_path: Path, capsys: C
         (["--resume", "out", "--trials", "3"], "--trials cannot be changed"),
         (["--resume", "out", "--lr", "3"], "--lr cannot be changed"),
         (["--search", "lr=0.1..1", "--address", "ray://127.0.0.1:10001"], "Ray's client runs Tune elsewhere"),
+        (["--search", "lr=0.1..1", "--address", "nowhere"], "it must be local, auto, HOST:PORT"),
         ([], "nothing is searched"),
     ],
 )

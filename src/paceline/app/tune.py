@@ -21,11 +21,13 @@ from paceline import environ
 from paceline.app.tune_folder import Record, Seen, Status, TuneFolder, waiting
 from paceline.app.tune_plan import Trial, Tuning
 from paceline.app.tune_trial import WORST, Order
+from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, NotReadyError, Problem
 from paceline.launchers.ray_door import INSTALL, Ray, check_version, connect
 from paceline.launchers.ray_needs import Bundle, fits, table
+from paceline.plan.check_ray import check_ray
 from paceline.plan.codec import dumps
-from paceline.plan.plan import Placement
+from paceline.plan.plan import Launcher, Placement
 
 if TYPE_CHECKING:
     from paceline.launchers.ray_tune_door import Halving, Placed
@@ -65,7 +67,7 @@ def tune(
     todo = waiting(tuning, records)
     if not todo:
         return Outcome(tuning=tuning, records=records, best=folder.conclude(tuning, records))
-    _check_tune()
+    _check_ready(address)
     with closing(_connected(todo, address, parallel)), folder.locked():
         if is_new:
             folder.begin(tuning)
@@ -75,8 +77,16 @@ def tune(
         return book.conclude()
 
 
-def _check_tune() -> None:
-    """NotReadyError unless Ray is here, with its Tune."""
+def _check_ready(address: str) -> None:
+    """NotReadyError unless Ray is here, with its Tune; ConfigError for an address that is none for us."""
+    said = TrainConfig(launcher=Launcher.RAY, address=address, origins={"address": "--address"})
+    if problems := check_ray(said, lambda *_: False):
+        raise ConfigError(problems)
+    if address.startswith("ray://"):
+        what = (
+            f"address is {address}, but a search keeps its folder here, and Ray's client runs Tune elsewhere"
+        )
+        raise ConfigError([Problem(what, "use HOST:PORT, from a machine of the cluster", "--address")])
     check_version()
     environ.prepare_ray()
     try:
@@ -87,11 +97,6 @@ def _check_tune() -> None:
 
 
 def _connected(todo: Sequence[Trial], address: str, parallel: int) -> Ray:
-    if address.startswith("ray://"):
-        what = (
-            f"address is {address}, but a search keeps its folder here, and Ray's client runs Tune elsewhere"
-        )
-        raise ConfigError([Problem(what, "use HOST:PORT, from a machine of the cluster", "--address")])
     widest = max(todo, key=lambda trial: (trial.gpus, trial.cpus))
     # A Ray of our own pretends to have what is needed: trials share processors, as without it.
     cpus = max(len(os.sched_getaffinity(0)), parallel * max(trial.cpus for trial in todo))
