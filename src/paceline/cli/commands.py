@@ -8,6 +8,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "compare",
         "Train one task under several modes, and report which was worth it.",
     ),
+    "tune": ("paceline.cli.tune", "tune", "Search hyper-parameters with Ray Tune, and save the best."),
     "report": ("paceline.cli.report", "report", "Make one page of finished runs, or of a comparison."),
     "demo": ("paceline.cli.demo", "demo", "Compare every mode on XOR with one slow worker."),
     "laws": ("paceline.cli.laws", "laws", "Prove that a mode, or your own, does what it says."),
