@@ -12,11 +12,9 @@ from paceline.datasets.writing import PartSource, Source, Sums
 from paceline.errors import ConfigError, Problem
 from paceline.tasks.charlm_text import CODE, PART, encode, problem, read_text, text_of
 from paceline.tasks.cifar_files import PIXELS, colour_sums, find, read_images
-from paceline.tasks.cifar_synthetic import NAME as SYNTHETIC
-from paceline.tasks.cifar_synthetic import synthetic_images
 from paceline.tasks.sp500_file import Labelled, read_sp500
 
-SEED = 0  # of what is made rather than read
+SEED = 0  # of the toy text
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
@@ -41,11 +39,7 @@ def _text(files: Sequence[str]) -> Source:
 
 
 def _images(places: Sequence[str]) -> Source:
-    place = _only("cifar10", places)
-    if place == SYNTHETIC:
-        read = synthetic_images(SEED, count=None, test_count=None)
-    else:
-        read = read_images(find(place))
+    read = read_images(find(_only("cifar10", places)))
     parts = {"train": read.training, "test": read.test}
     made = {
         name: in_memory({"image": images, "label": labels}, _colours)

@@ -9,6 +9,7 @@ an announced block that nobody needs any more is nobody's trouble.
 import fcntl
 import hashlib
 import os
+import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -103,13 +104,21 @@ class Fetcher:
 
     @contextmanager
     def _alone(self, block: Block) -> Iterator[None]:
-        """One process at a time; the kernel lets go of the lock of one that died."""
+        """One process at a time; the kernel lets go of the lock of one that died.
+
+        A lock of the open file: those of processes are taken for a deadlock when threads of two
+        processes wait for each other's blocks.
+        """
         place = int(block.sha256[:15], 16)
-        fcntl.lockf(self._lock, fcntl.LOCK_EX, 1, place)
+        self._set_lock(fcntl.F_WRLCK, place)
         try:
             yield
         finally:
-            fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, place)
+            self._set_lock(fcntl.F_UNLCK, place)
+
+    def _set_lock(self, kind: int, place: int) -> None:
+        # struct flock: kind, whence, start, length, pid
+        fcntl.fcntl(self._lock, fcntl.F_OFD_SETLKW, struct.pack("hhqqi", kind, os.SEEK_SET, place, 1, 0))
 
     def _after_a_fork(self) -> None:
         if self._pid != os.getpid():  # threads stay with the parent, and so do its locks
