@@ -49,6 +49,14 @@ RUN_KEYS = (
         minimum=1,
     ),
     Key(
+        name="shuffle_block",
+        help="Mix samples only with those of eight stretches of so many: for data larger than its cache.",
+        kind=Kind.INTEGER,
+        default="every sample with all others",
+        example="10000",
+        minimum=1,
+    ),
+    Key(
         name="mode",
         help="How workers agree: single, ssgd, ddp, fsdp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, "
         "diloco, onebit, backup, gossip, adpsgd, adaptive, or module:Class.",

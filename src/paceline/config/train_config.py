@@ -24,6 +24,7 @@ class TrainConfig:
     data: str | None = None
     data_cache: str | None = None
     data_cache_mb: int | None = None
+    shuffle_block: int | None = None
     mode: str | None = None
     num_workers: int | None = None
     elastic: bool | None = None

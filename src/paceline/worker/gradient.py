@@ -49,7 +49,10 @@ class GradientSource:
         self._device, self._clock = device, clock
         self._samples = task.samples()
         self._stream = SampleStream(
-            num_samples=len(self._samples), seed=plan.seed, in_order=keeps_order(self._samples)
+            num_samples=len(self._samples),
+            seed=plan.seed,
+            in_order=keeps_order(self._samples),
+            block=plan.shuffle_block,
         )
         self.times_ns = Times(0, 0, 0, 0)
         self._announced: dict[int, int] = {}  # the last step of each rank of which the samples were announced
