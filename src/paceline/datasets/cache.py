@@ -19,7 +19,7 @@ from paceline.errors import NotReadyError
 
 DEFAULT_MB = 10_000
 KEPT = 0.9  # of the room, after old blocks were removed
-_LOOKS = 64  # a process looks at the folder after it has added this part of the room
+_LOOKS = 16  # a process looks at the folder after it has added this part of the room
 
 
 class BlockCache:
@@ -68,9 +68,8 @@ class BlockCache:
     def keep(self, block: Block, data: bytes) -> None:
         """What was proved already. Where it cannot be written, as on a full disk, we go on without."""
         path = self.path(block)
-        draft = self.folder / f"{path.name}.{os.getpid()}.part"  # where no room is made
+        draft = self.folder / f"{path.name}.{os.getpid()}.part"
         try:
-            path.parent.mkdir(exist_ok=True)
             draft.write_bytes(data)
             draft.rename(path)
             self._proved.add(block.sha256)
@@ -96,17 +95,18 @@ class BlockCache:
             if total <= self._limit * KEPT:
                 return
             Path(path).unlink(missing_ok=True)
+            self._proved.discard(Path(path).name)
             total -= size
 
     def path(self, block: Block) -> Path:
-        return self.folder / block.sha256[:2] / block.sha256
+        return self.folder / block.sha256
 
 
 def _listed(folder: Path) -> Iterator[tuple[float, int, str]]:
     """(when it was used, bytes, path) of every block."""
-    for shelf in os.scandir(folder):
-        if shelf.is_dir():
-            for entry in os.scandir(shelf.path):
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.endswith((".lock", ".part")):
                 with suppress(FileNotFoundError):
                     found = entry.stat()
                     yield found.st_mtime, found.st_size, entry.path

@@ -77,18 +77,20 @@ class PartReader:
         return pieces
 
     def _copy_kept(self, pieces: dict[int, list[_Piece]], view: memoryview, fetcher: Fetcher) -> None:
-        cache, blocks = fetcher.cache, {number: self._block(number) for number in pieces}
-        coming = fetcher.bring(block for block in blocks.values() if not cache.is_proved(block))
-        for number, wanted in pieces.items():
-            block = blocks[number]
-            future = coming.pop(block.sha256, None)
-            fd = cache.open(block) if future is None else None
-            if fd is not None:
-                _copy_from_file(fd, wanted, view)
-                continue
-            if future is None:  # it went meanwhile, to make room
-                future = fetcher.bring([block])[block.sha256]
-            _copy_from(future.result(), wanted, view)
+        """What is not here is on its way before the rest is copied."""
+        blocks = {number: self._block(number) for number in pieces}
+        unknown = [number for number, block in blocks.items() if not fetcher.cache.is_proved(block)]
+        coming = fetcher.bring(blocks[number] for number in unknown)
+        gone = []  # meanwhile, to make room
+        for number in pieces.keys() - set(unknown):
+            fd = fetcher.cache.open(blocks[number])
+            if fd is None:
+                gone.append(number)
+            else:
+                _copy_from_file(fd, pieces[number], view)
+        coming |= fetcher.bring(blocks[number] for number in gone)
+        for number in (*unknown, *gone):
+            _copy_from(coming[blocks[number].sha256].result(), pieces[number], view)
 
     def _copy_here(self, number: int, wanted: list[_Piece], view: memoryview, folder: FolderStore) -> None:
         block = self._block(number)
