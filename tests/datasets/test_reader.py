@@ -51,7 +51,7 @@ def check(read: PartReader, starts: list[int], width: int) -> None:
         assert np.array_equal(row, RECORDS[start : start + width])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(0, 959), min_size=1, max_size=40), st.integers(1, 40))
 def test_any_stretch_of_records_comes_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, starts: list[int], width: int

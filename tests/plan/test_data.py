@@ -57,3 +57,24 @@ def test_every_task_that_is_said_to_have_data_exists() -> None:
     from paceline.plan.catalog import DATA_OPTIONS
 
     assert set(DATA_OPTIONS) <= set(TASKS)
+
+
+def test_a_cache_is_for_data_elsewhere_and_for_no_other() -> None:
+    cache = {"data_cache": "/scratch", "data_cache_mb": 50}
+    far = planned(task="charlm", data="s3://bucket/text", **cache)
+    assert far.task_options == {"file": "s3://bucket/text", **cache}
+    assert planned(task="charlm", data="text", **cache).task_options == {"file": "text"}
+    assert planned(task="xor", **cache).task_options == {}
+    said = planned(task="charlm", task_options={"file": "s3://bucket/text"}, **cache)
+    assert said.task_options == far.task_options
+
+
+@pytest.mark.parametrize(
+    "option", [{"data": "s3://key:hush@b/x"}, {"task_options": {"file": "s3://key:hush@b/x"}}]
+)
+def test_an_address_with_a_password_never_gets_into_a_plan(option: dict[str, object]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        planned(task="charlm", **option)
+    (only,) = caught.value.problems
+    assert "a name or a password" in only.what
+    assert "hush" not in only.what + only.hint

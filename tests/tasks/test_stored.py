@@ -1,6 +1,7 @@
 """Is a built-in task on a data set in shards, bit for bit, the task on the files that it was made of?"""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,9 @@ def test_a_text_with_many_characters_has_wider_codes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"subset": 7, "test_subset": 5}, {"valid": 7}])
-def test_images_in_shards_are_the_same_images(options: dict[str, int], tmp_path: Path) -> None:
+def test_images_in_shards_are_the_same_images(
+    options: dict[str, Any], tmp_path: Path
+) -> None:  # Any: options
     folder = cifar_folder(tmp_path)
     stored = written("cifar10", str(folder), out=tmp_path / "set", each=3)
     here, there = (

@@ -1,11 +1,16 @@
 """`paceline data shard` and `verify`: a data set in shards, to a folder or an object store, and its proof."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
 from paceline.errors import ExitCode
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
 
 
 @click.command("shard")
@@ -45,7 +50,7 @@ def shard(session: Session, what: tuple[str, ...], out: str, samples_per_shard: 
         f"shards    {done.shards}, of which {done.shards - done.written} were already there",
         f"next: paceline train --task {named} --data {out}",
     ]
-    answer = {
+    answer: dict[str, Json] = {
         "task": task,
         "out": out,
         "samples": dict(records),
@@ -74,7 +79,7 @@ def verify(session: Session, url: str) -> int:
         *found.wrong,
         verdict if not found.wrong else f"{verdict}; write them again: paceline data shard … --out {url}",
     ]
-    answer = {
+    answer: dict[str, Json] = {
         "task": found.task,
         "samples": dict(found.records),
         "shards": found.shards,

@@ -43,7 +43,7 @@ class PartReader:
         """(len(starts), width) records: for each start, it and those that follow it."""
         found = np.empty((len(starts), width), dtype=self._dtype)
         pieces = self._pieces(starts.tolist(), width)
-        view = memoryview(found.reshape(-1).view(np.uint8))
+        view = found.reshape(-1).view(np.uint8).data
         if isinstance(self._source, Fetcher):
             self._copy_kept(pieces, view, self._source)
         else:

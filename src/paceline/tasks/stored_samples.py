@@ -25,6 +25,11 @@ class StoredSamples:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def columns(self) -> tuple[Tensor, ...]:
+        """All of them, in memory: for few."""
+        return self.rows(range(len(self)))
+
     def batch(self, indices: Indices) -> tuple[Tensor, ...]:
         return _columns(self._reader.take(indices + self._first).reshape(-1))
 
