@@ -78,3 +78,11 @@ def test_an_address_with_a_password_never_gets_into_a_plan(option: dict[str, obj
     (only,) = caught.value.problems
     assert "a name or a password" in only.what
     assert "hush" not in only.what + only.hint
+
+
+def test_a_plan_says_what_streamed_data_and_another_order_mean() -> None:
+    texts = [
+        line.text for line in explain(planned(task="charlm", data="s3://bucket/text", shuffle_block=500))
+    ]
+    assert any("each machine needs the way to it" in text for text in texts)
+    assert any("eight stretches of 500 only" in text for text in texts)

@@ -8,6 +8,7 @@ come: whoever asks goes on from there. Who tries again, and when, is reading.py'
 import base64
 import hashlib
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,7 @@ class S3Store:
             raise NotReadyError(f"{url!r} is no place in an object store", "write s3://BUCKET/PREFIX")
         self._bucket, self._prefix = place
         self.url = f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+        self._connecting = threading.Lock()
         self._clients: dict[int, Any] = {}  # by pid: what was opened before a fork is the parent's
 
     def read(self, name: str, start: int, size: int | None) -> bytes:
@@ -119,9 +121,10 @@ class S3Store:
         return _boto().exceptions
 
     def _client(self) -> Any:  # Any: boto3 makes its clients at run time and types none of them
-        if os.getpid() not in self._clients:
-            self._clients = {os.getpid(): self._connected()}
-        return self._clients[os.getpid()]
+        with self._connecting:  # of several threads at once: boto3's session is no place to meet
+            if os.getpid() not in self._clients:
+                self._clients = {os.getpid(): self._connected()}
+            return self._clients[os.getpid()]
 
     def _connected(self) -> Any:  # Any: as above
         from botocore.config import Config

@@ -55,6 +55,7 @@ class GradientSource:
             block=plan.shuffle_block,
         )
         self.times_ns = Times(0, 0, 0, 0)
+        self._foresighted = self._samples if isinstance(self._samples, Foresighted) else None
         self._announced: dict[int, int] = {}  # the last step of each rank of which the samples were announced
 
     @property
@@ -85,8 +86,8 @@ class GradientSource:
         """The samples of this share, on the device."""
         indices = self._stream.take(*share.samples(self._plan.batch_sizes))
         batch = self._samples.batch(indices)
-        if isinstance(self._samples, Foresighted):
-            self._announce(self._samples, share)
+        if self._foresighted is not None:
+            self._announce(self._foresighted, share)
         return batch if self._device.type == "cpu" else to_device(batch, self._device)
 
     def _announce(self, samples: Foresighted, share: Share) -> None:
