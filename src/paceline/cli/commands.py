@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "benchmark",
         "Train one model alone and distributed, by us and by others, and compare.",
     ),
+    "tune": ("paceline.cli.tune", "tune", "Search hyper-parameters with Ray Tune, and save the best."),
     "report": ("paceline.cli.report", "report", "Make one page of finished runs, or of a comparison."),
     "demo": ("paceline.cli.demo", "demo", "Compare every mode on XOR with one slow worker."),
     "laws": ("paceline.cli.laws", "laws", "Prove that a mode, or your own, does what it says."),
@@ -34,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "data": ("paceline.cli.data", "data", "Get the data of built-in tasks, and make it ready."),
     "workers": ("paceline.cli.workers", "workers", "Add workers to a run that is at work, or remove some."),
     "ray": ("paceline.cli.ray", "ray", "Make a small Ray cluster here, and hand runs to a cluster."),
-    "job": ("paceline.cli.job", "job", "Write the manifests of a job on Kubernetes, and check manifests."),
+    "job": ("paceline.cli.job", "job", "Write manifests of a job on Kubernetes, check them, explain a job."),
     "lab": ("paceline.cli.lab", "lab", "Break a run on purpose, and see what was promised hold."),
     "coordinator": (
         "paceline.cli.coordinator",
