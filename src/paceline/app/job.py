@@ -8,7 +8,8 @@ from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, PacelineError, Problem
 from paceline.kube.intent import Intent, Profile
 from paceline.kube.parts import Object
-from paceline.kube.render import Target, render, to_yaml
+from paceline.kube.render import ON_RAY, Target, render, to_yaml
+from paceline.kube.torch_wishes import Travelling, torch_intent_of
 from paceline.kube.validate import Checked, findings, validate
 from paceline.kube.wishes import Wishes, intent_of
 
@@ -21,10 +22,19 @@ class Rendered:
 
 
 def render_job(
-    config: TrainConfig, wishes: Wishes, target: Target, found: Sequence[Problem] = ()
+    config: TrainConfig,
+    wishes: Wishes,
+    target: Target,
+    found: Sequence[Problem] = (),
+    travelling: Travelling | None = None,
 ) -> Rendered:
-    """`found`: problems that reading the settings has met already."""
-    intent = intent_of(config, wishes, found)
+    """`found`: problems that reading the settings has met already. `travelling`: a file for a ConfigMap."""
+    if target in ON_RAY:
+        intent = intent_of(config, wishes, found)
+    elif found:
+        raise ConfigError(found)
+    else:
+        intent = torch_intent_of(config, wishes, target, travelling)
     objects = render(intent, target)
     # Not only secrets: whatever our own check refuses must not leave the house.
     wrong = [finding for one in objects for finding in findings(one, intent.profile)]

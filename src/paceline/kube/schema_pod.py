@@ -1,6 +1,6 @@
 """Which fields has a pod template? Core v1 of Kubernetes, closed, as data.
 
-Probes, affinities and rare volumes are named, so that a typo beside them is found;
+Probes and rare volumes are named, so that a typo beside them is found;
 what is inside them is not looked into.
 """
 
@@ -33,7 +33,7 @@ PORT = Whole(least=1, most=65535)
 OBJECT_NAME = Text(pattern=DNS_SUBDOMAIN, longest=253)
 PULL_POLICY = Text(choices=("Always", "IfNotPresent", "Never"))
 
-_TEMPLATE_METADATA = Fields(
+TEMPLATE_METADATA = Fields(
     {
         "name": Text(pattern=DNS_SUBDOMAIN, longest=LONGEST_LABEL),
         "namespace": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
@@ -44,7 +44,7 @@ _TEMPLATE_METADATA = Fields(
 )
 METADATA = Fields(
     {
-        **_TEMPLATE_METADATA.of,
+        **TEMPLATE_METADATA.of,
         "generateName": Text(longest=LONGEST_LABEL),
         "ownerReferences": ListOf(Anything()),
     },
@@ -199,7 +199,46 @@ VOLUMES = ListOf(
         ("name",),
     )
 )
-SELECTOR = Fields({"matchLabels": LABELS, "matchExpressions": ListOf(Anything())})
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+
+
+def _requirements(*more: str) -> ListOf:
+    of: dict[str, Schema] = {"key": Text(), "operator": Text(choices=(*_OPERATORS, *more))}
+    return ListOf(Fields({**of, "values": ListOf(ANY_TEXT)}, ("key", "operator")))
+
+
+SELECTOR = Fields({"matchLabels": LABELS, "matchExpressions": _requirements()})
+_WEIGHT = Whole(least=1, most=100)
+_REQUIRED, _PREFERRED = (f"{how}DuringSchedulingIgnoredDuringExecution" for how in ("required", "preferred"))
+_NODES = Fields({"matchExpressions": _requirements("Gt", "Lt"), "matchFields": _requirements("Gt", "Lt")})
+_NODE_AFFINITY = Fields(
+    {
+        _REQUIRED: Fields({"nodeSelectorTerms": ListOf(_NODES, 1)}, ("nodeSelectorTerms",)),
+        _PREFERRED: ListOf(Fields({"preference": _NODES, "weight": _WEIGHT}, ("preference", "weight"))),
+    }
+)
+_PODS = Fields(
+    {
+        "labelSelector": SELECTOR,
+        "topologyKey": Text(pattern=LABEL_KEY),
+        "namespaces": ListOf(Text()),
+        "namespaceSelector": SELECTOR,
+        "matchLabelKeys": ListOf(Text()),
+        "mismatchLabelKeys": ListOf(Text()),
+    },
+    ("topologyKey",),
+)
+_POD_AFFINITY = Fields(
+    {
+        _REQUIRED: ListOf(_PODS),
+        _PREFERRED: ListOf(
+            Fields({"podAffinityTerm": _PODS, "weight": _WEIGHT}, ("podAffinityTerm", "weight"))
+        ),
+    }
+)
+AFFINITY = Fields(
+    {"nodeAffinity": _NODE_AFFINITY, "podAffinity": _POD_AFFINITY, "podAntiAffinity": _POD_AFFINITY}
+)
 _SPREAD = Fields(
     {
         "maxSkew": Whole(least=1),
@@ -213,7 +252,7 @@ _SPREAD = Fields(
     },
     ("maxSkew", "topologyKey", "whenUnsatisfiable"),
 )
-_TOLERATION = Fields(
+TOLERATION = Fields(
     {
         "key": Text(pattern=LABEL_KEY),
         "operator": Text(choices=("Exists", "Equal", "Lt", "Gt")),
@@ -222,6 +261,7 @@ _TOLERATION = Fields(
         "tolerationSeconds": Whole(most=2**63 - 1),
     }
 )
+PULL_SECRETS = ListOf(Fields({"name": OBJECT_NAME}))
 POD_SPEC = Fields(
     {
         "containers": ListOf(CONTAINER, 1),
@@ -236,13 +276,11 @@ POD_SPEC = Fields(
         "serviceAccountName": OBJECT_NAME,
         "serviceAccount": OBJECT_NAME,
         "securityContext": POD_SECURITY,
-        "imagePullSecrets": ListOf(Fields({"name": OBJECT_NAME})),
+        "imagePullSecrets": PULL_SECRETS,
         "nodeSelector": LABELS,
         "nodeName": Text(),
-        "affinity": Fields(
-            {"nodeAffinity": Anything(), "podAffinity": Anything(), "podAntiAffinity": Anything()}
-        ),
-        "tolerations": ListOf(_TOLERATION),
+        "affinity": AFFINITY,
+        "tolerations": ListOf(TOLERATION),
         "topologySpreadConstraints": ListOf(_SPREAD),
         "priorityClassName": Text(),
         "priority": Whole(least=-(2**31)),
@@ -271,4 +309,4 @@ POD_SPEC = Fields(
     },
     ("containers",),
 )
-POD_TEMPLATE = Fields({"metadata": _TEMPLATE_METADATA, "spec": POD_SPEC}, ("spec",))
+POD_TEMPLATE = Fields({"metadata": TEMPLATE_METADATA, "spec": POD_SPEC}, ("spec",))
