@@ -1,4 +1,4 @@
-"""Which jobs that torchrun starts are tested? By the same road as the command, one of each kind and of each trait."""
+"""Which jobs that torchrun starts are tested? One of each kind and trait, by the road of the command."""
 
 import copy
 import functools

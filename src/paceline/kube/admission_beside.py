@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from paceline.kube.reading import mapping, mappings, texts
 from paceline.kube.schema import Finding, Path
-from paceline.kube.words import read_quantity
+from paceline.kube.words import DNS_SUBDOMAIN, read_quantity
 
 Spec = Mapping[str, object]
 _MOST_BYTES = 1 << 20
@@ -35,7 +35,12 @@ def find_in_claim(spec: Spec, path: Path) -> Iterator[Finding]:
 
 def find_in_binding(value: Spec, path: Path) -> Iterator[Finding]:
     for number, subject in enumerate(mappings(value, "subjects")):
-        if subject.get("kind") == "ServiceAccount" and "namespace" not in subject:
+        if subject.get("kind") != "ServiceAccount":
+            continue
+        if not DNS_SUBDOMAIN.fullmatch(str(subject.get("name"))):
+            what = "no account can be called so"
+            yield Finding((*path, "subjects", number, "name"), what, "use small letters, digits, - and .")
+        if "namespace" not in subject:
             hint = "write the namespace that the account is in"
             yield Finding((*path, "subjects", number, "namespace"), "Required value", hint)
 

@@ -24,6 +24,9 @@ def find_in_hyperpod(spec: Spec, path: Path) -> Iterator[Finding]:
     yield from twice((one.get("name") for one in replicas), (*path, "replicaSpecs"), "replica")
     nodes = sum(count for one in replicas if isinstance(count := one.get("replicas", 1), int))
     procs = spec.get("nprocPerNode")
+    for number, one in enumerate(replicas):
+        if "template" not in one:
+            yield Finding((*path, "replicaSpecs", number), "it has no template for its pods", "add template")
     for pod, where in pods_of_hyperpod(spec, path):
         yield from find_in_pod(pod, where)
         yield from _started_by_its_agent(pod, where)

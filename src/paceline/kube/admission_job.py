@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from paceline.kube.admission_pod import find_in_pod
 from paceline.kube.reading import mapping, mappings, texts
 from paceline.kube.schema import Finding, Path
-from paceline.kube.torchrun_words import find_in_torchrun
+from paceline.kube.torchrun_words import find_in_torchrun, read_torchrun
 
 Spec = Mapping[str, object]
 _MOST_INDEXED = 100_000
@@ -61,7 +61,7 @@ def find_in_commands(pod: Spec, path: Path, nodes: int | None, procs: str | None
 def _torchruns(pod: Spec) -> Iterator[tuple[int, list[str]]]:
     for number, container in enumerate(mappings(pod, "containers")):
         words = [*texts(container, "command"), *texts(container, "args")]
-        if words:
+        if read_torchrun(words) is not None:
             yield number, words
 
 

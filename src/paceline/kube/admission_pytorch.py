@@ -9,9 +9,11 @@ from paceline.kube.admission_job import find_in_commands
 from paceline.kube.admission_pod import find_in_pod
 from paceline.kube.reading import mapping, mappings, texts
 from paceline.kube.schema import Finding, Path
+from paceline.kube.torchrun_words import read_torchrun
 
 Spec = Mapping[str, object]
 CONTAINER = "pytorch"
+_OF_THE_POLICY = ("nnodes", "node_rank", "rdzv_backend", "rdzv_id", "max_restarts")
 _SET_WITH_A_MASTER = ("$(RANK)", "$(WORLD_SIZE)", "$(MASTER_ADDR)", "$(MASTER_PORT)")
 
 
@@ -30,6 +32,8 @@ def find_in_pytorchjob(spec: Spec, path: Path) -> Iterator[Finding]:
     yield from _elastic(spec, path)
     if "Master" not in replicas and "elasticPolicy" not in spec:
         yield from _nobody_says_who(spec, path)
+    if "elasticPolicy" in spec:
+        yield from _said_twice(spec, path)
     nodes = sum(_number(mapping(replicas, name).get("replicas", 1)) for name in replicas)
     procs = spec.get("nprocPerNode")
     for pod, inside in pods_of_pytorchjob(spec, path):
@@ -88,6 +92,17 @@ def _nobody_says_who(spec: Spec, path: Path) -> Iterator[Finding]:
             if missing:
                 what = f"without a Master nobody sets {', '.join(name[2:-1] for name in missing)}"
                 yield Finding((*where, "containers", number, "args"), what, "add a Master, or elasticPolicy")
+
+
+def _said_twice(spec: Spec, path: Path) -> Iterator[Finding]:
+    """With an elastic policy the operator sets PET_NNODES and the like; a flag beats them, unnoticed."""
+    for pod, where in pods_of_pytorchjob(spec, path):
+        for number, one in enumerate(mappings(pod, "containers")):
+            read = read_torchrun([*texts(one, "command"), *texts(one, "args")])
+            for name in _OF_THE_POLICY:
+                if read is not None and name in read.flags:
+                    what = f"elasticPolicy tells torchrun what --{name} is, and the flag contradicts it"
+                    yield Finding((*where, "containers", number, "args"), what, f"leave --{name} out")
 
 
 def _number(value: object) -> int:

@@ -41,6 +41,8 @@ def find_in_trainjob(spec: Spec, path: Path) -> Iterator[Finding]:
     managers = (patch.get("manager") for patch in mappings(spec, "runtimePatches"))
     yield from twice(managers, (*path, "runtimePatches"), "manager")
     for number, patch in enumerate(mappings(spec, "runtimePatches")):
+        jobs = (job.get("name") for job in mappings(patch, "trainingRuntimeSpec", *_PATCHED))
+        yield from twice(jobs, (*path, "runtimePatches", number), "job")
         prefix, slash, rest = str(patch.get("manager")).partition("/")
         if not (slash and rest and DNS_SUBDOMAIN.fullmatch(prefix)):
             what = 'must be a domain-prefixed path (such as "acme.io/foo")'

@@ -121,7 +121,7 @@ POD_SECURITY = Fields(
 VOLUME_MOUNTS = ListOf(
     Fields(
         {
-            "name": Text(pattern=DNS_LABEL),
+            "name": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
             "mountPath": Text(),
             "readOnly": YesNo(),
             "subPath": Text(),

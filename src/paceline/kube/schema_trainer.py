@@ -22,9 +22,10 @@ from paceline.kube.schema_pod import (
     VOLUMES,
 )
 from paceline.kube.schema_pod import LABELS as _LABELS
-from paceline.kube.words import DNS_LABEL, IMAGE
+from paceline.kube.words import DNS_LABEL, IMAGE, LONGEST_LABEL
 
 _GROUP = "trainer.kubeflow.org/v1alpha1"
+_NAME = Text(pattern=DNS_LABEL, longest=LONGEST_LABEL)
 _INITIALIZER = Fields({"env": ENV, "secretRef": Fields({"name": OBJECT_NAME}), "storageUri": ANY_TEXT})
 _TRAINER = Fields(
     {
@@ -41,7 +42,7 @@ _CONTAINER_PATCH = ListOf(
     Fields(
         {
             "env": ENV,
-            "name": Text(pattern=DNS_LABEL),
+            "name": _NAME,
             "securityContext": CONTAINER_SECURITY,
             "volumeMounts": VOLUME_MOUNTS,
         },
@@ -69,11 +70,7 @@ _JOBSET_PATCH = Fields(
     {
         "metadata": TEMPLATE_METADATA,
         "spec": Fields(
-            {
-                "replicatedJobs": ListOf(
-                    Fields({"name": Text(pattern=DNS_LABEL), "template": _JOB_PATCH}, ("name",))
-                )
-            }
+            {"replicatedJobs": ListOf(Fields({"name": _NAME, "template": _JOB_PATCH}, ("name",)))}
         ),
     }
 )
@@ -93,7 +90,7 @@ _OVERRIDES = ListOf(
             "manager": Text(longest=253),
             "metadata": TEMPLATE_METADATA,
             "spec": _POD_PATCH,
-            "targetJobs": ListOf(Fields({"name": Text()}, ("name",)), 1),
+            "targetJobs": ListOf(Fields({"name": _NAME}, ("name",)), 1),
         },
         ("targetJobs",),
     )
@@ -124,7 +121,7 @@ _ML_POLICY = Fields(
         "mpi": Fields(
             {
                 **_COUNT,
-                "mpiImplementation": Text(choices=("OpenMPI",), may_be_empty=True),
+                "mpiImplementation": Text(choices=("OpenMPI", ""), may_be_empty=True),
                 "runLauncherAsNode": YesNo(),
                 "sshAuthMountPath": Text(longest=4096),
             }
@@ -174,7 +171,7 @@ _REPLICATED = Fields(
             Fields({"name": Text(), "status": Text(choices=("Ready", "Complete"))}, ("name", "status"))
         ),
         "groupName": Text(),
-        "name": Text(pattern=DNS_LABEL),
+        "name": _NAME,
         "replicas": Whole(),
         "template": Fields({"metadata": TEMPLATE_METADATA, "spec": JOB_SPEC}),
     },
