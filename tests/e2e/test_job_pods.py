@@ -1,4 +1,4 @@
-"""Do the pods of a rendered job train together? Each is a torchrun here, with what a cluster would fill in."""
+"""Do the pods of a rendered job train together? Each is a torchrun here, filled in as by a cluster."""
 
 import json
 from contextlib import ExitStack
