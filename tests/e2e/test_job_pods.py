@@ -7,8 +7,10 @@ from typing import Any
 
 from tests.fixtures.torchrun import free_port, starting
 from tests.kube.torch_rendered import rendered
+from torch.distributed.run import get_args_parser
 
 from paceline.kube.render import Target
+from paceline.kube.torchrun_words import read_torchrun
 
 
 def test_the_two_pods_of_a_job_meet_and_train(tmp_path: Path) -> None:
@@ -29,6 +31,17 @@ def test_the_two_pods_of_a_job_meet_and_train(tmp_path: Path) -> None:
     result = json.loads((tmp_path / "output" / "demo" / "result.json").read_text())
     assert set(result["state_sha256"]) == {"worker-0", "worker-1"}
     assert (result["launcher"], result["steps"]) == ("torchrun", 6)
+
+
+def test_every_flag_that_torchrun_has_is_known_to_validate() -> None:
+    for action in get_args_parser()._actions:
+        for flag in action.option_strings:
+            if flag.startswith("--") and flag != "--help":
+                words = [flag] if action.nargs == 0 else [flag, "value"]
+                read = read_torchrun(["torchrun", *words, "-m", "paceline.worker", "--mode", "ddp"])
+                assert read is not None
+                assert read.problems == (), flag
+                assert read.worker == ("--mode", "ddp") or flag == "--module", flag
 
 
 def _container(job: Any) -> dict[str, Any]:  # Any: JSON

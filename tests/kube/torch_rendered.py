@@ -7,11 +7,11 @@ from typing import Any
 from tests.kube.rendered import settings
 
 from paceline.app.job import Rendered, render_job
-from paceline.kube.intent import ConfigFile, Profile
+from paceline.kube.intent import ConfigFile, Limits, Profile, Size
 from paceline.kube.render import Target
 from paceline.kube.torch_asked import TorchWishes
 from paceline.kube.torch_wishes import Travelling
-from paceline.kube.wishes import Limits, Size, Wishes
+from paceline.kube.wishes import Wishes
 
 GPUS: dict[str, Any] = {"nodes": 2, "gpus_per_node": 8, "shm": "64Gi"}
 EFA: dict[str, Any] = {**GPUS, "efa": 32, "torch_debug": True, "hf_secret": "hf-token"}
@@ -29,7 +29,8 @@ BIG: dict[str, Any] = {"worker": Size(cpus=90, memory="900Gi"), "namespace": "tr
 AGAIN: dict[str, Any] = {"limits": Limits(retries=3), "namespace": "ml-training"}
 CONFIG = "task: xor\nmode: ssgd  # all meet\ncheckpoint_every: 50\n"
 # Target, settings, what only these jobs have, what every job has.
-VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any], dict[str, Any]]] = {
+Variant = tuple[Target, dict[str, str], dict[str, Any], dict[str, Any]]
+VARIANTS: dict[str, Variant] = {
     "pytorchjob": (Target.PYTORCHJOB, {}, {"nodes": 2}, {}),
     "pytorchjob-alone": (Target.PYTORCHJOB, {"mode": "single"}, {}, {}),
     "pytorchjob-efa": (Target.PYTORCHJOB, {}, {**EFA, "instance_type": "p5.48xlarge"}, BIG),
@@ -55,7 +56,7 @@ VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any], dict[str, Any]
         AGAIN,
     ),
 }
-COMPAT = {
+COMPAT: dict[str, Variant] = {
     "pytorchjob-compat": (Target.PYTORCHJOB, {}, {"nodes": 2}, {"profile": "compat"}),
     "trainjob-2.1-runtime-compat": (
         Target.TRAINJOB,

@@ -76,9 +76,9 @@ def _trainer(trainer: Spec, path: Path) -> Iterator[Finding]:
     if isinstance(procs, str) and procs not in _WORDS_OF_PROCS:
         what = f"must have an int value or [{' '.join(_WORDS_OF_PROCS)}]"
         yield Finding((*path, "numProcPerNode"), what, "write numProcPerNode: 1, for example")
-    names = {variable.get("name") for variable in mappings(trainer, "env")}
+    names = {str(variable.get("name")) for variable in mappings(trainer, "env")}
     if taken := sorted(names.intersection(_RESERVED)):
-        what = f"must not have reserved envs, invalid envs configured: [{' '.join(map(str, taken))}]"
+        what = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"
         yield Finding((*path, "env"), what, "leave them out: Trainer sets them")
     yield from find_in_variables(trainer, path)
     yield from find_in_resources(mapping(trainer, "resourcesPerNode"), (*path, "resourcesPerNode"))

@@ -18,20 +18,21 @@ from paceline.kube.schema import Finding, Path
 
 _PROGRAMS = ("torchrun", "hyperpodrun")
 _WORKER = "paceline.worker"
-# Of torchrun in torch 2.14: flags with a value, and switches. A dash and an underscore are the same to it.
+# Of torchrun: flags with a value, and switches. A dash and an underscore are the same to it.
 # fmt: off
 _VALUES = frozenset((
     "nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts",
     "monitor_interval", "start_method", "event_log_handler", "role", "log_dir", "redirects", "tee",
     "local_ranks_filter", "node_rank", "master_addr", "master_port", "local_addr", "logs_specs",
     "numa_binding", "signals_to_handle", "duplicate_stdout_filters", "duplicate_stderr_filters",
-    "virtual_local_rank", "shutdown_timeout",
+    "shutdown_timeout",
     # and of hyperpodrun
     "pre_train_script", "pre_train_args", "post_train_script", "post_train_args", "inprocess_restart",
     "server_host", "server_port", "server_log_level", "server_shutdown_timeout",
 ))
 # fmt: on
-_SWITCHES = frozenset(("standalone", "no_python", "run_path", "module"))
+_SWITCHES = frozenset(("standalone", "no_python", "run_path", "module", "virtual_local_rank"))
+_SHORT = {"-t": "--tee", "-r": "--redirects"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,7 @@ def read_torchrun(words: Sequence[str]) -> Read | None:
             module = todo.pop(0) if todo else ""
             worker = tuple(todo) if module == _WORKER else None
             return Read(flags=flags, worker=worker, problems=tuple(problems))
+        word = _SHORT.get(word, word)
         if not word.startswith("--"):
             break  # a script of somebody's
         name, equals, value = word.removeprefix("--").replace("-", "_").partition("=")
