@@ -15,7 +15,8 @@ from paceline.kube.schema import (
     YesNo,
 )
 from paceline.kube.schema_job import TOP, kind
-from paceline.kube.schema_pod import ANY_TEXT, METADATA, OBJECT_NAME, PULL_SECRETS, SELECTOR
+from paceline.kube.schema_labels import ANY_TEXT, SELECTOR
+from paceline.kube.schema_pod import METADATA, OBJECT_NAME, PULL_SECRETS
 
 _RBAC = "rbac.authorization.k8s.io"
 _FILE = re.compile(r"[-._a-zA-Z0-9]{1,253}")

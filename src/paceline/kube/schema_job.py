@@ -1,7 +1,8 @@
 """Which fields has a Job? `batch/v1` of Kubernetes, closed, as data."""
 
 from paceline.kube.schema import Anything, Fields, ListOf, Schema, Text, Whole, YesNo
-from paceline.kube.schema_pod import METADATA, POD_TEMPLATE, SELECTOR
+from paceline.kube.schema_labels import SELECTOR
+from paceline.kube.schema_pod import METADATA, POD_TEMPLATE
 from paceline.kube.words import DNS_LABEL, LONGEST_LABEL, NAME
 
 TOP = ("apiVersion", "kind", "metadata", "spec")

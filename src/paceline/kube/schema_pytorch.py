@@ -7,7 +7,8 @@ import re
 
 from paceline.kube.schema import Anything, Fields, ListOf, MapOf, Quantity, Text, Whole, YesNo
 from paceline.kube.schema_job import DNS_1035, kind
-from paceline.kube.schema_pod import ANY_TEXT, POD_TEMPLATE
+from paceline.kube.schema_labels import ANY_TEXT
+from paceline.kube.schema_pod import POD_TEMPLATE
 from paceline.kube.words import DNS_LABEL, LONGEST_LABEL
 
 PROCS = Text(pattern=re.compile(r"auto|cpu|gpu|[1-9][0-9]*"))

@@ -6,9 +6,8 @@ number of processes in a runtime. Which of both a manifest may use is a rule, no
 
 from paceline.kube.schema import Anything, Fields, ListOf, PortOrName, Schema, Text, Whole, YesNo
 from paceline.kube.schema_job import DNS_1035, JOB_SPEC, kind
+from paceline.kube.schema_labels import AFFINITY, ANY_TEXT, LABELS
 from paceline.kube.schema_pod import (
-    AFFINITY,
-    ANY_TEXT,
     CONTAINER_SECURITY,
     ENV,
     METADATA,
@@ -21,7 +20,6 @@ from paceline.kube.schema_pod import (
     VOLUME_MOUNTS,
     VOLUMES,
 )
-from paceline.kube.schema_pod import LABELS as _LABELS
 from paceline.kube.words import DNS_LABEL, IMAGE, LONGEST_LABEL
 
 _GROUP = "trainer.kubeflow.org/v1alpha1"
@@ -55,7 +53,7 @@ _POD_PATCH = Fields(
         "containers": _CONTAINER_PATCH,
         "imagePullSecrets": PULL_SECRETS,
         "initContainers": _CONTAINER_PATCH,
-        "nodeSelector": _LABELS,
+        "nodeSelector": LABELS,
         "schedulingGates": ListOf(Fields({"name": Text()}, ("name",))),
         "securityContext": POD_SECURITY,
         "serviceAccountName": OBJECT_NAME,
