@@ -57,7 +57,7 @@ def masked(text: str) -> str:
 
 
 def hidden(text: str) -> str:
-    """The text without what looks like a secret by itself: for our own messages, which name fields and flags."""
+    """The text without what looks like a secret by itself: for messages that name fields and flags."""
     for shape in _SHAPES.values():
         text = shape.sub("***", text)
     return text
