@@ -8,6 +8,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "compare",
         "Train one task under several modes, and report which was worth it.",
     ),
+    "benchmark": (
+        "paceline.cli.benchmark",
+        "benchmark",
+        "Train one model alone and distributed, by us and by others, and compare.",
+    ),
     "tune": ("paceline.cli.tune", "tune", "Search hyper-parameters with Ray Tune, and save the best."),
     "report": ("paceline.cli.report", "report", "Make one page of finished runs, or of a comparison."),
     "demo": ("paceline.cli.demo", "demo", "Compare every mode on XOR with one slow worker."),
