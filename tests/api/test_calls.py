@@ -39,7 +39,7 @@ def python(text: str, folder: Path, *args: str) -> subprocess.CompletedProcess[s
     """`python - <<'END'`: no file, no `if __name__ == "__main__"`."""
     command = [sys.executable, "-", *args]
     return subprocess.run(
-        command, input=text, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        command, input=text, cwd=folder, capture_output=True, text=True, timeout=240, check=False
     )
 
 
@@ -97,7 +97,7 @@ def test_after_ctrl_c_the_workers_are_gone_and_a_checkpoint_is_left(tmp_path: Pa
         seen = list(descendants(process.pid))
         assert len(seen) >= 3, "the helper and two workers"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         assert out.startswith("TrainStoppedError True stopped by Ctrl-C; go on with  paceline.resume(")
         until(lambda: not any(map(is_running, seen)), "nobody is left")
@@ -140,7 +140,7 @@ def test_sigterm_still_ends_the_program(tmp_path: Path) -> None:
     try:
         until(lambda: log.exists() and '"kind":"steps"' in log.read_text(), "they train")
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     finally:
         if is_running(process.pid):
             kill(process.pid)

@@ -73,7 +73,7 @@ def test_signals_end_with_their_exit_code_and_no_traceback(
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     with config.open("w"):  # opens once the other side has opened it too
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == code
     assert err.startswith("error: stopped by ")
     assert len(err.splitlines()) == 2

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from tests.fixtures.command import assert_nothing_was_lost, resuming, training
 from tests.fixtures.elastic_runs import stop
 
@@ -13,16 +14,21 @@ from paceline.events.read import read_history
 EVERY = 20
 
 
+def soaked(*args: str) -> ParameterSet:
+    return pytest.param(list(args), marks=pytest.mark.soak)
+
+
 @pytest.mark.parametrize(
     "args",
     [
         ["--mode", "ssgd"],
         ["--mode", "ddp"],
-        ["--mode", "localsgd", "--sync-every", "4"],
-        ["--mode", "gossip", "--gossip", "push-sum", "--topology", "star", "--optimizer", "momentum"],
-        ["--mode", "ps"],
         ["--mode", "asgd", "--optimizer", "adam"],
-        ["--mode", "ssp", "--staleness", "2", "--transport", "tcp"],
+        # How each mode saves and resumes is told in tests/checkpoints; that all die at once is one more.
+        soaked("--mode", "localsgd", "--sync-every", "4"),
+        soaked("--mode", "gossip", "--gossip", "push-sum", "--topology", "star", "--optimizer", "momentum"),
+        soaked("--mode", "ps"),
+        soaked("--mode", "ssp", "--staleness", "2", "--transport", "tcp"),
     ],
     ids=lambda args: args[1],
 )

@@ -67,7 +67,10 @@ def _works_again(run: Running) -> bool:
     return bool(lost) and any(row.op == "apply" and row.at_ns > lost[-1] for row in rows)
 
 
-@pytest.mark.parametrize("mode", ["ssp", "dssp", "ps", "backup"])
+SOAKED = [pytest.param(mode, marks=pytest.mark.soak) for mode in ("ssp", "dssp")]
+
+
+@pytest.mark.parametrize("mode", ["ps", "backup", *SOAKED])
 def test_the_other_modes_with_a_server_survive_too(mode: str, tmp_path: Path) -> None:
     with training(tmp_path / "run", *SERVED, "--mode", mode, participants=EVERYBODY) as run:
         until_guarded(run)
