@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 from tests.fixtures.command import Running, assert_nothing_was_lost, paceline, resuming, training
 from tests.fixtures.elastic_runs import events, pid_of, stop
-from tests.fixtures.served_runs import strike_primary, strike_worker, until_guarded, until_it_goes_on
+from tests.fixtures.served_runs import (
+    strike_backup,
+    strike_primary,
+    strike_worker,
+    until_guarded,
+    until_it_goes_on,
+)
 from tests.fixtures.waiting import is_running, kill, kill_all
 
 SERVED = ["--task", "digits", "--batch-size", "8", "--num-workers", "3", "--elastic", "--pace", "10ms"]
@@ -21,8 +27,7 @@ def test_any_worker_and_any_server_may_be_killed(tmp_path: Path) -> None:
         strike_worker(run, "worker-1")
         until_guarded(run)
         strike_primary(run)
-        kill(pid_of(run, until_guarded(run)))  # the killed one, which came back as the backup of the other
-        until_guarded(run)
+        strike_backup(run)  # the killed one, which came back as the backup of the other
         victim = pid_of(run, "worker-1")
         kill(victim)
         strike_primary(run)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.command import Running, paceline, resuming, training
 from tests.fixtures.elastic_runs import events, pid_of, stop
-from tests.fixtures.served_runs import backup, strike_primary, until_guarded, until_it_goes_on
+from tests.fixtures.served_runs import backup, strike_backup, strike_primary, until_guarded, until_it_goes_on
 from tests.fixtures.waiting import is_running, kill, kill_all, until_gone
 
 PARTS = 2
@@ -39,8 +39,7 @@ def test_a_primary_of_any_part_and_any_worker_may_be_killed(tmp_path: Path) -> N
         strike_primary(run, 0)
         run.until(lambda: pid_of(run, "worker-1") != victim, "worker-1 is replaced")
         until_it_goes_on(run)
-        kill(pid_of(run, until_guarded(run, 1)))  # the backup of part 1, which the killed one became
-        until_guarded(run, 1)
+        strike_backup(run, 1)  # which the killed one became
         until_it_goes_on(run)
         stop(run)
     assert_each_share_once_in_each_part(tmp_path / "run")
