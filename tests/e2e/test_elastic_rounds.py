@@ -14,8 +14,9 @@ ELASTIC += ["--num-workers", "3", "--shards", "4", "--pace", "10ms"]
 @pytest.mark.parametrize(
     ("mode", "more"),
     [
-        ("localsgd", []),
-        ("diloco", []),
+        # Whoever dies wherever is tried for all modes in tests/worker; with real processes, for the hardest.
+        pytest.param("localsgd", [], marks=pytest.mark.soak),
+        pytest.param("diloco", [], marks=pytest.mark.soak),
         ("diloco", ["--fragments", "3", "--sync-delay", "2", "--mixing", "0.5"]),
         ("fedavg", ["--clients-per-round", "0.5", "--checkpoint-every", "20"]),
     ],
@@ -36,7 +37,7 @@ def test_workers_killed_inside_a_round_are_replaced_and_the_bits_are_those_of_th
     assert_nothing_was_lost(run_dir)
 
 
-@pytest.mark.parametrize("mode", ["diloco", "fedavg"])
+@pytest.mark.parametrize("mode", [pytest.param("diloco", marks=pytest.mark.soak), "fedavg"])
 def test_after_kill_9_of_everything_a_run_in_rounds_is_resumed_from_the_checkpoint(
     mode: str, tmp_path: Path
 ) -> None:
