@@ -15,7 +15,7 @@ demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
 
 test: setup check chromium shellcheck  ## everything a change must pass
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 check: setup  ## format, lint, types, import rules
 	$(BIN)/ruff format --check src tests benchmarks docs

@@ -74,7 +74,7 @@ def test_a_run_started_from_a_thread_is_an_ordinary_run(launcher: LocalLauncher,
 
     thread = threading.Thread(target=body)
     thread.start()
-    thread.join(60)
+    thread.join()
     assert results[0]["state_sha256"] == dict.fromkeys(["worker-0", "worker-1"], virtual_hash(plan))
 
 

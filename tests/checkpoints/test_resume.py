@@ -106,7 +106,7 @@ def test_what_was_abandoned_before_a_checkpoint_is_still_told_after_a_resume(
 
 
 def test_a_run_may_be_stopped_and_resumed_more_than_once(launcher: LocalLauncher, tmp_path: Path) -> None:
-    plan = plan_of("asgd")
+    plan = replace(plan_of("asgd"), pace_s=0.04)  # so that each wish to stop is heard before the end
     real(plan, tmp_path, launcher, stop_at=3)
     _, checkpoint = resumable(tmp_path)
     second = train(plan, tmp_path, Watching(launcher, stop_at=30), warm=launcher, resume_from=checkpoint)

@@ -21,7 +21,7 @@ class SlowCoordinator(Cataloguer):
         self.noted: list[tuple[int, int, str]] = []
 
     def begin(self, generation: int, at: int) -> None:
-        assert self.may_go_on.wait(30), "nobody let the writer go on"
+        assert self.may_go_on.wait(120), "nobody let the writer go on"
 
     def durable(self, generation: int, at: int, file: Path, wrote: Wrote) -> bool:
         assert file.exists()

@@ -13,7 +13,7 @@ import click
 import pytest
 import yaml
 from tests.fixtures.node_processes import NodeProcess, NodeProcesses, running, started, three_nodes
-from tests.fixtures.waiting import is_running, kill, until, until_gone
+from tests.fixtures.waiting import NEVER_S, is_running, kill, until, until_gone
 
 from paceline.app.cluster_up import free_ports
 from paceline.cli.coordinator import coordinator
@@ -189,11 +189,11 @@ def test_other_tokens_are_refused(nodes: NodeProcesses, commands: Commands, tmp_
 def test_a_folder_and_a_port_belong_to_one_node(nodes: NodeProcesses, tmp_path: Path) -> None:
     again = ["coordinator", "start", "--id", "1", "--data-dir", str(nodes.data_dir(1))]
     second = started([*again, "--peers", nodes.peers], tmp_path / "second.txt", nodes.env)
-    assert second.process.wait(timeout=30) == ExitCode.NOT_READY
+    assert second.process.wait(timeout=NEVER_S) == ExitCode.NOT_READY
     assert "is used by another process" in second.said.read_text()
     third = ["--data-dir", str(tmp_path / "other"), "--peers", nodes.peers]
     second = started(["coordinator", "start", "--id", "1", *third], tmp_path / "third.txt", nodes.env)
-    assert second.process.wait(timeout=30) == ExitCode.NOT_READY
+    assert second.process.wait(timeout=NEVER_S) == ExitCode.NOT_READY
     assert f"cannot listen on {nodes.addresses[1]}" in second.said.read_text()
 
 
@@ -205,7 +205,7 @@ def brought_up(folder: Path, *more: str) -> Iterator[NodeProcess]:
     with running(["coordinator", "up", "--dir", "here", *more], folder / "up.txt") as up:
         up.until_says(" leads in term ")
         yield up
-    until_gone(pids(up).values(), within_s=30)
+    until_gone(pids(up).values())
 
 
 def pids(up: NodeProcess) -> dict[int, int]:
@@ -239,7 +239,7 @@ def test_a_whole_cluster_by_one_command_says_who_died_and_stops_with_ctrl_c(
         until(lambda: commands("status", "--dir", "here")[0] == 0, "all three are back")
         assert commands("up", "--dir", "here", "--nodes", "5")[0] == ExitCode.NOT_READY
         kill(up.process.pid)
-        until_gone(pids(up).values(), within_s=30)
+        until_gone(pids(up).values())
     assert commands("status", "--dir", "here")[0] == ExitCode.UNREACHABLE
     code, _, err = commands("up", "--dir", "here", "--nodes", "5")
     assert code == ExitCode.BAD_CONFIG
@@ -272,7 +272,7 @@ def test_up_tells_once_as_json_where_the_cluster_is(tmp_path: Path) -> None:
 def test_when_all_nodes_have_ended_it_is_an_error(tmp_path: Path) -> None:
     with brought_up(tmp_path, "--nodes", "1") as up:
         kill(pids(up)[1])
-        assert up.process.wait(timeout=30) == ExitCode.DEGRADED
+        assert up.process.wait(timeout=NEVER_S) == ExitCode.DEGRADED
         assert "error: no node is left" in up.said.read_text()
 
 

@@ -42,9 +42,13 @@ def test_neither_torch_nor_anything_heavy_is_imported(args: list[str]) -> None:
     assert done.stderr.splitlines()[-1] == f"{code} []"
 
 
-def test_help_takes_less_than_150_ms_of_processor_time() -> None:
-    best = min(_cpu_s([sys.executable, "-m", "paceline", "--help"]) for _ in range(5))
-    assert best < 0.15
+def test_help_takes_little_more_processor_time_than_what_reads_the_command_line() -> None:
+    """150 ms where Python imports click in 50: machines differ, and so does one that is busy."""
+    ours, least = [], []
+    for _ in range(5):
+        ours.append(_cpu_s([sys.executable, "-m", "paceline", "--help"]))
+        least.append(_cpu_s([sys.executable, "-c", "import click"]))
+    assert min(ours) < 3 * min(least)
 
 
 def test_python_dash_m_is_the_command_and_exit_codes_reach_the_shell(tmp_path: Path) -> None:
@@ -73,7 +77,7 @@ def test_signals_end_with_their_exit_code_and_no_traceback(
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     with config.open("w"):  # opens once the other side has opened it too
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == code
     assert err.startswith("error: stopped by ")
     assert len(err.splitlines()) == 2

@@ -20,9 +20,12 @@ def run(name: str, times: int, within_s: float) -> list[dict[str, object]]:
     return [found for found in expectations if not any(part in found["what"] for part in TIMED)]
 
 
-@pytest.mark.parametrize(("name", "times"), [("resize", 6), ("quorum-lost", 1)])
+# Growing and shrinking is in test_workers_command.py too.
+@pytest.mark.parametrize(
+    ("name", "times"), [pytest.param("resize", 6, marks=pytest.mark.soak), ("quorum-lost", 1)]
+)
 def test_an_experiment_shows_that_nothing_was_lost(name: str, times: int) -> None:
-    certain = run(name, times, 170)
+    certain = run(name, times, 240)
     assert len(certain) >= 5
     assert all(found["ok"] for found in certain), certain
 

@@ -22,7 +22,7 @@ def plan(*, workers: int, min_workers: int) -> Plan:
         on_give_up=OnGiveUp.PAUSE,
     )
     return dataclasses.replace(
-        usual_plan(workers=3, steps=1_000_000, pace_s=0.01), elastic=elastic, timeout_s=2
+        usual_plan(workers=3, steps=1_000_000, pace_s=0.01), elastic=elastic, timeout_s=4
     )
 
 
@@ -45,10 +45,10 @@ def test_the_survivors_wait_longer_than_any_timeout_and_go_on_with_what_they_hav
         assert "worker-1 was lost 1 times, at last: killed by signal 9" in known
         saved = tmp_path / "run" / "checkpoints"
         run.until(lambda _: bool(list(saved.glob("at-*/worker-0.json"))), "a checkpoint is written")
-        run.wait(2.5)  # longer than the timeout of those who wait
+        run.wait(4.5)  # longer than the timeout of those who wait
         assert set(workers.add(run.run_dir, 1).workers) == {"worker-0", "worker-1"}
         run.until_in(2, first)
-        history = run.finish(30, early=True)
+        history = run.finish(120, early=True)
     pids = {event.fields["pid"] for event in events_of(history, "worker_started") if event.who == "worker-0"}
     assert len(pids) == 1  # it kept its memory
     assert all(found.ok for found in proofs(tmp_path / "run", history))
@@ -59,7 +59,7 @@ def test_a_paused_run_can_be_stopped_in_good_order(tmp_path: Path) -> None:
         run.until_in(2, 0)
         run.wait(0.3)
         kill(run, "worker-0")
-        run.finish(30, early=True)
+        run.finish(120, early=True)
         assert run.result is not None
         assert run.result["stopped_early"] is True
 
@@ -69,4 +69,4 @@ def test_if_nobody_is_left_a_stop_ends_it_with_the_reason(tmp_path: Path) -> Non
         run.until_in(1, 0)
         kill(run, "worker-0")
         with pytest.raises(TrainingError, match="0 workers are fewer than the 1"):
-            run.finish(30, early=True)
+            run.finish(120, early=True)

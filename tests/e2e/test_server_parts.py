@@ -5,9 +5,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.e2e.test_elastic_servers import events, history, pid_of, stop, until_it_goes_on, until_replaced
-from tests.fixtures.command import Running, paceline, training
-from tests.fixtures.waiting import is_running, kill, until, until_gone
+from tests.fixtures.command import Running, paceline, resuming, training
+from tests.fixtures.elastic_runs import events, pid_of, stop
+from tests.fixtures.served_runs import backup, strike_backup, strike_primary, until_guarded, until_it_goes_on
+from tests.fixtures.waiting import is_running, kill, kill_all, until_gone
 
 PARTS = 2
 PARTED = ["--task", "digits", "--batch-size", "8", "--num-workers", "3", "--servers", str(PARTS)]
@@ -15,23 +16,8 @@ PARTED += ["--pace", "10ms"]
 EVERYBODY = 3 + 2 * PARTS
 
 
-def of_part(run: Running, kind: str, part: int) -> list[str]:
-    """Who said so, or was named, in order."""
-    found = [event for event in events(run, kind) if event.fields["part"] == part]
-    return [str(event.fields.get("backup", event.who)) for event in found]
-
-
-def primary(run: Running, part: int) -> str:
-    return [*of_part(run, "server_started", part), *of_part(run, "server_promoted", part)][-1]
-
-
-def until_guarded(run: Running, part: int, times: int) -> str:
-    until(lambda: len(of_part(run, "backup_placed", part)) >= times, f"part {part} has a backup")
-    return of_part(run, "backup_placed", part)[-1]
-
-
-def until_promoted(run: Running, part: int, times: int) -> None:
-    until(lambda: len(of_part(run, "server_promoted", part)) >= times, f"part {part} was taken over")
+def until_all_are_guarded(run: Running) -> None:
+    run.until(lambda: all(backup(run, part) for part in range(PARTS)), "all parts have backups")
 
 
 def assert_each_share_once_in_each_part(run_dir: Path) -> None:
@@ -44,18 +30,16 @@ def assert_each_share_once_in_each_part(run_dir: Path) -> None:
 
 def test_a_primary_of_any_part_and_any_worker_may_be_killed(tmp_path: Path) -> None:
     with training(tmp_path / "run", *PARTED, "--mode", "asgd", participants=EVERYBODY) as run:
-        for part in range(PARTS):
-            until_guarded(run, part, 1)
-        kill(pid_of(run, primary(run, 1)))
-        until_promoted(run, 1, 1)
+        until_all_are_guarded(run)
+        strike_primary(run, 1)
         until_it_goes_on(run)
-        kill(pid_of(run, "worker-1"))
-        kill(pid_of(run, primary(run, 0)))
-        until_promoted(run, 0, 1)
-        until_replaced(run, "worker-1", 1)
+        until_guarded(run, 0)
+        victim = pid_of(run, "worker-1")
+        kill(victim)
+        strike_primary(run, 0)
+        run.until(lambda: pid_of(run, "worker-1") != victim, "worker-1 is replaced")
         until_it_goes_on(run)
-        kill(pid_of(run, until_guarded(run, 1, 2)))  # the backup of part 1, which the killed one became
-        until_guarded(run, 1, 3)
+        strike_backup(run, 1)  # which the killed one became
         until_it_goes_on(run)
         stop(run)
     assert_each_share_once_in_each_part(tmp_path / "run")
@@ -63,14 +47,11 @@ def test_a_primary_of_any_part_and_any_worker_may_be_killed(tmp_path: Path) -> N
 
 def test_a_frozen_primary_of_a_part_is_succeeded(tmp_path: Path) -> None:
     with training(tmp_path / "run", *PARTED, "--mode", "ssp", participants=EVERYBODY) as run:
-        for part in range(PARTS):
-            until_guarded(run, part, 1)
-        frozen = primary(run, 1)
-        kill(pid_of(run, frozen), signal.SIGSTOP)
-        until_promoted(run, 1, 1)
+        until_all_are_guarded(run)
+        frozen = strike_primary(run, 1, signal.SIGSTOP)
         until_it_goes_on(run)
         kill(pid_of(run, frozen), signal.SIGCONT)
-        until_guarded(run, 1, 2)
+        until_guarded(run, 1)
         until_it_goes_on(run)
         stop(run)
     assert_each_share_once_in_each_part(tmp_path / "run")
@@ -80,21 +61,19 @@ def test_when_a_part_is_lost_the_run_ends_and_all_parts_are_resumed_from_one_che
     tmp_path: Path,
 ) -> None:
     run_dir = tmp_path / "run"
-    often = ["--mode", "dssp", "--checkpoint-every", "20", "--steps", "120", "--optimizer", "momentum"]
+    often = ["--mode", "dssp", "--checkpoint-every", "20", "--optimizer", "momentum"]
     with training(run_dir, *PARTED, *often, participants=EVERYBODY) as run:
-        until_guarded(run, 1, 1)
-        until(lambda: bool(list((run_dir / "checkpoints").glob("at-*/server-0.json"))), "a checkpoint")
+        until_guarded(run, 1)
+        run.until(lambda: bool(list((run_dir / "checkpoints").glob("at-*/server-0.json"))), "a checkpoint")
         everybody = run.everybody()
-        for who in ("server-1-a", "server-1-b"):
-            kill(pid_of(run, who))
+        kill_all([pid_of(run, "server-1-a"), pid_of(run, "server-1-b")])
         done = run.end()
         assert done.code == 5
         assert "both servers of part 1 were lost" in done.err
         until_gone(everybody)
-    done = paceline("train", "--resume", str(run_dir), "--json")
-    assert done.code == 0, done.err
-    assert done.data()["result"]["stopped_early"] is False
-    assert done.data()["result"]["metrics"]["test_accuracy"] > 0.5
+    with resuming(run_dir, participants=EVERYBODY) as run:
+        run.until_it_trains()
+        stop(run)
     assert_each_share_once_in_each_part(run_dir)
 
 
@@ -116,7 +95,7 @@ def test_whoever_is_killed_again_and_again_nothing_is_lost(mode: str, seed: int,
     dice = random.Random(seed)
     with training(tmp_path / "run", *PARTED, "--mode", mode, participants=EVERYBODY) as run:
         for _ in range(10):
-            until(lambda: all(_is_guarded(run, part) for part in range(PARTS)), "all parts have backups")
+            until_all_are_guarded(run)
             until_it_goes_on(run, by=dice.randrange(5, 40))
             newest = {event.who: int(str(event.fields["pid"])) for event in events(run, "worker_started")}
             victim = newest[dice.choice(sorted(newest))]
@@ -125,16 +104,6 @@ def test_whoever_is_killed_again_and_again_nothing_is_lost(mode: str, seed: int,
         until_it_goes_on(run)
         stop(run)
     assert_each_share_once_in_each_part(tmp_path / "run")
-
-
-def _is_guarded(run: Running, part: int) -> bool:
-    """Do the newest processes of both servers of this part belong together?"""
-    plain = history(run).plain
-    pair = [f"server-{part}-{letter}" for letter in "ab"]
-    started = max(e.at_ns for e in plain if e.kind == "worker_started" and e.who in pair)
-    placed = [e.at_ns for e in plain if e.kind == "backup_placed" and e.fields["part"] == part]
-    are_there = all(is_running(pid_of(run, who)) for who in pair)
-    return are_there and bool(placed) and placed[-1] > started
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from paceline.checkpoints.catalog import folders, newest_complete, verified
 from paceline.events.read import read_history
 from paceline.plan.codec import read
 
-LONG = ("--task", "xor", "--steps", "400", "--pace", "5ms", "--checkpoint-every", "20", "--run-dir", "run")
+LONG = ("--task", "xor", "--steps", "200", "--pace", "20ms", "--checkpoint-every", "10", "--run-dir", "run")
 
 
 SAME = {
@@ -182,11 +182,11 @@ def test_on_two_hosts_without_a_shared_disk_only_rank_0_has_a_folder_and_can_res
             done = host.end()
             assert done.code == 0, done.err
     assert list((tmp_path / "host-1").iterdir()) == []
-    plain = [arg for arg in LONG if arg not in ("--pace", "5ms")]
+    plain = [arg for arg in LONG if arg not in ("--pace", "20ms")]
     ours = paceline("train", *plain, *flags, "--transport", "gloo", "--json", folder=tmp_path)
     resumed = json.loads((tmp_path / "host-0" / "run" / "result.json").read_text())
     assert resumed["state_sha256"] == ours.data()["result"]["state_sha256"]
-    assert resumed["gradients"] == 800
+    assert resumed["gradients"] == 400
     assert paceline("verify", str(tmp_path / "host-0" / "run")).code == 0
 
 
@@ -210,7 +210,7 @@ def test_a_signal_stops_all_ranks_in_order_and_auto_goes_on_to_the_end(tmp_path:
     assert "was made by another plan" in other.err
     done = torchrun(*LONG, "--mode", "ssgd", *QUICK, "--resume", "auto", "--json", folder=tmp_path)
     assert done.code == 0, done.err
-    assert (done.data()["result"]["gradients"], done.data()["result"]["stopped_early"]) == (800, False)
+    assert (done.data()["result"]["gradients"], done.data()["result"]["stopped_early"]) == (400, False)
     assert paceline("replay", "run", folder=tmp_path).code == 0
 
 
@@ -228,7 +228,7 @@ def test_when_a_rank_dies_torchrun_starts_all_again_and_they_go_on_from_the_chec
     assert "started again by torchrun (restart 1)" in done.err
     assert "going on with run from at-" in done.err
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert (result["gradients"], result["stopped_early"]) == (800, False)
+    assert (result["gradients"], result["stopped_early"]) == (400, False)
     assert paceline("verify", "run", folder=tmp_path).code == 0
 
 

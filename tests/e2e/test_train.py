@@ -159,7 +159,7 @@ def test_events_off_leaves_a_result_without_a_record(tmp_path: Path) -> None:
 
 def test_a_run_stopped_by_ctrl_c_is_resumed_to_its_end(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with training(run_dir, "--mode", "ssgd", "--steps", "300") as run:
+    with training(run_dir, "--mode", "ssgd", "--steps", "600") as run:
         run.send(signal.SIGINT)
         assert run.end().code == 130
     changed = paceline("train", "--resume", str(run_dir), "--steps", "7")
@@ -168,7 +168,7 @@ def test_a_run_stopped_by_ctrl_c_is_resumed_to_its_end(tmp_path: Path) -> None:
     done = paceline("train", "--resume", str(run_dir), "--json")
     assert done.code == 0, done.err
     result = done.data()["result"]
-    assert (result["gradients"], result["stopped_early"]) == (600, False)
+    assert (result["gradients"], result["stopped_early"]) == (1200, False)
     assert paceline("replay", str(run_dir)).code == 0
 
 

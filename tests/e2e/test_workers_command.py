@@ -7,17 +7,12 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import Running, paceline, training
-from tests.fixtures.waiting import until, until_gone
+from tests.fixtures.command import Running, assert_nothing_was_lost, paceline, training
+from tests.fixtures.elastic_runs import events, stop
 
 from paceline.app.run_seat import NAME
-from paceline.events.read import PlainEvent, read_history
 
-RUN = ["--task", "digits", "--batch-size", "8", "--shards", "12", "--pace", "3ms", "--steps", "100000"]
-
-
-def events(run: Running, kind: str) -> list[PlainEvent]:
-    return [event for event in read_history(run.run_dir / "events.jsonl").plain if event.kind == kind]
+RUN = ["--task", "digits", "--batch-size", "8", "--shards", "12", "--pace", "3ms"]
 
 
 def workers(*args: str) -> list[str]:
@@ -28,13 +23,8 @@ def workers(*args: str) -> list[str]:
 
 
 def stop_and_prove(run: Running) -> None:
-    everybody = run.everybody()
-    run.send(signal.SIGINT)
-    done = run.end(within_s=60)
-    assert done.code == 130, done.err
-    until_gone(everybody)
-    assert paceline("verify", str(run.run_dir), "--json").data()["holds"] is True
-    assert paceline("replay", str(run.run_dir), "--json").data()["is_equal"] is True
+    stop(run)
+    assert_nothing_was_lost(run.run_dir)
 
 
 @pytest.mark.parametrize("mode", ["ssgd", "localsgd"])
@@ -42,11 +32,11 @@ def test_a_run_grows_and_shrinks_on_command_and_nothing_is_lost(mode: str, tmp_p
     folder = str(tmp_path / "run")
     size = ["--mode", mode, "--num-workers", "2", "--max-workers", "4"]
     with training(tmp_path / "run", *RUN, *size, participants=2) as run:
-        until(lambda: len(workers("list", folder)) == 2, "two workers are in")
+        run.until(lambda: len(workers("list", folder)) == 2, "two workers are in")
         assert workers("add", folder, "2") == ["worker-0", "worker-1", "worker-2", "worker-3"]
         assert workers("remove", folder, "worker-1") == ["worker-0", "worker-2", "worker-3"]
         assert workers("list", folder) == ["worker-0", "worker-2", "worker-3"]
-        until(lambda: bool(events(run, "worker_finished")), "the removed worker has ended")
+        run.until(lambda: bool(events(run, "worker_finished")), "the removed worker has ended")
         (left,) = events(run, "worker_finished")
         assert (left.who, left.fields["reason"]) == ("worker-1", "left")
         assert [e.who for e in events(run, "worker_started") if e.who == "worker-1"] == ["worker-1"]
@@ -63,7 +53,7 @@ def test_too_many_too_few_and_strangers_are_refused_with_the_reason(tmp_path: Pa
     folder = str(tmp_path / "run")
     bounds = ["--num-workers", "2", "--min-workers", "2", "--max-workers", "3"]
     with training(tmp_path / "run", *RUN, *bounds, participants=2) as run:
-        until(lambda: len(workers("list", folder)) == 2, "two workers are in")
+        run.until(lambda: len(workers("list", folder)) == 2, "two workers are in")
         for args, code, why in (
             (["add", folder, "2"], 6, "takes 3 at most: as --max-workers says"),
             (["add", folder, "2", "--no-wait"], 6, "takes 3 at most"),

@@ -67,7 +67,8 @@ def targets(folder: Path) -> tuple[ExportTarget, ...]:
 def live(launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """A run with a parameter server that was exported to all three while it trained, stopped and resumed."""
     folder = tmp_path_factory.mktemp("live")
-    plan = small_plan("asgd", steps=40, pace_s=0.005, exports=targets(folder))
+    # So slow that the wish to stop is heard before the end.
+    plan = small_plan("asgd", steps=40, pace_s=0.06, exports=targets(folder))
     notes: list[str] = []
     first = train(plan, folder / "first", Noting(launcher, stop_at=15, notes=notes), warm=launcher)
     assert first["stopped_early"]

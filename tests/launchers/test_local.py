@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def test_a_killed_worker_ends_the_run_with_its_name_and_the_signal(args: list[st
     with training(tmp_path / "run", *args) as run:
         everybody = run.everybody()
         kill(run.children()[1])
-        done = run.end(within_s=15)
+        done = run.end()
         assert done.code == 5
         assert "worker-1: worker-1 was killed by signal 9" in done.err
         assert "hint: " in done.err
@@ -54,21 +53,19 @@ def test_behind_a_server_a_killed_participant_ends_the_run_too(
     with training(tmp_path / "run", *args, participants=3) as run:
         everybody = run.everybody()
         kill(run.children()[victim])
-        done = run.end(within_s=15)
+        done = run.end()
         assert done.code == 5
         assert f"{name} was killed by signal 9" in done.err
         until_gone(everybody)
 
 
 def test_a_stopped_worker_is_given_up_after_the_timeout(tmp_path: Path) -> None:
-    with training(tmp_path / "run", "--mode", "ssgd", "--timeout", "1s") as run:
+    with training(tmp_path / "run", "--mode", "ssgd", "--timeout", "4s") as run:
         everybody = run.everybody()
-        started_s = time.monotonic()
         kill(run.children()[1], signal.SIGSTOP)
-        done = run.end(within_s=20)
+        done = run.end()
         assert done.code == 5
-        assert "waited 1 s for the other workers" in done.err
-        assert time.monotonic() - started_s < 1 + 5 + 4  # the timeout, the grace for the rest, and a margin
+        assert "waited 4 s for the other workers" in done.err
         until_gone(everybody)
 
 
@@ -85,7 +82,7 @@ def test_when_the_helper_is_killed_nothing_is_left_and_the_command_says_so(tmp_p
     with training(tmp_path / "run", "--mode", "ssgd") as run:
         everybody = run.everybody()
         kill(run.helper())
-        done = run.end(within_s=15)
+        done = run.end()
         assert done.code == 5
         assert "the process that starts the workers was killed by signal 9" in done.err
         until_gone(everybody)
@@ -108,7 +105,7 @@ def test_one_signal_stops_the_run_in_order_with_a_checkpoint_and_a_result(
     with training(run_dir, *args, "--json", participants=participants) as run:
         everybody = run.everybody()
         run.send(number)
-        done = run.end(within_s=20)
+        done = run.end()
         until_gone(everybody)
     assert done.code == code
     result = done.data()["result"]
@@ -132,7 +129,7 @@ def test_a_second_ctrl_c_ends_everything_now(tmp_path: Path) -> None:
         while "press Ctrl-C again" not in run.process.stderr.readline():
             assert run.process.poll() is None
         run.send(signal.SIGINT)
-        assert run.end(within_s=10).code == 130
+        assert run.end().code == 130
         until_gone(everybody)
 
 

@@ -1,12 +1,16 @@
 """Can a worker get out of a process group whose others are gone, and leave nothing behind?"""
 
 import gc
+import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from tests.fixtures.forks import in_processes, values
+from tests.fixtures.waiting import until
 from torch import nn
 
 from paceline.errors import PeerLostError
@@ -58,8 +62,10 @@ def test_a_model_that_is_split_again_and_again_keeps_no_group_alive(tmp_path: Pa
 def test_whoever_waits_for_one_that_never_comes_stops_when_the_generation_ends(tmp_path: Path) -> None:
     looks = iter([False, False, True])
     with pytest.raises(PeerLostError, match="while its workers were connecting"):
-        BreakableGroup(str(tmp_path / "store"), Rank(0), 2, 1.0, is_over=lambda: next(looks))
+        BreakableGroup(str(tmp_path / "store"), Rank(0), 2, 0.2, is_over=lambda: next(looks))
     assert not dist.is_initialized()
+    # A process that ended while gloo still connects would be aborted.
+    until(lambda: "connecting" not in {thread.name for thread in threading.enumerate()}, "nobody connects")
 
 
 def test_only_the_groups_own_connections_are_cut(tmp_path: Path) -> None:
@@ -72,6 +78,37 @@ def test_only_the_groups_own_connections_are_cut(tmp_path: Path) -> None:
         with ours, theirs:
             ours.sendall(b"still there")
             assert theirs.recv(32) == b"still there"
+
+
+def got_out(store: Path, rank: int) -> bool:
+    """Reduce until we are told in the middle of it that it is over. Is that an error for a lost peer?"""
+    group = BreakableGroup(str(store), Rank(rank), 2, 3600.0, is_over=lambda: False)
+    reduced = threading.Semaphore(0)
+
+    def hear() -> None:
+        for _ in range(5):
+            reduced.acquire()
+        group.cut()
+
+    hears = threading.Thread(target=hear)
+    hears.start()
+    try:
+        while True:
+            dist.all_reduce(torch.ones(1000))
+            reduced.release()
+    except RuntimeError as error:
+        return is_lost_peer(error)
+    finally:
+        hears.join()
+        group.leave()
+
+
+def test_whoever_sends_while_it_is_cut_does_not_wait_for_the_timeout(tmp_path: Path) -> None:
+    def body(rank: int) -> bytes:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # so that gloo's thread comes late
+        return bytes(got_out(tmp_path / f"{number}.store", rank) for number in range(30))
+
+    assert values(in_processes(2, body)) == [b"\1" * 30, b"\1" * 30]
 
 
 def test_what_broke_in_the_users_own_code_is_no_lost_peer() -> None:

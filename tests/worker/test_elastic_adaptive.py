@@ -114,13 +114,27 @@ FAULTS = st.builds(
 )
 
 
-@settings(max_examples=12, deadline=None)
-@given(faults=st.lists(FAULTS, min_size=1, max_size=3, unique_by=lambda fault: fault.worker))
+ANY = given(faults=st.lists(FAULTS, min_size=1, max_size=3, unique_by=lambda fault: fault.worker))
+
+
+@settings(max_examples=5)
+@ANY
 def test_whoever_dies_or_freezes_wherever_the_bits_are_those_of_the_decided_ways(
     faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    assert_decided_ways(faults, tmp_path_factory.mktemp("run"))
+
+
+@pytest.mark.soak
+@settings(max_examples=40)
+@ANY
+def test_the_same_with_many_faults(faults: list[Fault], tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert_decided_ways(faults, tmp_path_factory.mktemp("run"))
+
+
+def assert_decided_ways(faults: list[Fault], folder: Path) -> None:
     plan = elastic_plan({"stragglers": PASSING})
-    run = ElasticRun(plan, tmp_path_factory.mktemp("run"), tuple(faults))
+    run = ElasticRun(plan, folder, tuple(faults))
     assert_it_is_what_was_decided(plan, run, run.run())
 
 

@@ -72,13 +72,27 @@ FAULTS = st.builds(
 )
 
 
-@settings(max_examples=15, deadline=None)
-@given(faults=st.lists(FAULTS, min_size=1, max_size=2, unique_by=lambda fault: fault.worker))
+ANY = given(faults=st.lists(FAULTS, min_size=1, max_size=2, unique_by=lambda fault: fault.worker))
+
+
+@settings(max_examples=5)
+@ANY
 def test_whoever_dies_or_freezes_wherever_the_bits_are_the_same(
     faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    assert_same_bits(faults, tmp_path_factory.mktemp("run"))
+
+
+@pytest.mark.soak
+@settings(max_examples=40)
+@ANY
+def test_the_same_with_many_faults(faults: list[Fault], tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert_same_bits(faults, tmp_path_factory.mktemp("run"))
+
+
+def assert_same_bits(faults: list[Fault], folder: Path) -> None:
     plan = elastic_plan()
-    run = ElasticRun(plan, tmp_path_factory.mktemp("run"), tuple(faults))
+    run = ElasticRun(plan, folder, tuple(faults))
     history = run.run()
     assert run.hashes
     assert set(run.hashes) == {virtual_hash(replace(plan, elastic=None))}

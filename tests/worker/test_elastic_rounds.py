@@ -98,19 +98,35 @@ FAULTS = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None)
-@given(
+ANY = given(
     mode=st.sampled_from(["localsgd", "diloco", "ssgd", "streaming"]),
     faults=st.lists(FAULTS, min_size=1, max_size=2, unique_by=lambda fault: fault.worker),
 )
+
+
+@settings(max_examples=8)
+@ANY
 def test_whoever_dies_or_freezes_wherever_the_bits_are_the_same(
     mode: str, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    assert_same_bits(mode, faults, tmp_path_factory.mktemp("run"))
+
+
+@pytest.mark.soak
+@settings(max_examples=60)
+@ANY
+def test_the_same_with_many_faults(
+    mode: str, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert_same_bits(mode, faults, tmp_path_factory.mktemp("run"))
+
+
+def assert_same_bits(mode: str, faults: list[Fault], folder: Path) -> None:
     changes: dict[str, object] = {} if mode in ROUND_MODES else {"strategy": StrategyOptions()}
     if mode == "streaming":
         mode, changes = "diloco", {"strategy": STREAMING}
     plan = elastic_plan(mode, {"optimizer": MOMENTUM, "task_options": {"batch_norm": True}, **changes})
-    run = ElasticRun(plan, tmp_path_factory.mktemp("run"), tuple(faults))
+    run = ElasticRun(plan, folder, tuple(faults))
     history = run.run()
     assert run.hashes
     assert set(run.hashes) == {plain_hash(plan)}

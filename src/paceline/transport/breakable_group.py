@@ -3,7 +3,11 @@
 A process that is killed closes its own, and whoever waits for it sees that at
 once. One that is frozen does not, nor does one that left while something
 still refers to its group. gloo's own abort does nothing, so the sockets are
-shut down: every operation on them then fails, here and at the other ends.
+shut for reading: gloo takes that for an end, and every operation on them fails.
+
+Only for reading, and nothing is closed yet: gloo forgets a send that finds its
+socket shut, here or at the other end, and would wait for it until the timeout.
+The others hear that the generation is over as we do, and get out in the same way.
 Connecting cannot be cut, so a thread does it, and is left to itself if the generation ends meanwhile.
 """
 
@@ -12,6 +16,7 @@ import queue
 import socket
 import stat
 import threading
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +24,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, HashStore, ProcessGroupGloo
 
+from paceline.clock import monotonic_s
 from paceline.errors import PeerLostError
 from paceline.ids import Rank
 from paceline.transport.torch_dist import leave_group
@@ -27,6 +33,9 @@ JOIN_S = 10.0  # everybody was there a moment ago
 LOOK_S = 0.005
 _READY = "paceline_gloo"  # torch's name for a group that is connected already
 _connected: list[ProcessGroupGloo] = []
+# Connections that were cut: long enough for whoever was frozen to wake and to hear what became of its group.
+KEPT_S, MOST_KEPT = 60.0, 8
+_kept: deque[tuple[float, list[socket.socket]]] = deque()
 
 
 class BreakableGroup:
@@ -42,15 +51,11 @@ class BreakableGroup:
         _make_default(group, rank, world_size, timeout_s)
 
     def cut(self) -> None:
-        """From any thread: whoever waits in the group, here or elsewhere, gets an error."""
-        for fd, inode in self._sockets:
-            try:
-                if os.fstat(fd).st_ino == inode:  # else it was closed, and the number is another's by now
-                    with _opened(fd) as one:
-                        one.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue  # the other end was faster
-        self._sockets = set()
+        """From any thread: whoever waits in the group here gets an error."""
+        sockets, self._sockets = self._sockets, set()
+        kept = [one for fd, inode in sockets if (one := _shut(fd, inode)) is not None]
+        _kept.append((monotonic_s(), kept))
+        _close_old()
 
     def leave(self) -> None:
         self._sockets = set()
@@ -115,6 +120,28 @@ def _sockets() -> set[tuple[int, int]]:
         except OSError:
             continue  # closed meanwhile
     return found
+
+
+def _shut(fd: int, inode: int) -> socket.socket | None:
+    """Nothing more is read from it. What is returned keeps the connection after gloo has closed its end."""
+    try:
+        one = _opened(fd)
+    except OSError:
+        return None  # closed meanwhile
+    try:
+        if os.fstat(one.fileno()).st_ino == inode:  # else the number is another's by now
+            one.shutdown(socket.SHUT_RD)
+            return one
+    except OSError:
+        pass  # the other end has gone
+    one.close()
+    return None
+
+
+def _close_old() -> None:
+    while _kept and (len(_kept) > MOST_KEPT or monotonic_s() - _kept[0][0] > KEPT_S):
+        for one in _kept.popleft()[1]:
+            one.close()
 
 
 def _opened(fd: int) -> socket.socket:

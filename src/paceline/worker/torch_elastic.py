@@ -1,7 +1,7 @@
 """How does a worker of an elastic ddp run go on when others die? With a new group, and the same replica.
 
-Whoever notices that the generation is over cuts its connections, which wakes all
-others who still wait in the old group. The state comes from the
+Whoever hears that the generation is over cuts its connections, which wakes whatever
+still waits in the old group. The state comes from the
 memory of whoever has the newest, as in every elastic run (elastic.py).
 """
 

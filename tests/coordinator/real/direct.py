@@ -16,7 +16,7 @@ from paceline.coordinator.shell.tls import Certificate
 from paceline.coordinator.shell.tokens import Token
 
 Reply = TypeVar("Reply", bound=Message)
-WITHIN_S = 30.0
+WITHIN_S = 90.0
 PAUSE_S = 0.1  # between frames, so that the node has looked at one when the next comes
 UNSAID = Token("nobody-has-given-this-token-to-anybody")
 

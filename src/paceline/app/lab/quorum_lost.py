@@ -47,7 +47,7 @@ def quorum_lost(run_dir: Path, times: int, say: Callable[[str], None]) -> list[E
 
 
 def _until_said(run: Training, text: str, times: int) -> None:
-    run.until(lambda history: _said(history, text) >= times, f"it is said that {text}", within_s=60)
+    run.until(lambda history: _said(history, text) >= times, f"it is said that {text}")
 
 
 def _said(history: History, text: str) -> int:

@@ -28,6 +28,7 @@ from paceline.sync.stragglers import StragglerRule
 
 LOOK_S = 0.01
 START_S = 60.0
+LONGEST_S = 120.0  # for what takes seconds: a busy machine is no failed experiment
 LIVE_ROWS = 64  # of each worker, while the run goes on
 USUAL_ROUND = 4  # steps, in modes that have rounds
 PASSING = (StragglerRule(probability=0.2, factor=4.0),)  # so that adaptive has something to decide about
@@ -138,7 +139,7 @@ class Training:
         os.kill(pid, number)
         return at_ns
 
-    def until(self, is_true: Callable[[History], bool], what: str, within_s: float = 30.0) -> None:
+    def until(self, is_true: Callable[[History], bool], what: str, within_s: float = LONGEST_S) -> None:
         deadline_s = monotonic_s() + within_s
         while not is_true(self.live()):
             if self.error is not None:
@@ -149,7 +150,7 @@ class Training:
                 )
             self._clock.sleep(LOOK_S)
 
-    def until_in(self, workers: int, after: int, within_s: float = 30.0) -> int:
+    def until_in(self, workers: int, after: int, within_s: float = LONGEST_S) -> int:
         """Until so many workers train in one generation behind `after`; its number."""
         found = 0
 

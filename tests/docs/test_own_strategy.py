@@ -1,0 +1,27 @@
+"""Does the second strategy of the guide break the laws that the page names, and keep those that it must?"""
+
+from pathlib import Path
+
+import pytest
+from docs.pages import ROOT, Save, orders
+
+from paceline.laws.catalog import cases
+from paceline.laws.lab import Lab
+from paceline.laws.run import check
+
+PAGE = ROOT / "docs" / "guides" / "your-own-strategy.md"
+BROKEN = {"U2.ssgd", "U3.ssgd", "S1", "S2.ssgd"}
+KEPT = {"U1.ssgd", "U4.ssgd", "U5.ssgd", "U6.ssgd"}
+
+
+def test_a_warm_up_breaks_what_says_that_this_is_plain_sgd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for order in orders(PAGE.read_text(encoding="utf-8")):
+        if isinstance(order, Save):
+            (tmp_path / order.name).write_text(order.text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tried = [case for case in cases("ssgd") if case.id in BROKEN | KEPT]
+    results = {case.id: check(case, Lab("ssgd", "my_strategy:WarmUp")) for case in tried}
+    assert {law for law, result in results.items() if not result.ok} == BROKEN
+    assert set(results) == BROKEN | KEPT
