@@ -115,6 +115,15 @@ def torchrun_variables() -> dict[str, str]:
     return {name: value for name in _OF_TORCHRUN if (value := os.environ.get(name, "").strip())}
 
 
+# Names without a prefix, as scripts that compare one process with many have them.
+_OF_BENCHMARKS = ("EPOCHS", "BATCH_SIZE", "NUM_WORKERS")
+
+
+def benchmark_variables() -> dict[str, str]:
+    """`EPOCHS=3` becomes `{"epochs": "3"}`: defaults of `paceline benchmark`, behind its flags."""
+    return {name.lower(): v for name in _OF_BENCHMARKS if (v := os.environ.get(name, "").strip())}
+
+
 def let_gloo_use_loopback() -> None:
     """For processes that are all on this host; whoever has chosen an interface keeps it."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

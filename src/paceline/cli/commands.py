@@ -8,6 +8,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "compare",
         "Train one task under several modes, and report which was worth it.",
     ),
+    "benchmark": (
+        "paceline.cli.benchmark",
+        "benchmark",
+        "Train one model alone and distributed, by us and by others, and compare.",
+    ),
     "report": ("paceline.cli.report", "report", "Make one page of finished runs, or of a comparison."),
     "demo": ("paceline.cli.demo", "demo", "Compare every mode on XOR with one slow worker."),
     "laws": ("paceline.cli.laws", "laws", "Prove that a mode, or your own, does what it says."),

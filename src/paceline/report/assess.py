@@ -29,16 +29,16 @@ Runs = Mapping[str, Sequence[Measured]]  # by label, in the order of the rounds
 
 def quality_of(runs: Runs) -> Quality | None:
     """The test accuracy if there is one, another accuracy, or a loss; None: no metric that all have."""
-    return _best_named([run.metrics for mine in runs.values() for run in mine])
+    return best_named([run.metrics for mine in runs.values() for run in mine])
 
 
 def evaluated_by(runs: Runs) -> Quality | None:
     """The same of what was evaluated on the way; None: some run was not."""
     every = [run.evaluations for mine in runs.values() for run in mine]
-    return _best_named([e.metrics for seen in every for e in seen]) if all(every) else None
+    return best_named([e.metrics for seen in every for e in seen]) if all(every) else None
 
 
-def _best_named(metrics: Sequence[Mapping[str, float | None]]) -> Quality | None:
+def best_named(metrics: Sequence[Mapping[str, float | None]]) -> Quality | None:
     shared = [name for name in metrics[0] if all(name in mine for mine in metrics)] if metrics else []
     for word, is_share in (("accuracy", True), ("loss", False)):
         named = sorted((n for n in shared if word in n), key=lambda n: (not n.startswith("test"), n))

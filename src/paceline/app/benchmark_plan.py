@@ -1,0 +1,152 @@
+"""Who takes part in `paceline benchmark torch`, with which plan? Decided before anything starts. Pure.
+
+`batch_size` is the global batch here: what a step takes in all, dealt to the workers, and whole to the one
+that trains alone. So everybody makes the same steps over the same samples.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+
+from paceline.benchmark.settings import READ
+from paceline.config.facts import Facts
+from paceline.config.keys import KEYS
+from paceline.config.train_config import TrainConfig
+from paceline.errors import ConfigError, Problem
+from paceline.plan import decide
+from paceline.plan.check import check
+from paceline.plan.per_mode import BASELINE, alone, config_for
+from paceline.plan.plan import Launcher, Plan
+from paceline.plan.resolve import resolve
+
+USUAL_MODES = ("ssgd",)
+USUAL_BATCH = 64
+_OF_RAY = ("address", "placement")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchRequest:
+    config: TrainConfig  # its own mode and launcher are not read
+    modes: tuple[str, ...] = USUAL_MODES
+    launchers: tuple[str, ...] = (Launcher.LOCAL, Launcher.RAY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """A mode of ours, started by one launcher."""
+
+    name: str
+    title: str
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    alone: Plan
+    together: Plan  # what torch DDP and Ray Train do
+    ours: tuple[Own, ...]
+    address: str | None  # of Ray; None: nobody uses it
+
+    @property
+    def subject(self) -> str:
+        """Whose speedup is asked for: the first mode, by the launcher that reaches furthest."""
+        first = self.ours[0].plan.mode
+        return [own.name for own in self.ours if own.plan.mode == first][-1]
+
+
+def lay_out(
+    request: TorchRequest,
+    facts: Facts,
+    *,
+    found: Sequence[Problem] = (),
+    count: Callable[[TrainConfig], int] | None = None,
+) -> Layout:
+    """Raises ConfigError with every problem, each once."""
+    config, about = _shared(request.config)
+    problems = [*found, *about, *_about_request(request), *_unread(request.config)]
+    configs = _configs(request, config)
+    problems += [problem for _, said in configs for problem in check(said, facts)]
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    ours = tuple(_own(said, resolve(said, facts, count=count)) for _, said in configs)
+    first = next((own.plan for own in ours if own.plan.num_workers > 1), ours[0].plan)
+    together = replace(first, mode="ddp", launcher=Launcher.LOCAL, ray=None, compress=None, lr_scale=1.0)
+    on_ray = [own.plan.ray for own in ours if own.plan.ray is not None]
+    return Layout(
+        alone=replace(alone(together), launcher=Launcher.LOCAL, ray=None),
+        together=together,
+        ours=ours,
+        address=on_ray[0].address if on_ray else None,
+    )
+
+
+def _configs(request: TorchRequest, config: TrainConfig) -> list[tuple[str, TrainConfig]]:
+    """For each mode and each launcher; settings that either does not read are left out."""
+    found = []
+    for mode in dict.fromkeys(request.modes):
+        for launcher in dict.fromkeys(request.launchers):
+            said = replace(config_for(config, mode), launcher=launcher)
+            if launcher != Launcher.RAY:
+                said = replace(said, **dict.fromkeys(_OF_RAY, None))
+            else:
+                said = replace(said, transport=None)  # memory is not shared there
+            if decide.mode_name_of(said) == BASELINE and isinstance(config.batch_size, int):
+                whole = config.batch_size * (config.num_workers or 1)
+                said = replace(said, num_workers=1, batch_size=whole)
+            found.append((mode, said))
+    return found
+
+
+def _own(said: TrainConfig, plan: Plan) -> Own:
+    is_on_ray = said.launcher == Launcher.RAY
+    name = "".join(c if c.isalnum() else "-" for c in plan.mode.rpartition(":")[2].lower())
+    suffix, words = ("-ray", " on Ray") if is_on_ray else ("", "")
+    # `ddp` and `ray` are the files of others.
+    stem = f"paceline-{name}" if name in ("ddp", "ray", "baseline") else name
+    return Own(name=stem + suffix, title=("our ddp" if name == "ddp" else name) + words, plan=plan)
+
+
+def _shared(config: TrainConfig) -> tuple[TrainConfig, list[Problem]]:
+    """The same config with what each worker takes of a step."""
+    workers = 2 if config.num_workers is None else config.num_workers
+    batch = USUAL_BATCH if config.batch_size is None else config.batch_size
+    if isinstance(batch, tuple):
+        what = "batch_size lists several numbers, but here it is what all workers take together"
+        return config, [
+            Problem(what, "give one number, such as --batch-size 64", config.origin("batch_size"))
+        ]
+    if workers < 1:
+        return config, []  # said by the checks
+    if batch % workers:
+        what = f"a global batch of {batch} cannot be dealt evenly to {workers} workers"
+        hint = f"set batch_size to a multiple of {workers}, such as {-(-batch // workers) * workers}"
+        return config, [Problem(what, hint, config.origin("batch_size"))]
+    return replace(config, num_workers=workers, batch_size=batch // workers), []
+
+
+def _about_request(request: TorchRequest) -> list[Problem]:
+    found = []
+    if not request.modes:
+        found.append(Problem("no mode of ours is named", "write --modes ssgd, for example", "--modes"))
+    known = (Launcher.LOCAL, Launcher.RAY)
+    for name in request.launchers:
+        if name not in known:
+            found.append(
+                Problem(f"there is no launcher {name!r} here", "use local, ray or both", "--launcher")
+            )
+    if not request.launchers:
+        found.append(Problem("no launcher is named", "use local, ray or both", "--launcher"))
+    return found
+
+
+def _unread(config: TrainConfig) -> list[Problem]:
+    """What plain torch would not do, so that nobody would do the same work."""
+    names = [f.name for f in fields(config) if f.name in KEYS and f.name not in READ]
+    said = [name for name in names if getattr(config, name) is not None and name not in ("mode", "launcher")]
+    return [
+        Problem(
+            f"{name} is said, but not everybody in this benchmark has it",
+            "leave it out, or compare modes of ours alone: paceline compare",
+            config.origin(name),
+        )
+        for name in said
+    ]

@@ -1,0 +1,46 @@
+"""`paceline benchmark`: one process against many, and other people's ways of distributing beside ours."""
+
+import importlib
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.session import Session
+
+# name: (module, attribute that holds the click command, help in one line)
+_COMMANDS: dict[str, tuple[str, str, str]] = {
+    "torch": (
+        "paceline.cli.benchmark_torch",
+        "torch",
+        "Plain torch, its DDP, Ray Train and modes of ours in one table.",
+    ),
+}
+
+
+class _Benchmarks(click.Group):
+    """As cli/lazy_group.py: a benchmark's module is imported only when it runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{module}.{attribute} is not a click command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
+
+
+@click.group("benchmark", cls=_Benchmarks)
+@common_options
+def benchmark(session: Session) -> None:
+    """Train one model alone and distributed, on the same data with the same global batch, and compare.
+
+    Speedup and efficiency are shown twice: of the total time, and of the steady part of the training.
+    The variables EPOCHS, BATCH_SIZE and NUM_WORKERS are defaults behind the flags of the same name.
+    """

@@ -1,0 +1,1 @@
+"""Tests of what one process and many cost, whoever trains."""
