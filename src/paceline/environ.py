@@ -173,7 +173,7 @@ def for_child(**extra: str) -> dict[str, str]:
 
 
 def for_tensorflow(*, threads: int) -> dict[str, str]:
-    """More for a process with TensorFlow: the older Keras, its threads, and time for Ray Train's workers to start."""
+    """More for a process with TensorFlow: the older Keras, its threads, and time for workers to start."""
     start_s = os.environ.get("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "300")
     return {
         "TF_USE_LEGACY_KERAS": "1",

@@ -62,7 +62,13 @@ def test_the_baseline_is_one_worker_with_the_whole_batch() -> None:
 
 
 def test_ray_train_shares_the_same_batch_and_its_cluster_is_kept() -> None:
-    cluster: dict[str, Json] = {"nodes": 2, "cpus": 4.0, "gpus": 0.0, "memory_bytes": 1 << 30, "ray": "2.60.0"}
+    cluster: dict[str, Json] = {
+        "nodes": 2,
+        "cpus": 4.0,
+        "gpus": 0.0,
+        "memory_bytes": 1 << 30,
+        "ray": "2.60.0",
+    }
     found = measured_of(Told.of(answer(cluster)), SETTINGS, called_unix_s=1000.0, total_s=30.0)
     assert (found.workers, found.global_batch, found.worker_batch) == (2, 32, 16)
     assert (found.steps, found.samples) == (9, 288)

@@ -37,11 +37,15 @@ def all_there(_name: str) -> bool:
     ("changed", "what", "hint"),
     [
         ({"tensorflow": None}, "needs TensorFlow, which is not installed", INSTALL),
-        ({"tensorflow": "2.9.1"}, "TensorFlow 2.9.1 is installed, but 2.18 or later is needed", INSTALL),
+        ({"tensorflow": "2.9.1"}, "TensorFlow 2.9.1 is installed, but 2.21 or later is needed", INSTALL),
         ({"tf_keras": None}, "needs tf-keras", INSTALL),
         ({"tf_keras": "2.20.1"}, "they must be of one version", "pip install 'tf-keras==2.21.*'"),
         ({"ray": None}, "needs Ray, which is not installed", "pip install 'paceline[ray]'"),
-        ({"ray": "2.9.3"}, "Ray 2.9.3 is installed, but 2.60 or later is needed", "pip install 'paceline[ray]'"),
+        (
+            {"ray": "2.9.3"},
+            "Ray 2.9.3 is installed, but 2.60 or later is needed",
+            "pip install 'paceline[ray]'",
+        ),
     ],
 )
 def test_a_package_that_is_missing_or_too_old_is_one_clear_error(

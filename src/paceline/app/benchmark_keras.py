@@ -1,4 +1,4 @@
-"""Who takes part in `paceline benchmark keras`? Keras alone, and Ray Train with the same model, images and batch."""
+"""Who takes part in `paceline benchmark keras`? Keras alone, and Ray Train with the same model and images."""
 
 from collections.abc import Callable
 from dataclasses import replace

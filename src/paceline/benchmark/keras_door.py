@@ -1,7 +1,7 @@
 """How does Paceline use TensorFlow? Through this file: nobody else imports it, nor Keras.
 
-The Keras is tf_keras, because the `fit` of Keras 3 does not work under MultiWorkerMirroredStrategy. Baseline and
-workers call the same functions; only the strategy differs. TensorFlow is imported in processes of its own alone.
+The Keras is tf_keras, because the `fit` of Keras 3 does not work under MultiWorkerMirroredStrategy. Baseline
+and workers call the same functions; only the strategy differs. TensorFlow is never imported by the command.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ def multi_worker_strategy() -> Any:  # Any: TensorFlow's own
 
 
 def build_model(settings: KerasSettings, normalisation: Normalisation) -> Any:  # Any: a Keras model
-    """Three blocks of two convolutions (64, 128, 256 filters), then a dense layer of 512: 3.2 million parameters."""
+    """Three blocks of two convolutions (64, 128, 256 filters), then a dense layer of 512: 3.2M parameters."""
     from tf_keras import Sequential, layers
 
     scale = [1 / deviation for deviation in normalisation.deviations]
@@ -182,7 +182,9 @@ def _trained_on(part: Part, strategy: Any) -> Any:  # Any: TensorFlow's own
 
     def made(_: object = None) -> Any:  # Any: TensorFlow's own
         rows = tf.data.Dataset.from_tensor_slices(batches)
-        return _own_threads(rows.map(lambda row: (tf.gather(images, row), tf.gather(labels, row))).prefetch(2))
+        return _own_threads(
+            rows.map(lambda row: (tf.gather(images, row), tf.gather(labels, row))).prefetch(2)
+        )
 
     return made() if strategy is None else strategy.distribute_datasets_from_function(made)
 

@@ -1,7 +1,7 @@
 """What does a worker of Ray Train do in `paceline benchmark keras`? What the baseline does, under a strategy.
 
-Ray Train calls `train_loop` in each worker's process, with TF_CONFIG set. Every epoch is reported by all workers,
-and at the end each says what it ended with.
+Ray Train calls `train_loop` in each worker's process, with TF_CONFIG set. Every epoch is reported by all
+workers, and at the end each says what it ended with.
 """
 
 import json

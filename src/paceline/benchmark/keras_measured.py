@@ -103,9 +103,9 @@ def _facts(told: Told, settings: KerasSettings, workers: int) -> dict[str, str]:
     busy = number(end, "processor_seconds") / max(number(end, "fit_seconds"), 1e-9)
     norm = "over the global batch" if settings.has_shared_norm else "over each worker's batch"
     found = {
-        "images": f"{images['training']} to train, {images['validation']} to validate, {images['test']} to test",
+        "images": ", ".join(f"{name} {images[name]}" for name in ("training", "validation", "test")),
         "parameters": f"{number(end, 'parameters'):,.0f}",
-        "threads": f"{settings.threads} in each of {workers} processes" if workers > 1 else f"{settings.threads}",
+        "threads": f"{settings.threads}" + (f" in each of {workers} processes" if workers > 1 else ""),
         "processors kept busy by fit": f"{busy:.2f}",
         "seconds in fit": f"{number(end, 'fit_seconds'):.2f}",
         "TensorFlow": str(end["tensorflow"]),

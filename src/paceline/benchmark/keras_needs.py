@@ -1,4 +1,4 @@
-"""Is there everything that `paceline benchmark keras` needs? Asked before anything starts; nothing is imported."""
+"""Is there everything that `paceline benchmark keras` needs? Asked before anything starts."""
 
 import importlib.metadata
 import importlib.util
@@ -15,7 +15,7 @@ from paceline.tasks.cifar_files import find
 from paceline.tasks.cifar_synthetic import NAME as SYNTHETIC
 
 INSTALL = "pip install 'paceline[keras]'"
-OLDEST = (2, 18)
+OLDEST = (2, 21)  # with the Ray, Keras and protobuf that go with it
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
 _OF_RAY_TRAIN = ("pyarrow", "pandas")
 
@@ -33,7 +33,7 @@ def check_packages(
         raise NotReadyError(f"TensorFlow {tensorflow} is installed, but {least} or later is needed", INSTALL)
     keras = _first(("tf-keras",), version_of)
     if keras is None:
-        what = "benchmark keras needs tf-keras, the Keras that can train with several workers; it is not installed"
+        what = "benchmark keras needs tf-keras, the Keras for several workers, which is not installed"
         raise NotReadyError(what, INSTALL)
     if _two(keras) != _two(tensorflow):
         wanted = ".".join(map(str, _two(tensorflow)))
@@ -53,9 +53,11 @@ def check_data(settings: KerasSettings) -> KerasSettings:
 
 
 def check_cluster(address: str, settings: KerasSettings) -> None:
-    """Somebody else's cluster must answer, and be large enough; one that we start is as large as it must be."""
+    """Somebody else's cluster must answer, and be large enough; one that we start is as large as need be."""
     if address.startswith("ray://"):
-        what = f"address is {address}, but Ray Train runs on a machine of the cluster, not through Ray's client"
+        what = (
+            f"address is {address}, but Ray Train runs on a machine of the cluster, not through Ray's client"
+        )
         hint = "run this on a node with --address auto, as scripts/run-benchmark.sh does"
         raise ConfigError([Problem(what, hint, "--address")])
     if address == "local":

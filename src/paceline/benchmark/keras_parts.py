@@ -1,8 +1,8 @@
 """Which images does each process train on, and in which order?
 
-Worker r of N owns every N-th image, from the r-th: these, and no others, are given to it. In each epoch it takes
-its own in an order of its own, by the seed. The baseline takes in each step what all workers together take in that
-step, so both sides see the same images at the same time, and differ in how they compute alone. Pure.
+Worker r of N owns every N-th image, from the r-th: these, and no others, are given to it. In each epoch it
+takes its own in an order of its own, by the seed. The baseline takes in each step what all workers together
+take in that step, so both sides see the same images at the same time; only how they compute differs. Pure.
 """
 
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ def part_of_baseline(pictures: Pictures, settings: KerasSettings) -> Part:
 
 
 def worker_steps(training: int, settings: KerasSettings, rank: int) -> Rows:
-    """Rows of the worker's own images, (epochs, steps, batch of a worker); those left over wait for another epoch."""
+    """Rows of the worker's own images, (epochs, steps, its batch); those left over wait for another epoch."""
     own, batch = training // settings.num_workers, settings.batch_of_worker
     steps = own // batch
     epochs = [

@@ -1,4 +1,4 @@
-"""What does `paceline benchmark keras` compare? One model and one set of images, trained with and without Ray Train.
+"""What does `paceline benchmark keras` compare? One model on one set of images, with and without Ray Train.
 
 Both sides have the same global batch, the same images in every step, and the same number of threads in each
 process. What cannot work is refused here, before anything starts.
@@ -19,7 +19,9 @@ class KerasSettings:
     num_workers: int = 2
     epochs: int = 3
     batch_size: int = 64
-    data: str = ""  # the folder or archive of CIFAR-10, or synthetic; empty: where `paceline data fetch` puts it
+    data: str = (
+        ""  # the folder or archive of CIFAR-10, or synthetic; empty: where `paceline data fetch` puts it
+    )
     subset: int | None = None
     test_subset: int | None = None
     seed: int = 0
@@ -39,12 +41,12 @@ class KerasSettings:
 
 def check_settings(settings: KerasSettings) -> None:
     """ConfigError with everything that cannot work, whatever the data is."""
-    problems = []
-    if settings.batch_size % settings.num_workers:
-        fitting = -(-settings.batch_size // settings.num_workers) * settings.num_workers
+    problems, workers = [], settings.num_workers
+    if settings.batch_size % workers:
+        fitting = -(-settings.batch_size // workers) * workers
         problems.append(
             Problem(
-                f"batch-size is {settings.batch_size}, which {settings.num_workers} workers cannot share equally",
+                f"batch-size is {settings.batch_size}, which {workers} workers cannot share equally",
                 f"write --batch-size {fitting}: it is the batch of all workers together",
                 "--batch-size",
             )

@@ -1,6 +1,6 @@
-"""What does each side of `paceline benchmark keras` do in its own process? `alone` and `on_ray`, called by apart.py.
+"""What does each side of `paceline benchmark keras` do in its own process? `alone` or `on_ray`, by apart.py.
 
-The order: `settings`, `folder` (of this turn), `log` (where all that is printed goes), and for Ray its `address`.
+The order: `settings`, `folder` (of this turn), `log` (where all that is printed goes), and Ray's `address`.
 The answer: `images`, `epochs`, `end`, and of Ray its `cluster`; keras_measured.py says what they mean.
 """
 
@@ -45,7 +45,9 @@ def _with_log(order: Order, train: Callable[[], dict[str, Json]]) -> dict[str, J
     except Exception as error:
         traceback.print_exc()
         first = (str(error).strip().splitlines() or [""])[0]
-        raise TrainingError(f"TensorFlow failed: {type(error).__name__}: {first}", f"see {order['log']}") from error
+        raise TrainingError(
+            f"TensorFlow failed: {type(error).__name__}: {first}", f"see {order['log']}"
+        ) from error
 
 
 def _train_alone(order: Order, note: Note) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""`paceline benchmark keras`: Keras' own `fit` against Ray Train's TensorflowTrainer, with real TensorFlow."""
+"""`paceline benchmark keras`: Keras' own `fit` against Ray Train's TensorflowTrainer, on CIFAR-10."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,9 @@ _COUNT = click.IntRange(min=1)
 @click.option("--num-workers", type=_COUNT, help="Workers of Ray Train. [default: NUM_WORKERS, or 2]")
 @click.option("--epochs", type=_COUNT, help="Passes over the data, at most. [default: EPOCHS, or 3]")
 @click.option(
-    "--batch-size", type=_COUNT, help="Images of a step, of all workers together. [default: BATCH_SIZE, or 64]"
+    "--batch-size",
+    type=_COUNT,
+    help="Images of a step, of all workers together. [default: BATCH_SIZE, or 64]",
 )
 @click.option(
     "--data",
@@ -31,10 +33,16 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option("--subset", type=_COUNT, help="Only so many of the training images. [default: all]")
 @click.option("--test-subset", type=_COUNT, help="Only so many of the test images. [default: all]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Decides weights and order.")
-@click.option("--lr", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True, help="Of Adam.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Decides weights and order."
+)
+@click.option(
+    "--lr", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True, help="Of Adam."
+)
 @click.option("--width", type=_COUNT, default=64, show_default=True, help="Filters of the first block.")
-@click.option("--dropout", type=float, default=0.25, show_default=True, help="Below 0.5; twice that at the end.")
+@click.option(
+    "--dropout", type=float, default=0.25, show_default=True, help="Below 0.5; twice that at the end."
+)
 @click.option(
     "--batch-norm",
     type=click.Choice(["shared", "own"]),
@@ -42,14 +50,18 @@ _COUNT = click.IntRange(min=1)
     show_default=True,
     help="Over the global batch, or over each worker's own.",
 )
-@click.option(
-    "--threads-per-worker", type=_COUNT, default=1, show_default=True, help="Of the baseline too."
-)
+@click.option("--threads-per-worker", type=_COUNT, default=1, show_default=True, help="Of the baseline too.")
 @click.option("--address", metavar="WHERE", help="local, auto or HOST:PORT. [default: RAY_ADDRESS, or local]")
 @out_option
 @repeats_option
 @common_options
-def keras(session: Session, out: Path, repeats: int, address: str | None, **said: Any) -> None:  # Any: by flag
+def keras(
+    session: Session,
+    out: Path,
+    repeats: int,
+    address: str | None,
+    **said: Any,  # Any: what click parsed, by flag
+) -> None:
     """Train a CNN on CIFAR-10 by `model.fit`, then by Ray Train with several workers, and compare.
 
     Both sides have the same model, weights, images and global batch, in every step, and the same callbacks.

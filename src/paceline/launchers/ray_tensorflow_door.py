@@ -1,8 +1,8 @@
 """How does Paceline use Ray Train's TensorflowTrainer? Through this file.
 
-It is imported in processes of its own alone: Ray's trainer imports all of TensorFlow. What workers report comes
-back as lines of JSON in a file beside the driver, where Ray's controller runs too. What workers print goes to the
-driver's own output.
+It is imported in processes of its own alone: Ray's trainer imports all of TensorFlow. What workers report
+comes back as lines of JSON in a file beside the driver, where Ray's controller runs too. What workers print
+goes to the driver's own output.
 """
 
 import json
