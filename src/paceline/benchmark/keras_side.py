@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import environ
+from paceline.benchmark.keras_failure import failure_of
 from paceline.benchmark.keras_measured import line_of
 from paceline.benchmark.keras_parts import Pictures, part_of_baseline, part_of_worker, pictures_of
 from paceline.benchmark.keras_settings import KerasSettings
@@ -90,7 +91,6 @@ def _train_on_ray(order: Order, note: Note) -> dict[str, Json]:
             [part_of_worker(pictures, settings, rank) for rank in range(settings.num_workers)],
             cpus_per_worker=settings.threads,
             folder=Path(order["folder"]),
-            log=order["log"],
         )
         epochs: list[Json] = []
         end: dict[str, Json] = {}
@@ -101,6 +101,8 @@ def _train_on_ray(order: Order, note: Note) -> dict[str, Json]:
                 # Keras has taken the mean over all workers, so all report the same.
                 epochs.append(reports[0])
                 note(line_of(reports[0], settings.epochs))
+    except ray_train.FailedError as error:
+        raise failure_of(error.cause, order["log"]) from error
     finally:
         ray_train.close()
     return {"images": asdict(pictures.counts), "epochs": epochs, "end": end, "cluster": cluster}

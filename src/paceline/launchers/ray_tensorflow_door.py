@@ -14,16 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.train import RunConfig, ScalingConfig, UserCallback
+from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
 from ray.train.tensorflow import TensorflowTrainer
-from ray.train.v2.api.config import FailureConfig
 
 from paceline.clock import SystemClock
-from paceline.errors import NotReadyError, TrainingError
+from paceline.errors import NotReadyError
 from paceline.plan.codec import Json
 
 LOOK_S = 0.2
 Loop = Callable[[dict[str, object]], None]
+
+
+class FailedError(Exception):
+    """What Ray Train raised."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 def connect(address: str, *, num_cpus: int) -> None:
@@ -36,7 +43,8 @@ def connect(address: str, *, num_cpus: int) -> None:
         ray.init(address=address, **usual)
     except (ConnectionError, RuntimeError, ValueError) as error:
         hint = "the same versions of Ray and Python are needed here and on every node"
-        raise NotReadyError(f"Ray at {address} does not take us: {_first_line(error)}", hint) from error
+        what = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise NotReadyError(f"Ray at {address} does not take us: {what}", hint) from error
     for number, handler in before.items():  # Ray has put its own there
         signal.signal(number, handler)
 
@@ -79,9 +87,11 @@ def fit(
     *,
     cpus_per_worker: int,
     folder: Path,
-    log: str,
 ) -> Iterator[list[dict[str, Json]]]:
-    """Train with one worker for each part; every round of reports, one from each worker, as it comes."""
+    """Train with one worker for each part; every round of reports, one from each worker, as it comes.
+
+    FailedError when Ray Train fails.
+    """
     reports = folder / "reports.jsonl"
     reports.write_text("")
     trainer = TensorflowTrainer(
@@ -98,10 +108,10 @@ def fit(
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
         ),
     )
-    yield from _followed(trainer, reports, log)
+    yield from _followed(trainer, reports)
 
 
-def _followed(trainer: Any, reports: Path, log: str) -> Iterator[list[dict[str, Json]]]:  # Any: Ray's own
+def _followed(trainer: Any, reports: Path) -> Iterator[list[dict[str, Json]]]:  # Any: Ray's own
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -121,7 +131,7 @@ def _followed(trainer: Any, reports: Path, log: str) -> Iterator[list[dict[str, 
             if not is_over:
                 SystemClock().sleep(LOOK_S)
     if raised:
-        raise _failure(raised[0], log) from raised[0]
+        raise FailedError(raised[0]) from raised[0]
 
 
 def _new_lines(file: Any) -> Iterator[list[dict[str, Json]]]:  # Any: a text file
@@ -132,23 +142,6 @@ def _new_lines(file: Any) -> Iterator[list[dict[str, Json]]]:  # Any: a text fil
             file.seek(place)
             return
         yield json.loads(line)
-
-
-def _failure(error: BaseException, log: str) -> TrainingError:
-    hint = f"see what the workers said in {log}"
-    failures = getattr(error, "worker_failures", None)
-    if failures:
-        rank, first = min(failures.items())
-        return TrainingError(f"worker {rank} of the distributed run failed: {_first_line(first)}", hint)
-    cause = getattr(error, "controller_failure", error)
-    return TrainingError(f"the distributed run failed: {_first_line(cause)}", hint)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    # A traceback that came as text names the error in its last line.
-    shown = lines[-1] if any(line.startswith("Traceback") for line in lines) else (lines or [""])[0]
-    return shown or type(error).__name__
 
 
 # What follows is for the loop, inside a worker.
