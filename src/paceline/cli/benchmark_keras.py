@@ -85,9 +85,10 @@ def _settings(said: dict[str, Any]) -> "KerasSettings":  # Any: what click parse
     """What is called here as it is in the flags is taken as it is."""
     from paceline.benchmark.keras_settings import KerasSettings
 
-    numbers = {"num_workers": 2, "epochs": 3, "batch_size": 64}
     return KerasSettings(
-        **{name: number_said(name, said.pop(name), usual) for name, usual in numbers.items()},
+        num_workers=number_said("num_workers", said.pop("num_workers"), 2),
+        epochs=number_said("epochs", said.pop("epochs"), 3),
+        batch_size=number_said("batch_size", said.pop("batch_size"), 64),
         threads=said.pop("threads_per_worker"),
         learning_rate=said.pop("lr"),
         has_shared_norm=said.pop("batch_norm") == "shared",
