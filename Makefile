@@ -9,7 +9,7 @@ RAY_PYTHON ?= $(BIN)/python
 STAMP := $(VENV)/.paceline-ready
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends
 
-.PHONY: demo test check setup chromium shellcheck examples soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery sim proto docs clean
+.PHONY: demo test check setup chromium shellcheck examples soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -75,6 +75,9 @@ bench-checkpoints: setup  ## how long a step pauses for a checkpoint, and what c
 bench-recovery: setup  ## kill -9 of one of three workers, beside torchft, torchrun and Ray Train; what --elastic costs
 	$(BIN)/python -m benchmarks.recovery --peers-python $(PEERS_PYTHON) --ray-python $(RAY_PYTHON)
 	$(BIN)/python -m benchmarks.elastic_cost
+
+bench-ray: setup  ## ssgd and asgd on Ray beside Ray Train's TorchTrainer and the parameter server of Ray's documentation
+	$(BIN)/python -m benchmarks.ray_train
 
 bench-gpu: setup  ## what the GPU's own paths are worth; needs one
 	$(BIN)/python -m benchmarks.gpu

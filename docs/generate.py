@@ -122,7 +122,8 @@ def _command(path: str, command: click.Command, context: click.Context) -> list[
     lines = ["", f"## {path}", "", code(" ".join([path, *what, "[OPTIONS]"])), ""]
     lines += [inspect.cleandoc(command.help or ""), ""]
     if isinstance(command, click.Group):
-        members = [(name, command.commands[name]) for name in command.list_commands(context)]
+        found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+        members = [(name, member) for name, member in found if member is not None]
         rows = ((_linked(f"{path} {name}"), member.get_short_help_str(200)) for name, member in members)
         lines += table(("command", "what it does"), rows)
         for name, member in members:

@@ -20,7 +20,9 @@ from paceline.plan.resolve import resolve
 
 USUAL_MODES = ("ssgd",)
 USUAL_BATCH = 64
-_OF_RAY = ("address", "placement")
+_LAUNCHERS = (Launcher.LOCAL, Launcher.RAY)
+DDP, RAY_TRAIN = "ddp", "ray"
+_PEERS = (DDP, RAY_TRAIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,7 @@ class TorchRequest:
     config: TrainConfig  # its own mode and launcher are not read
     modes: tuple[str, ...] = USUAL_MODES
     launchers: tuple[str, ...] = (Launcher.LOCAL, Launcher.RAY)
+    peers: tuple[str, ...] | None = None  # None: torch DDP, and Ray Train where ours are on Ray too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,7 @@ class Layout:
     alone: Plan
     together: Plan  # what torch DDP and Ray Train do
     ours: tuple[Own, ...]
+    peers: tuple[str, ...]
     address: str | None  # of Ray; None: nobody uses it
 
     @property
@@ -70,23 +74,30 @@ def lay_out(
     ours = tuple(_own(said, resolve(said, facts, count=count)) for _, said in configs)
     first = next((own.plan for own in ours if own.plan.num_workers > 1), ours[0].plan)
     together = replace(first, mode="ddp", launcher=Launcher.LOCAL, ray=None, compress=None, lr_scale=1.0)
-    on_ray = [own.plan.ray for own in ours if own.plan.ray is not None]
+    peers = _peers(request)
+    uses_ray = RAY_TRAIN in peers or any(own.plan.ray is not None for own in ours)
     return Layout(
         alone=replace(alone(together), launcher=Launcher.LOCAL, ray=None),
         together=together,
         ours=ours,
-        address=on_ray[0].address if on_ray else None,
+        peers=peers,
+        address=(request.config.address or "local") if uses_ray else None,
     )
+
+
+def _peers(request: TorchRequest) -> tuple[str, ...]:
+    usual = _PEERS if Launcher.RAY in request.launchers else (DDP,)
+    return usual if request.peers is None else tuple(dict.fromkeys(request.peers))
 
 
 def _configs(request: TorchRequest, config: TrainConfig) -> list[tuple[str, TrainConfig]]:
     """For each mode and each launcher; settings that either does not read are left out."""
     found = []
     for mode in dict.fromkeys(request.modes):
-        for launcher in dict.fromkeys(request.launchers):
+        for launcher in [name for name in dict.fromkeys(request.launchers) if name in _LAUNCHERS]:
             said = replace(config_for(config, mode), launcher=launcher)
             if launcher != Launcher.RAY:
-                said = replace(said, **dict.fromkeys(_OF_RAY, None))
+                said = replace(said, address=None, placement=None)
             else:
                 said = replace(said, transport=None)  # memory is not shared there
             if decide.mode_name_of(said) == BASELINE and isinstance(config.batch_size, int):
@@ -127,12 +138,14 @@ def _about_request(request: TorchRequest) -> list[Problem]:
     found = []
     if not request.modes:
         found.append(Problem("no mode of ours is named", "write --modes ssgd, for example", "--modes"))
-    known = (Launcher.LOCAL, Launcher.RAY)
     for name in request.launchers:
-        if name not in known:
+        if name not in _LAUNCHERS:
             found.append(
                 Problem(f"there is no launcher {name!r} here", "use local, ray or both", "--launcher")
             )
+    for name in request.peers or ():
+        if name not in _PEERS:
+            found.append(Problem(f"there is no peer {name!r}", "use ddp, ray or both", "--peers"))
     if not request.launchers:
         found.append(Problem("no launcher is named", "use local, ray or both", "--launcher"))
     return found

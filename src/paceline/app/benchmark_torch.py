@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.app.benchmark import BASELINE, Contender
-from paceline.app.benchmark_plan import Layout
+from paceline.app.benchmark_plan import DDP, RAY_TRAIN, Layout
 from paceline.benchmark.measured import Cluster, Measured, Seen, steady_rate, usual_warm_up
 from paceline.errors import NotReadyError
 from paceline.launchers.apart import Answered, run_apart
+from paceline.launchers.ray_needs import bundles_of
 from paceline.plan.codec import Json, dumps, loads
 from paceline.plan.plan import Plan
 from paceline.report.measured import Measured as RunMeasured
 from paceline.report.measured import first_step_ns, read_run
 
 CURVE_POINTS = 40
-DDP, RAY_TRAIN = "ddp", "ray"
 _ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 Note = Callable[[str], None]
@@ -29,11 +29,11 @@ def contenders_of(layout: Layout, *, num_samples: int) -> list[Contender]:
     """The baseline first, then others' ways, then ours."""
     measure = _Measuring(num_samples)
     alone, together = layout.alone, layout.together
-    found = [
-        Contender(name=BASELINE, title="torch alone", run=measure.plain(alone)),
-        Contender(name=DDP, title="torch DDP", run=measure.plain(together)),
-    ]
-    if layout.address is not None:
+    found = [Contender(name=BASELINE, title="torch alone", run=measure.plain(alone))]
+    if DDP in layout.peers:
+        found.append(Contender(name=DDP, title="torch DDP", run=measure.plain(together)))
+    if RAY_TRAIN in layout.peers:
+        assert layout.address is not None, "whoever uses Ray knows where it is"
         run = measure.ray_train(together, layout.address)
         found.append(Contender(name=RAY_TRAIN, title="Ray Train", run=run))
     found += [Contender(name=own.name, title=own.title, run=measure.ours(own.plan)) for own in layout.ours]
@@ -51,7 +51,9 @@ def check_cluster(layout: Layout, folder: Path, note: Note) -> None:
     except NotReadyError as error:
         raise NotReadyError(error.what, f"{error.hint}, or leave Ray out: --launcher local") from error
     if layout.address != "local":
-        most = max(own.plan.num_workers for own in layout.ours)
+        most = max(
+            [layout.together.num_workers, *(len(bundles_of(own.plan)) for own in layout.ours if own.plan.ray)]
+        )
         needs = _trainer_order(replace(layout.together, num_workers=most), layout.address, folder)
         folder.mkdir(parents=True, exist_ok=True)
         run_apart("paceline.launchers.ray_train_door:look", [needs], log=folder / "cluster.log", note=note)

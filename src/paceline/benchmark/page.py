@@ -47,8 +47,8 @@ def _said(benchmark: Benchmark) -> Markup:
 def _table(benchmark: Benchmark) -> Markup:
     judged = benchmark.quality
     quality = "quality" if judged is None else words.quality_name(judged)
-    heads = ("workers", "batch, of each", "start", "total", "speedup, total", "efficiency, total")
-    heads += ("samples/s, steady", "speedup, steady", "efficiency, steady", quality, "difference")
+    heads = ["workers", "batch, of each", "start", "total", "speedup, total", "efficiency, total"]
+    heads += ["samples/s, steady", "speedup, steady", "efficiency, steady", quality, "difference"]
     numbers, body = colours(benchmark), []
     for name, row in benchmark.rows.items():
         chip = tag("span", class_=f"chip {colour_class(numbers[name])}", aria_hidden="true")

@@ -30,14 +30,25 @@ if TYPE_CHECKING:
     metavar="local|ray|local,ray",
     default="local,ray",
     show_default=True,
-    help="What starts ours. Without ray nothing of Ray runs, Ray Train neither.",
+    help="What starts ours.",
+)
+@click.option(
+    "--peers",
+    metavar="ddp|ray|ddp,ray",
+    help="Others that take part: torch DDP, Ray Train. [default: ddp, and ray where ours are on Ray]",
 )
 @repeats_option
 @out_option
 @config_options_without(*(name for name in KEYS if name not in READ))
 @common_options
 def torch(
-    session: Session, flags: Sequence[Written], modes: str, launchers: str, repeats: int, out: Path
+    session: Session,
+    flags: Sequence[Written],
+    modes: str,
+    launchers: str,
+    peers: str | None,
+    repeats: int,
+    out: Path,
 ) -> None:
     """Train one task by plain torch alone, by its DDP, by Ray Train's TorchTrainer and by modes of ours.
 
@@ -51,7 +62,7 @@ def torch(
     from paceline.app.train import count_samples, warm_up
     from paceline.config.facts import look_up_facts
 
-    request, found = _request(session, flags, modes, launchers)
+    request, found = _request(session, flags, modes, launchers, peers)
     facts = look_up_facts(request.config)
     with warm_up() as warm:  # only to count: whoever trains starts cold
         layout = lay_out(request, facts, found=found, count=lambda config: count_samples(config, warm))
@@ -75,7 +86,7 @@ def torch(
 
 
 def _request(
-    session: Session, flags: Sequence[Written], modes: str, launchers: str
+    session: Session, flags: Sequence[Written], modes: str, launchers: str, peers: str | None
 ) -> "tuple[TorchRequest, list[Problem]]":
     from paceline.app.benchmark_plan import TorchRequest
     from paceline.config.load import load
@@ -84,7 +95,12 @@ def _request(
     sets = from_sets(session.common.sets)
     said = behind_flags([*flags, *sets.entries], list(session.variables))
     loaded = load(flags=said, variables=session.variables, file=session.common.config)
-    request = TorchRequest(config=loaded.config, modes=_listed(modes), launchers=_listed(launchers))
+    request = TorchRequest(
+        config=loaded.config,
+        modes=_listed(modes),
+        launchers=_listed(launchers),
+        peers=None if peers is None else _listed(peers),
+    )
     return request, [*sets.problems, *loaded.problems]
 
 

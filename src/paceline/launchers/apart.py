@@ -127,7 +127,9 @@ class _Children:
         code = child.process.wait()
         if code != 0 or child.answer is None:
             died = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise TrainingError(f"a process of the benchmark {died}", f"see {child.log}")
+            raise TrainingError(
+                f"a process of the benchmark {died}{_last_words(child.log)}", f"see {child.log}"
+            )
 
     def answers(self) -> list[dict[str, Json]]:
         return [child.answer for child in self._all if child.answer is not None]
@@ -148,6 +150,12 @@ class _Children:
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
+
+
+def _last_words(log: Path) -> str:
+    """The last line of what it printed, if it did."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return f": {lines[-1].strip()[:300]}" if lines else ""
 
 
 def _error(said: dict[str, Json]) -> PacelineError:
@@ -181,7 +189,8 @@ def main() -> int:
             )
         except PacelineError as error:
             traceback.print_exc()
-            tell({"ev": "error", "exit_code": int(error.exit_code), "problems": [*error.told()]})
+            problems: list[Json] = [dict(problem) for problem in error.told()]
+            tell({"ev": "error", "exit_code": int(error.exit_code), "problems": problems})
             return int(error.exit_code)
     return 0
 

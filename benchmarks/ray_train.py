@@ -1,0 +1,139 @@
+"""What does Ray cost us beside what it costs others? Ray Train's TorchTrainer, and Ray's parameter server.
+
+`python -m benchmarks.ray_train`: `ssgd` on Ray against TorchTrainer with torch DDP on CIFAR-10's network (3.2
+million parameters, 2 workers, the same samples): samples/s after the first steps, and seconds from the call
+to the first step; and `asgd` on Ray against the asynchronous parameter server of Ray's documentation with 1
+MB of parameters. In turns; each run is a process of its own that starts its own Ray: all that users wait for.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.report import Ratio, write
+from paceline.app.benchmark import Contender
+from paceline.app.benchmark_plan import RAY_TRAIN, TorchRequest, lay_out
+from paceline.app.benchmark_torch import contenders_of
+from paceline.benchmark.measured import Measured, usual_warm_up
+from paceline.config.facts import Facts
+from paceline.config.train_config import TrainConfig
+from paceline.launchers.apart import run_apart
+from paceline.plan.codec import Json
+from paceline.plan.plan import Option
+
+RESULT = Path(__file__).parent / "results" / "ray_train.json"
+WORKERS = 2
+IMAGES = 5000
+PICTURES: dict[str, Option] = {"data": "synthetic", "subset": IMAGES, "test_subset": 10}
+MEGABYTE = {"hidden": 510, "layers": 2}  # 262,651 float32 parameters
+POINTS = 4096  # samples of xor
+Found = dict[str, list[float]]
+
+
+def contenders(config: TrainConfig, mode: str, num_samples: int) -> dict[str, Contender]:
+    """Ray Train, and this mode of ours on Ray, by name."""
+    request = TorchRequest(config=config, modes=(mode,), launchers=("ray",))
+    layout = lay_out(request, Facts(modules=frozenset({"ray"})))
+    return {one.name: one for one in contenders_of(layout, num_samples=num_samples)}
+
+
+def on_pictures(batch: int, steps: int) -> tuple[Contender, Contender]:
+    config = TrainConfig(
+        task="cifar10", task_options=PICTURES, num_workers=WORKERS, batch_size=batch * WORKERS, steps=steps
+    )
+    found = contenders(config, "ssgd", IMAGES)
+    return found[RAY_TRAIN], found["ssgd-ray"]
+
+
+def turn(one: Contender, seed: int) -> Measured:
+    with tempfile.TemporaryDirectory() as folder:
+        return one.run(Path(folder), seed, lambda text: print(f"  {text}"))
+
+
+def of_documentation(batch: int, steps: int) -> float:
+    """Samples/s of Ray's example."""
+    order: dict[str, Json] = {"workers": WORKERS, "batch": batch, "steps": steps, **MEGABYTE}
+    order["warm_up"] = usual_warm_up(steps)
+    with tempfile.TemporaryDirectory() as folder:
+        entry, log = "benchmarks.ray_parameter_server:run", Path(folder) / "log.txt"
+        answered = run_apart(entry, [order], log=log, note=print)
+    print(f"  its accuracy {answered.values[0]['accuracy']}")
+    return float(str(answered.values[0]["samples_per_s"]))
+
+
+def of_asgd(batch: int, steps: int, seed: int) -> float:
+    config = TrainConfig(
+        task="xor",
+        task_options={**MEGABYTE},
+        num_workers=WORKERS,
+        batch_size=batch * WORKERS,
+        steps=steps,
+        lr=0.1,
+    )
+    found = turn(contenders(config, "asgd", POINTS)["asgd-ray"], seed)
+    print(f"  its accuracy {found.metrics['test_accuracy']}")
+    assert found.steady_samples_per_s is not None, "it is long enough to have a steady part"
+    return found.steady_samples_per_s
+
+
+def measure(said: argparse.Namespace) -> Iterator[Found]:
+    """What everybody did, one figure for each round; after each round, so that none is lost."""
+    found: Found = {}
+    trainer, ours = on_pictures(said.batch, said.steps)
+    for number in range(said.rounds):
+        pair = [("trainer", trainer), ("ssgd", ours)]
+        for name, one in pair if number % 2 == 0 else pair[::-1]:
+            seen = turn(one, number)
+            print(f"round {number + 1}: {name} {_shown(seen)}", flush=True)
+            found.setdefault(f"{name} samples/s", []).append(seen.steady_samples_per_s or 0.0)
+            found.setdefault(f"{name} start s", []).append(seen.first_step_s or 0.0)
+            found.setdefault(f"{name} total s", []).append(seen.total_s)
+        theirs = of_documentation(said.small_batch, said.small_steps)
+        asgd = of_asgd(said.small_batch, said.small_steps, number)
+        found.setdefault("example samples/s", []).append(theirs)
+        found.setdefault("asgd samples/s", []).append(asgd)
+        print(f"round {number + 1}: example {theirs:,.0f}, asgd {asgd:,.0f} samples/s", flush=True)
+        yield found
+
+
+def _shown(seen: Measured) -> str:
+    rate = seen.steady_samples_per_s or 0.0
+    return (
+        f"{rate:.1f} samples/s, first step after {seen.first_step_s or 0:.1f} s, {seen.total_s:.1f} s in all"
+    )
+
+
+def ratios_of(found: Found) -> list[Ratio]:
+    return [
+        _ratio("ssgd on Ray ÷ TorchTrainer, samples/s", found, "ssgd samples/s", "trainer samples/s", 1.0),
+        _ratio("the same, call to first step", found, "ssgd start s", "trainer start s", 0.7, at_least=False),
+        _ratio("asgd on Ray ÷ Ray's example, 1 MB", found, "asgd samples/s", "example samples/s", 3.0),
+    ]
+
+
+def _ratio(name: str, found: Found, mine: str, theirs: str, goal: float, *, at_least: bool = True) -> Ratio:
+    rounds = tuple(a / b for a, b in zip(found[mine], found[theirs], strict=True))
+    detail = f"last {found[mine][-1]:.1f}, {found[theirs][-1]:.1f}"
+    return Ratio(name=name, goal=goal, at_least=at_least, rounds=rounds, detail=detail)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=50, help="images per worker and step")
+    parser.add_argument("--steps", type=int, default=40, help="of each worker, on images")
+    parser.add_argument("--small-batch", type=int, default=32, help="samples per worker and step, at 1 MB")
+    parser.add_argument("--small-steps", type=int, default=500, help="of each worker, at 1 MB")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    said = parser.parse_args()
+    ratios: list[Ratio] = []
+    for found in measure(said):
+        ratios = ratios_of(found)
+        write(ratios, said.out, seen=found, batch=said.batch, steps=said.steps)
+    for ratio in ratios:
+        print(ratio.line())
+
+
+if __name__ == "__main__":
+    main()
