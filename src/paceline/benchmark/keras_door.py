@@ -78,6 +78,15 @@ def build_model(settings: KerasSettings, normalisation: Normalisation) -> Any:  
     return model
 
 
+def compiled_model(settings: KerasSettings, normalisation: Normalisation) -> Any:  # Any: a Keras model
+    from tf_keras import losses, optimizers
+
+    model = build_model(settings, normalisation)
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizers.Adam(settings.learning_rate), loss=loss, metrics=["accuracy"])
+    return model
+
+
 def _normalisation(settings: KerasSettings) -> Any:  # Any: a layer
     from tf_keras.layers import BatchNormalization
 
@@ -100,10 +109,7 @@ def train(
     # The first worker's weights are everybody's; what dropout leaves out differs between workers.
     tf_keras.utils.set_random_seed(settings.seed + rank)
     with nullcontext() if strategy is None else strategy.scope():
-        model = build_model(settings, normalisation)
-        loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        rate = tf_keras.optimizers.Adam(settings.learning_rate)
-        model.compile(optimizer=rate, loss=loss, metrics=["accuracy"])
+        model = compiled_model(settings, normalisation)
     validation, validation_steps = _looked_at(part.validation, strategy)
     began_s, busy_s = monotonic_s(), _processor_s()
     done = model.fit(
