@@ -1,5 +1,7 @@
 """Does `paceline benchmark keras` refuse what cannot work before anything starts?"""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,17 @@ def test_help_says_what_is_the_same_on_both_sides(capsys: Captured) -> None:
     said = " ".join(capsys.readouterr().out.split())
     assert "same model, weights, images and global batch" in said
     assert "of all workers together" in said
+
+
+def test_the_command_itself_never_imports_tensorflow_nor_keras() -> None:
+    probe = (
+        "import sys; from paceline.cli.main import run; from paceline.cli.session import Session\n"
+        "run(sys.argv[1:], Session())\n"
+        "sys.exit(' '.join({'tensorflow', 'tf_keras', 'keras', 'torch', 'ray'} & set(sys.modules)) or 0)"
+    )
+    refused = ("benchmark", "keras", *TINY, "--address", "ray://127.0.0.1:1")
+    for args in (("benchmark", "keras", "--help"), refused):
+        done = subprocess.run(
+            [sys.executable, "-c", probe, *args], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
