@@ -68,7 +68,7 @@ def check_cluster(address: str, settings: KerasSettings) -> None:
     finally:
         ray.close()
     if (text := too_small(nodes, settings)) is not None:
-        hint = "use fewer --num-workers or --threads, or add nodes"
+        hint = "use fewer --num-workers or --threads-per-worker, or add nodes"
         raise NotReadyError(f"the Ray at {address} is too small\n{text}", hint)
 
 
