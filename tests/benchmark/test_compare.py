@@ -26,7 +26,7 @@ def test_speedup_and_efficiency_are_said_of_the_total_time_and_of_the_steady_rat
     assert found.speedup_steady == pytest.approx(1.8)
     assert found.efficiency_steady == pytest.approx(0.9)
     assert found.num_workers == 2
-    (batch, speed, quality) = found.says
+    (speed, batch, quality) = found.says
     assert batch == "The global batch was 100 on both sides: 100 for one, 50 for each of 2."
     assert "80.00 s in all, alone 100 s: a speedup of 1.25×, efficiency 62 %" in speed
     assert "After the first epoch it was 1.80× as fast, efficiency 90 %." in speed
@@ -60,7 +60,7 @@ def test_a_run_without_a_steady_part_has_a_total_only() -> None:
     found = compared({"baseline": [run("baseline", 1, 9.0, None)], "ray": [run("ray", 2, 6.0, 5.0)]})
     assert found.speedup == 1.5
     assert found.speedup_steady is None
-    assert "too short for a steady rate" in found.says[1]
+    assert "too short for a steady rate" in found.says[0]
 
 
 def test_repeats_give_medians_and_intervals_that_hold_them() -> None:

@@ -30,7 +30,13 @@ def test_the_classic_files_are_there_with_the_names_that_scripts_look_for(tmp_pa
     rows = list(csv.DictReader((tmp_path / "comparison.csv").read_text().splitlines()))
     assert [row["name"] for row in rows] == ["baseline", "ray"]
     plots = {path.name for path in (tmp_path / "plots").iterdir()}
-    assert {"speedup-total.png", "speedup-steady.svg", "time.png", "curve-loss.svg"} <= plots
+    assert {
+        "speedup-total.png",
+        "speedup-steady.svg",
+        "efficiency-total.svg",
+        "time.png",
+        "curve-loss.svg",
+    } <= plots
 
 
 def test_the_page_shows_what_comparison_json_holds_and_asks_nobody(tmp_path: Path) -> None:

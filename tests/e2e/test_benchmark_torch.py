@@ -33,3 +33,23 @@ def test_torch_ray_train_and_ours_on_a_real_ray_do_the_same_work_in_one_table(tm
     for name in ("baseline_results.json", "ray_results_2workers.json", "ssgd-ray_results_2workers.json"):
         assert json.loads((out / name).read_text())["batch_size"] == 64
     assert "The global batch was 64 on all sides" in (out / "report.html").read_text()
+
+
+@pytest.mark.soak
+def test_without_ray_torch_alone_torch_ddp_and_modes_of_ours_are_compared_in_rounds(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = paceline(
+        *("benchmark", "torch", "--task", "xor", "--steps", "60", "--repeats", "2", "--modes", "ssgd,asgd"),
+        *("--launcher", "local", "--out", str(out), "--json"),
+        within_s=380,
+    )
+    assert done.code == 0, done.err
+    comparison = done.data()["comparison"]
+    rows = comparison["rows"]
+    assert list(rows) == ["baseline", "ddp", "ssgd", "asgd"]
+    assert rows["ddp"]["metrics"]["test_loss"] == pytest.approx(
+        rows["ssgd"]["metrics"]["test_loss"], rel=1e-5
+    )
+    assert all(row["cluster"] is None for row in rows.values())
+    assert len(comparison["order"]) == 8
+    assert all(row["speedup_total"]["low"] is not None for name, row in rows.items() if name != "baseline")

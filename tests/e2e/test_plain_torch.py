@@ -18,6 +18,7 @@ NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")  # as the model orders them
 
 # No Paceline here but the task and the rule by which samples are chosen.
 SCRIPT = f"""
+import os
 import sys
 import torch
 import torch.distributed as dist
@@ -42,7 +43,8 @@ for step in range({STEPS}):
     task.loss(model, batch).backward()
     optimizer.step()
 save_file(model.module.state_dict(), f"{{folder}}/{{rank}}.safetensors")
-dist.destroy_process_group()
+dist.barrier()
+os._exit(0)  # in torch's and the interpreter's own way out threads may end in a wrong order, and abort it
 """
 
 

@@ -83,8 +83,10 @@ def carry_out(
 ) -> Comparison:
     num_samples = count_samples(request.config, launcher)  # a task without its data says so here
     folder = CompareFolder(out)
-    folder.begin(layout, look_at_machine())
+    folder.begin(layout)
     waiting = [turn for turn in layout.turns if not is_finished(folder.run(turn), turn.plan)]
+    if waiting:
+        folder.note_machine(look_at_machine())
     started_s, done = monotonic_s(), len(layout.turns) - len(waiting)
     for number, turn in enumerate(waiting):
         spent_s = monotonic_s() - started_s

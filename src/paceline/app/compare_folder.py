@@ -1,12 +1,12 @@
 """What lies in a comparison's folder, and may this comparison go on with it?
 
 `compare.json` says which runs belong to it, by the hashes of their plans, and on
-which machine each session ran. More repeats or more modes may be added; a run
+which machine each session ran something. More repeats or more modes may be added; a run
 that is there with another plan, or that is none of ours, is refused.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.app.compare_plan import Layout, Turn
@@ -32,7 +32,7 @@ class CompareFolder:
     def run(self, turn: Turn) -> Path:
         return self.path / "runs" / turn.name
 
-    def begin(self, layout: Layout, machine: Machine) -> None:
+    def begin(self, layout: Layout) -> None:
         """Raises ConfigError if the folder holds something else."""
         plans = {turn.name: plan_hash(turn.plan) for turn in layout.turns}
         before = self._record()
@@ -46,19 +46,28 @@ class CompareFolder:
             what = f"{self.path} is not empty, and holds no comparison to go on with"
             raise ConfigError([Problem(what, "name a new folder with --out", "--out")])
         (self.path / "runs").mkdir(parents=True, exist_ok=True)
-        sessions = () if before is None else before.machines
-        record = _Record(plans=plans, machines=(*sessions, machine))
-        write_durably(self.path / "compare.json", [(json.dumps(to_json(record), indent=2) + "\n").encode()])
+        self._write(_Record(plans=plans, machines=() if before is None else before.machines))
+
+    def note_machine(self, machine: Machine) -> None:
+        """On which runs are made from here on; who only looks at finished runs changes nothing."""
+        record = self._begun()
+        self._write(replace(record, machines=(*record.machines, machine)))
 
     def machines(self) -> tuple[Machine, ...]:
-        record = self._record()
-        assert record is not None, "a comparison begins with its record"
-        return record.machines
+        return self._begun().machines
 
     def write(self, comparison: Comparison) -> None:
         from paceline.report.files import write_all
 
         write_all(comparison, self.path)
+
+    def _begun(self) -> _Record:
+        record = self._record()
+        assert record is not None, "a comparison begins with its record"
+        return record
+
+    def _write(self, record: _Record) -> None:
+        write_durably(self.path / "compare.json", [(json.dumps(to_json(record), indent=2) + "\n").encode()])
 
     def _record(self) -> _Record | None:
         path = self.path / "compare.json"

@@ -15,8 +15,8 @@ Rows = Mapping[str, Row]
 
 
 def says(rows: Rows, baseline: str, subject: str, quality: Quality | None) -> Iterator[str]:
-    yield about_batch(rows)
     yield _speed(rows[subject], rows[baseline])
+    yield about_batch(rows)
     if (text := _quality(rows[subject], rows[baseline], quality)) is not None:
         yield text
 

@@ -9,10 +9,16 @@ from paceline.report.figures import Bar, BarFigure, Figure, Line, LineFigure
 
 
 def figures_of(benchmark: Benchmark) -> list[Figure]:
-    found: list[Figure] = [_speedup(benchmark, "total", lambda row: row.speedup_total)]
-    if any(row.speedup_steady is not None for row in benchmark.rows.values()):
-        found.append(_speedup(benchmark, "steady", lambda row: row.speedup_steady))
-    return [*found, _efficiency(benchmark), _time(benchmark), *_curves(benchmark)]
+    total = [
+        _speedup(benchmark, "total", lambda row: row.speedup_total),
+        _efficiency(benchmark, "total", lambda row: row.efficiency_total),
+    ]
+    steady = [
+        _speedup(benchmark, "steady", lambda row: row.speedup_steady),
+        _efficiency(benchmark, "steady", lambda row: row.efficiency_steady),
+    ]
+    shown = [figure for figure in (*total, *steady) if figure.bars]
+    return [*shown, _time(benchmark), *_curves(benchmark)]
 
 
 def colours(benchmark: Benchmark) -> dict[str, int]:
@@ -24,41 +30,38 @@ _OF = {"total": "total time", "steady": "steady rate"}
 
 
 def _speedup(benchmark: Benchmark, kind: str, of: Callable[[Row], Estimate | None]) -> BarFigure:
-    numbers, most = colours(benchmark), max(row.workers for row in benchmark.rows.values())
-    bars = []
-    for name, row in benchmark.rows.items():
-        if (estimate := of(row)) is not None:
-            parts = ((row.title, numbers[name], estimate.value),)
-            error = _error(estimate)
-            bars.append(Bar(label=row.title, parts=parts, note=words.times(estimate.value), error=error))
+    most = max(row.workers for row in benchmark.rows.values())
     return BarFigure(
         name=f"speedup-{kind}",
         title=f"Speedup of the {_OF[kind]}",
         x=f"times as fast as {benchmark.rows[benchmark.baseline].title}",
         says=f"How many times as fast as the baseline each was, by {_OF[kind]}; {most} would be ideal.",
-        bars=tuple(bars),
+        bars=_bars(benchmark, of, words.times),
         mark=(float(most), f"ideal: {most}"),
     )
 
 
-def _efficiency(benchmark: Benchmark) -> BarFigure:
-    numbers, bars = colours(benchmark), []
-    for name, row in benchmark.rows.items():
-        for kind, estimate in (("total", row.efficiency_total), ("steady", row.efficiency_steady)):
-            if estimate is not None and name != benchmark.baseline:
-                label, note = f"{row.title}, {kind}", words.percent(estimate.value)
-                parts = ((label, numbers[name], estimate.value),)
-                bars.append(Bar(label=label, parts=parts, note=note, error=_error(estimate)))
+def _efficiency(benchmark: Benchmark, kind: str, of: Callable[[Row], Estimate | None]) -> BarFigure:
     return BarFigure(
-        name="efficiency",
-        title="Efficiency",
+        name=f"efficiency-{kind}",
+        title=f"Efficiency of the {_OF[kind]}",
         x="speedup over workers",
-        says="Speedup divided by the number of workers, of the total time and of the steady rate; 100 % would"
-        " be ideal.",
-        bars=tuple(bars),
+        says=f"Speedup of the {_OF[kind]} divided by the number of workers; 100 % would be ideal.",
+        bars=_bars(benchmark, of, words.percent),
         mark=(1.0, "ideal"),
         is_share=True,
     )
+
+
+def _bars(
+    benchmark: Benchmark, of: Callable[[Row], Estimate | None], shown: Callable[[float], str]
+) -> tuple[Bar, ...]:
+    numbers, found = colours(benchmark), []
+    for name, row in benchmark.rows.items():
+        if (estimate := of(row)) is not None:
+            parts, note = ((row.title, numbers[name], estimate.value),), shown(estimate.value)
+            found.append(Bar(label=row.title, parts=parts, note=note, error=_error(estimate)))
+    return tuple(found)
 
 
 def _time(benchmark: Benchmark) -> BarFigure:

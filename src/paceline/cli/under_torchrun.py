@@ -56,9 +56,10 @@ class Roles(Protocol):
         ...
 
 
-def main(roles: Roles) -> NoReturn:
+def main(roles: Roles) -> int:
+    """The exit code."""
     signal.signal(signal.SIGTERM, _on_sigterm)
-    sys.exit(run(sys.argv[1:], Session(variables=environ.config_variables()), roles))
+    return run(sys.argv[1:], Session(variables=environ.config_variables()), roles)
 
 
 def _on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:

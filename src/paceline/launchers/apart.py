@@ -168,11 +168,22 @@ def _error(said: dict[str, Json]) -> PacelineError:
     return _KINDS.get(code, TrainingError)(found[0].what, found[0].hint)
 
 
-def main() -> int:
+def main() -> NoReturn:
     """The other side: one order, one answer."""
     die_with_parent()
     signal.signal(signal.SIGTERM, _on_sigterm)
-    said = json.loads(sys.stdin.read())
+    try:
+        code = _answer(json.loads(sys.stdin.read()))
+    except BaseException:
+        traceback.print_exc()
+        code = int(ExitCode.INTERNAL)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # In the interpreter's own way out torch's threads may end in a wrong order, and abort what was done.
+    os._exit(code)
+
+
+def _answer(said: dict[str, Json]) -> int:
     module, _, name = str(said["entry"]).partition(":")
     with os.fdopen(int(sys.argv[1]), "w", buffering=1) as out:
 
@@ -181,18 +192,14 @@ def main() -> int:
 
         try:
             function = getattr(importlib.import_module(module), name)
-            tell(
-                {
-                    "ev": "answer",
-                    "value": function(said["order"], lambda text: tell({"ev": "note", "text": text})),
-                }
-            )
+            value = function(said["order"], lambda text: tell({"ev": "note", "text": text}))
+            tell({"ev": "answer", "value": value})
         except PacelineError as error:
             traceback.print_exc()
             problems: list[Json] = [dict(problem) for problem in error.told()]
             tell({"ev": "error", "exit_code": int(error.exit_code), "problems": problems})
             return int(error.exit_code)
-    return 0
+    return int(ExitCode.OK)
 
 
 def _on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -200,4 +207,4 @@ def _on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,9 +1,9 @@
 """Which pictures does a comparison have? Losses, speedup, efficiency, phases and staleness, as data. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from paceline.report import words
-from paceline.report.comparison import Comparison
+from paceline.report.comparison import Cell, Comparison, Estimate
 from paceline.report.figures import (
     Bar,
     BarFigure,
@@ -86,23 +86,13 @@ def _speedup(comparison: Comparison) -> Figure:
     counts = words.worker_counts(comparison.cells, comparison.baseline)
     if len(counts) > 1:
         return _speedup_lines(comparison, counts)
-    names, numbers = words.names(comparison), colours(comparison)
-    bars = tuple(
-        Bar(
-            label=names[label],
-            parts=((names[label], numbers[label], cell.speedup.value),),
-            note=words.times(cell.speedup.value),
-            error=_error(cell.speedup.low, cell.speedup.high),
-        )
-        for label, cell in comparison.cells.items()
-    )
     return BarFigure(
         name="speedup",
         title="Speedup",
         x="times as fast as one worker alone",
         says="How many times as fast as one worker alone each mode did the same work, with 95 % intervals;"
         f" {counts[0]} would be ideal.",
-        bars=bars,
+        bars=_bars(comparison, lambda cell: cell.speedup, words.times),
         mark=(float(counts[0]), f"ideal: {counts[0]}"),
     )
 
@@ -146,24 +136,30 @@ def _speedup_lines(comparison: Comparison, counts: Sequence[int]) -> LineFigure:
 
 
 def _efficiency(comparison: Comparison) -> BarFigure:
-    names, numbers = words.names(comparison), colours(comparison)
-    bars = tuple(
-        Bar(
-            label=names[label],
-            parts=((names[label], numbers[label], cell.efficiency.value),),
-            note=words.percent(cell.efficiency.value),
-            error=_error(cell.efficiency.low, cell.efficiency.high),
-        )
-        for label, cell in comparison.cells.items()
-    )
     return BarFigure(
         name="efficiency",
         title="Efficiency",
         x="speedup over workers",
         says="Speedup divided by the number of workers, with 95 % intervals; 100 % would be ideal.",
-        bars=bars,
+        bars=_bars(comparison, lambda cell: cell.efficiency, words.percent),
         mark=(1.0, "ideal"),
         is_share=True,
+    )
+
+
+def _bars(
+    comparison: Comparison, shown: Callable[[Cell], Estimate], in_words: Callable[[float], str]
+) -> tuple[Bar, ...]:
+    names, numbers = words.names(comparison), colours(comparison)
+    estimates = {label: shown(cell) for label, cell in comparison.cells.items()}
+    return tuple(
+        Bar(
+            label=names[label],
+            parts=((names[label], numbers[label], estimate.value),),
+            note=in_words(estimate.value),
+            error=_error(estimate.low, estimate.high),
+        )
+        for label, estimate in estimates.items()
     )
 
 

@@ -4,6 +4,11 @@ Also `python -m paceline.worker`: then as the only one. A command that lives in 
 that is its name; it joins the command line, which has no torch, to the sides that have.
 """
 
+import atexit
+import os
+import sys
+from typing import NoReturn
+
 from paceline.cli.under_torchrun import main
 from paceline.config.world import World
 from paceline.transport.meeting_place import MeetingPlace
@@ -28,5 +33,17 @@ def _end_with_torchrun(world: World) -> None:
         die_with_parent()
 
 
+def _leave(code: int) -> NoReturn:
+    """As the interpreter would, but for its last part: there torch's threads may end in a wrong order.
+
+    Then the process aborts ("terminate called without an active exception"), and torchrun takes a run that
+    is finished and saved for a failed one.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    main(_Roles())
+    _leave(main(_Roles()))

@@ -19,7 +19,7 @@ from paceline.plan.plan import Plan
 from paceline.sync.samples import SampleStream, slice_of
 from paceline.tasks.optim import build_optimizer
 from paceline.tasks.port import Optimizer, Task, keeps_order
-from paceline.transport.torch_dist import leave_group
+from paceline.transport.torch_dist import wait_for_all
 from paceline.worker.wiring import build_task, set_up_torch
 
 
@@ -29,10 +29,10 @@ def rank_main(order: dict[str, Json], _note: Callable[[str], None]) -> dict[str,
     if plan.num_workers > 1:
         meet = f"file://{order['meet']}"
         dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=plan.num_workers)
-    try:
-        return _train(plan, rank)
-    finally:
-        leave_group()
+    found = _train(plan, rank)
+    if plan.num_workers > 1:
+        wait_for_all()  # rank 0 has looked at its model meanwhile
+    return found
 
 
 def ray_loop(order: dict[str, Json]) -> dict[str, Json]:
