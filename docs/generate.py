@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from docs.failures_page import failures_page
 from docs.grpc_page import grpc_page
 from docs.messages import messages
 from docs.python_page import STUB, python_page, stub
@@ -75,6 +76,7 @@ def pages() -> dict[str, str]:
         "errors.md": _errors(),
         "events.md": _events(),
         "exit-codes.md": _exit_codes(),
+        "failures.md": failures_page(),
         "grpc.md": grpc_page(),
         "laws.md": _laws(),
         "modes.md": _modes(),

@@ -150,8 +150,9 @@ def prepare_ray() -> None:
     """Before Ray is imported; whoever has said otherwise is heard."""
     for name, value in _QUIET_RAY.items():
         os.environ.setdefault(name, value)
-    # A cluster asks for the token unless told not to, but a client only shows it when told to.
-    if (file := ray_token_file()) is None or file.exists():
+    # A cluster asks for the token unless told not to, but a client only shows it when told to. Whoever has
+    # imported Ray before us has decided: it does not look again, and what it starts must not ask.
+    if "ray" not in sys.modules and ((file := ray_token_file()) is None or file.exists()):
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 

@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save
 from tests.fixtures.plans import small_plan
 
+from paceline.checkpoints.packed import unpacked
 from paceline.checkpoints.store import from_bytes, read_snapshot
 from paceline.events.log import write_header
 from paceline.launchers.local import Message
@@ -81,3 +83,28 @@ def test_an_actor_s_question_waits_for_its_answer_and_lines_travel_before_it() -
     assert blobs == [b"123"]
     outbox.end()
     assert outbox.take("[]")[0]["over"] is True
+
+
+def test_parts_of_a_state_travel_all_together_and_leave_nothing_behind(tmp_path: Path) -> None:
+    folder = WrittenFolder(small_plan("fsdp"), tmp_path)
+    for who in ("worker-0", "worker-1"):
+        folder.image(_image(5, who), TENSORS)
+    (tmp_path / "checkpoints" / "at-00000005" / "worker-2.draft").write_text("unfinished")
+    with unpacked(folder.saved(tmp_path / "checkpoints" / "at-00000005", "worker-1")) as there:
+        assert sorted(file.name for file in there.iterdir()) == [
+            "worker-0.json",
+            "worker-0.safetensors",
+            "worker-1.json",
+            "worker-1.safetensors",
+        ]
+        assert torch.equal(read_snapshot(there, "worker-0").tensors["w"], torch.arange(3.0))
+    assert not there.exists()
+
+
+def test_only_files_of_a_checkpoint_are_taken_out_of_a_piece() -> None:
+    names = json.dumps([["../x.json", 0]]).encode()
+    with (
+        pytest.raises(ValueError, match="no file of a checkpoint"),
+        unpacked(len(names).to_bytes(8, "little") + names),
+    ):
+        pass

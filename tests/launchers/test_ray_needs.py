@@ -2,10 +2,21 @@
 
 from dataclasses import replace
 
+import pytest
 from tests.fixtures.plans import small_plan
 
-from paceline.launchers.ray_needs import Bundle, Node, bundles_of, fits, placement_of, table
-from paceline.plan.plan import Device, OnRay, Placement, Transport
+from paceline.errors import NotReadyError
+from paceline.launchers.ray_needs import (
+    Bundle,
+    Node,
+    bundles_of,
+    check_nodes,
+    cpus_of_our_own,
+    fits,
+    placement_of,
+    table,
+)
+from paceline.plan.plan import Device, Elastic, OnRay, Placement, Transport
 
 TWO = [Node(name="a", cpus=2), Node(name="b", cpus=2)]
 
@@ -51,3 +62,20 @@ def test_the_table_shows_needs_beside_has() -> None:
     assert lines[1].split() == ["needs,", "pack", "5", "0"]
     assert lines[-3].split() == ["has,", "2", "nodes", "4", "0"]
     assert "and 2 more" in table(_workers(10), TWO, Placement.PACK)
+
+
+def test_an_elastic_plan_needs_both_servers_and_may_grow_on_a_ray_of_its_own() -> None:
+    crew = Elastic(workers=2, min_workers=1, max_workers=4)
+    plan = replace(small_plan("asgd", num_workers=4), transport=Transport.TCP, elastic=crew)
+    assert [b.who for b in bundles_of(plan)] == ["server-0-a", "server-0-b", "worker-0", "worker-1"]
+    assert cpus_of_our_own(plan, processors=1) == 6
+    assert cpus_of_our_own(plan, processors=8) == 8
+
+
+def test_elastic_workers_are_refused_where_a_node_is_another_machine() -> None:
+    plan = small_plan("ssgd", elastic=Elastic(workers=2, min_workers=1, max_workers=2))
+    here, there = Node(name="127.0.0.1", cpus=2), Node(name="192.0.2.1", cpus=2)
+    check_nodes(plan, "auto", [here, here])
+    with pytest.raises(NotReadyError, match=r"nodes on other machines, 192\.0\.2\.1, but"):
+        check_nodes(plan, "auto", [here, there])
+    check_nodes(replace(plan, elastic=None), "auto", [here, there])

@@ -56,9 +56,14 @@ def test_what_only_ray_reads_is_refused_without_it() -> None:
     assert "restarts is for launcher ray" in _problems(restarts=1, launcher="local")
 
 
-def test_elastic_runs_and_shared_memory_are_refused() -> None:
-    assert "an elastic run starts and replaces its workers on one machine" in _problems(
-        launcher="ray", elastic=True
+def test_an_elastic_run_shares_memory_on_ray_as_it_does_without() -> None:
+    assert _plan(elastic=True).transport is Transport.SHM
+    assert _plan(elastic=True, mode="asgd").transport is Transport.TCP
+    assert _plan(elastic=True, mode="fsdp").elastic is not None
+
+
+def test_what_cannot_be_on_ray_is_refused() -> None:
+    assert "replaces a lost worker while the others go on" in _problems(
+        launcher="ray", elastic=True, restarts=2
     )
     assert "needs memory that its workers share" in _problems(launcher="ray", mode="adpsgd")
-    assert "a folder that all its workers reach" in _problems(launcher="ray", mode="fsdp")

@@ -36,6 +36,9 @@ _HEALTH = {
     "health_check_timeout_ms": 3000,
     "health_check_failure_threshold": 3,
 }
+# For ray:// the head starts a process for each client, and gives it up after half a minute: on a busy
+# machine that is how long importing Ray may take.
+_PATIENCE = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "180", "TIMEOUT_FOR_SPECIFIC_SERVER_S": "180"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,7 @@ def _start(role: list[str], cpus: int, log: Path) -> NodeProcess:
             stdout=file,
             stderr=file,
             start_new_session=True,
-            env=environ.for_child_with_our_python(),  # jobs begin with `python -m paceline`
+            env={**environ.for_child_with_our_python(), **_PATIENCE},  # jobs begin with `python -m paceline`
         )
     return NodeProcess(process.pid, began(process.pid), cpus)
 

@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "data": ("paceline.cli.data", "data", "Get the data of built-in tasks, and make it ready."),
     "workers": ("paceline.cli.workers", "workers", "Add workers to a run that is at work, or remove some."),
     "ray": ("paceline.cli.ray", "ray", "Make a small Ray cluster here, and hand runs to a cluster."),
-    "job": ("paceline.cli.job", "job", "Write the manifests of a job on Kubernetes, and check manifests."),
+    "job": ("paceline.cli.job", "job", "Write manifests of a job on Kubernetes, check them, explain a job."),
     "lab": ("paceline.cli.lab", "lab", "Break a run on purpose, and see what was promised hold."),
     "coordinator": (
         "paceline.cli.coordinator",

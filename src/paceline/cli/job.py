@@ -1,10 +1,11 @@
-"""`paceline job`: what a cluster is asked for, as manifests, and whether manifests are sound."""
+"""`paceline job`: what a cluster is asked for, whether manifests are sound, and why a job is stuck."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.job_explain import explain
 from paceline.cli.job_render import render
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @click.group("job")
 @common_options
 def job(session: Session) -> None:
-    """Write the manifests of a job on Kubernetes, and check manifests. No cluster is asked."""
+    """Write the manifests of a job on Kubernetes, check manifests, explain a job. No cluster is asked."""
 
 
 @job.command("validate")
@@ -50,3 +51,4 @@ def validate(session: Session, files: tuple[Path, ...], profile: str) -> None:
 
 
 job.add_command(render)
+job.add_command(explain)

@@ -22,6 +22,9 @@ _WORDS = r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_?KEY|PRIVA
 _NAME = re.compile(rf"(?:^|.*[_.-]){_WORDS}(?:_ID)?$", re.IGNORECASE)
 # NAME=value, NAME: value or --name value within one text, such as a command or runtimeEnvYAML
 _SAID = re.compile(rf"[A-Za-z0-9_-]*{_WORDS}(?:\s*[=:]\s*|\s+)(?!\$)[\"']?[^\s\"'$]", re.IGNORECASE)
+# The same, up to its value. Prose also speaks of tokens: behind a colon, a plain word is no secret.
+_GIVEN = r"\s*(?:=|:(?=[\"'\s]*(?:[^\s\"']*[0-9]|[^\s\"']{16})))\s*"
+_VALUE = re.compile(rf"([A-Za-z0-9_-]*{_WORDS}[\"']?{_GIVEN}(?!\$)[\"']?)[^\s\"',;$]+", re.IGNORECASE)
 _HINT = "keep it in a Secret of the cluster, and refer to it by valueFrom.secretKeyRef (--secret-env)"
 _NOT_VALUES = ("secretName", "automountServiceAccountToken", "enableK8sTokenAuth")
 _TEXTS = ("entrypoint", "runtimeEnvYAML", "command", "args", "entrypointResources")
@@ -38,6 +41,13 @@ def find_secrets(value: object, path: Path = ()) -> Iterator[Finding]:
                 yield from find_secrets(item, (*path, number))
         case str():
             yield from _shaped(value, path)
+
+
+def masked(text: str) -> str:
+    """The text with every secret in it hidden, for messages that quote what others wrote."""
+    for shape in _SHAPES.values():
+        text = shape.sub("***", text)
+    return _VALUE.sub(r"\1***", text)
 
 
 def _shaped(text: str, path: Path) -> Iterator[Finding]:

@@ -194,6 +194,9 @@ def _room(plan: Plan, worker: Size, pods: int) -> list[Problem]:
     if plan.device is Device.CUDA and not worker.gpus:
         what, hint = "device is cuda, but the worker pods have no GPU", "add --gpus-per-worker 1"
         problems.append(Problem(what, hint, "--device"))
+    if plan.elastic is not None:
+        what = "workers of an elastic run share the memory of one machine, and those in pods share none"
+        problems.append(Problem(what, "use --restarts 3 instead of --elastic", "--elastic"))
     participants = plan.num_workers + (plan.transport is Transport.TCP)
     places = worker.cpus // plan.threads_per_worker
     placement = None if plan.ray is None else plan.ray.placement

@@ -1,7 +1,8 @@
 """How are workers started by Ray? As actors on reserved room; the launcher has the folder and the last word.
 
 Ray schedules and supervises; what workers do, and how they agree, is as without it. When one is lost, all
-are ended, and may be started anew from the newest checkpoint (`restarts`). This process never imports torch.
+are ended, and may be started anew from the newest checkpoint (`restarts`); in an elastic run it is replaced,
+and the others go on (ray_elastic.py). This process never imports torch.
 """
 
 import os
@@ -12,9 +13,11 @@ from paceline.checkpoints.catalog import read_complete
 from paceline.errors import NotReadyError
 from paceline.launchers.local import Ended, Message, Supervisor
 from paceline.launchers.ray_door import Ray, connect
+from paceline.launchers.ray_elastic import ElasticGroup
 from paceline.launchers.ray_folder import WrittenFolder
-from paceline.launchers.ray_group import Group, Wishes
-from paceline.launchers.ray_needs import bundles_of, fits, placement_of, table
+from paceline.launchers.ray_group import Group
+from paceline.launchers.ray_needs import check_nodes, cpus_of_our_own
+from paceline.launchers.ray_room import Wishes
 from paceline.launchers.supervise import Failure
 from paceline.plan.plan import Plan
 
@@ -24,20 +27,17 @@ class RayLauncher:
 
     def __init__(self, plan: Plan) -> None:
         assert plan.ray is not None, "the plan says where Ray is"
-        bundles = bundles_of(plan)
         # A Ray of our own pretends to have what is needed: workers share processors, as without it.
-        cpus = max(len(os.sched_getaffinity(0)), sum(bundle.cpus for bundle in bundles))
+        cpus = cpus_of_our_own(plan, len(os.sched_getaffinity(0)))
         self._wishes = Wishes()
-        self._group: Group | None = None
+        self._group: Group | ElasticGroup | None = None
+        self._supervisor: Supervisor | None = None
         self._ray: Ray = connect(plan.ray.address, num_cpus=cpus)
-        nodes = self._ray.nodes()
-        placement = placement_of(plan, nodes)
-        if not fits(bundles, nodes, placement):
+        try:
+            check_nodes(plan, plan.ray.address, self._ray.nodes())
+        except NotReadyError:
             self._ray.close()
-            raise NotReadyError(
-                f"the Ray at {plan.ray.address} is too small\n" + table(bundles, nodes, placement),
-                "use fewer workers, --threads-per-worker 1 or another --placement, or add nodes",
-            )
+            raise
 
     def run(
         self,
@@ -48,16 +48,19 @@ class RayLauncher:
         resume_from: Path | None = None,
         supervisor: Supervisor | None = None,
     ) -> Ended:
-        assert supervisor is None, "an elastic run starts its workers itself"
         assert plan.ray is not None, "the plan says where Ray is"
+        if supervisor is not None:
+            self._supervisor = supervisor
+            self._group = ElasticGroup(plan, self._ray, on_message, self._wishes, supervisor)
+            return self._group.run(run_dir, resume_from)
         folder, budget = WrittenFolder(plan, run_dir), plan.ray.restarts
         restarts = 0
         while True:
-            self._group = Group(plan, self._ray, folder, on_message, self._wishes)
+            self._group = group = Group(plan, self._ray, folder, on_message, self._wishes)
             clocks = (0,) * plan.num_workers
             if resume_from is not None:
                 clocks = read_complete(resume_from, plan.num_workers).clocks
-            ended = self._group.run(run_dir, resume_from, clocks)
+            ended = group.run(run_dir, resume_from, clocks)
             cause = ended.ledger.cause()
             if cause is None or not _is_loss(cause) or self._wishes.stop or restarts == budget:
                 return ended
@@ -70,9 +73,13 @@ class RayLauncher:
 
     def stop(self) -> None:
         self._wishes.stop = True
+        if self._supervisor is not None:
+            self._supervisor.stopping()
 
     def kill(self) -> None:
         """The interrupt that follows ends the run, and with it every actor."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
 
     def close(self) -> None:
         try:

@@ -11,24 +11,34 @@ import platform
 import socket
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from paceline import __version__
 from paceline.clock import SystemClock, boot_id
 
 _SIDE = "paceline.worker.ray_side"
+ELASTIC_SIDE = "paceline.worker.ray_elastic_side"
 CALLS_AT_ONCE = 6  # a question that waits must not hold up an order
 
 
+def network_id() -> str:
+    """The same for whoever reaches us by 127.0.0.1; pods of one host have the same kernel, but not this."""
+    with suppress(OSError):
+        return str(Path("/proc/self/ns/net").readlink())
+    return ""
+
+
 class Participant:
-    def __init__(self, who: str) -> None:
+    def __init__(self, who: str, side: str = _SIDE) -> None:
         self._side: Future[Any] = Future()  # Any: a module that is not ours to know
         # At once, and beside: torch takes seconds to import.
-        threading.Thread(target=self._import, args=(who,), daemon=True).start()
+        threading.Thread(target=self._import, args=(who, side), daemon=True).start()
 
-    def _import(self, who: str) -> None:
+    def _import(self, who: str, side: str) -> None:
         try:
-            self._side.set_result(importlib.import_module(_SIDE).Side(who))
+            self._side.set_result(importlib.import_module(side).Side(who))
         except BaseException as error:
             self._side.set_exception(error)  # whoever asks for it hears of it
 
@@ -36,7 +46,8 @@ class Participant:
         from paceline.launchers.ray_door import own_address
 
         mine = {"paceline": __version__, "python": platform.python_version(), "pid": os.getpid()}
-        return json.dumps({**mine, "boot": boot_id(), "address": own_address(), "host": socket.gethostname()})
+        where = {"boot": boot_id(), "net": network_id(), "address": own_address()}
+        return json.dumps({**mine, **where, "host": socket.gethostname()})
 
     def now_ns(self) -> int:
         return SystemClock().now_ns()

@@ -19,6 +19,7 @@ from paceline.launchers.ray_needs import Node
 
 OLDEST = (2, 60)
 KNOCK_S = 3.0
+NODE_LOST = "its node was lost"
 INSTALL = "pip install 'paceline[ray]'"
 Handle = NewType("Handle", object)  # an actor
 Pending = NewType("Pending", object)  # an answer that is on its way
@@ -224,8 +225,11 @@ class Reservation:
     def __init__(self, group: Any) -> None:  # Any: Ray's own
         self.group = group
 
-    def is_there(self, wait_s: float) -> bool:
-        return bool(self.group.wait(wait_s))
+    def is_there(self) -> bool:
+        """Now; after a node was lost it is not, until Ray has found other room for that part."""
+        from ray.util.placement_group import placement_group_table
+
+        return bool(placement_group_table(self.group)["state"] == "CREATED")
 
 
 def own_address() -> str:
@@ -238,7 +242,7 @@ def own_address() -> str:
 def in_plain_words(text: str) -> str:
     """What Ray says of a dead actor, in one sentence."""
     if "its node has died" in text or "node was terminated" in text or "node failure" in text:
-        return "its node was lost"
+        return NODE_LOST
     if "creation task" in text:
         last = [line.strip() for line in text.splitlines() if line.strip()][-1]
         return f"it could not be started: {last}"

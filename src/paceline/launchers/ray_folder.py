@@ -6,12 +6,14 @@ from pathlib import Path
 from paceline.checkpoints.catalog import DAMAGED, Checkpoint, facts_of, folder_at, newest_complete, number_of
 from paceline.checkpoints.catalog import verified as verified_snapshot
 from paceline.checkpoints.durable import make_folder, write_durably
+from paceline.checkpoints.packed import packed
 from paceline.checkpoints.retention import is_complete, remove_old, set_aside
 from paceline.checkpoints.sealed import seal
 from paceline.clock import SystemClock
 from paceline.events.log import EventLog
 from paceline.launchers.local import Message
 from paceline.launchers.ray_needs import has_server
+from paceline.plan.catalog import is_split
 from paceline.plan.plan import Plan
 
 _NO_TENSORS = (2).to_bytes(8, "little") + b"{}"  # an empty safetensors file
@@ -63,6 +65,8 @@ class WrittenFolder:
 
     def saved(self, folder: Path, who: str) -> bytes:
         """What a participant needs to go on, in one piece; behind a server a worker needs no tensors."""
+        if is_split(self._plan.mode):
+            return packed(folder)  # there may be another number of workers now, with other parts
         if has_server(self._plan):
             found = verified_snapshot(folder, "server-0")
             tensors = found.tensors if who == "server-0" else _NO_TENSORS

@@ -12,28 +12,19 @@ from pathlib import Path
 
 from paceline import __version__
 from paceline.clock import SystemClock, boot_id, monotonic_s
-from paceline.errors import NotReadyError, TrainingError
+from paceline.errors import NotReadyError
 from paceline.launchers.local import Ended, Message
 from paceline.launchers.ray_actor import CALLS_AT_ONCE, Participant
 from paceline.launchers.ray_door import ActorLost, Handle, Pending, Ray, Reservation
 from paceline.launchers.ray_folder import WrittenFolder
-from paceline.launchers.ray_needs import Bundle, bundles_of, fits, has_server, placement_of, table
+from paceline.launchers.ray_needs import bundles_of, has_server
+from paceline.launchers.ray_room import PULSE_S, START_S, Wishes, reserve
 from paceline.launchers.supervise import Failure
 from paceline.launchers.torchrun import note
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Plan, Transport
 
-PULSE_S = 0.25
-START_S = 120.0  # for a process to start on a node, and to import torch
 GRACE_S = 5.0  # for others to say what they died of
-PATIENCE_S = 2.0  # before it is said that one waits
-
-
-@dataclass(slots=True)
-class Wishes:
-    """What a signal asks for; the launcher looks when it may act."""
-
-    stop: bool = False
 
 
 @dataclass(slots=True)
@@ -54,6 +45,11 @@ class LostError(Exception):
     def __init__(self, who: str, lost: ActorLost) -> None:
         super().__init__(lost.why)
         self.who, self.lost = who, lost
+
+
+def are_on_one_host(hellos: Sequence[Mapping[str, object]]) -> bool:
+    """Do they all reach each other by 127.0.0.1?"""
+    return len({(hello["boot"], hello["net"]) for hello in hellos}) == 1
 
 
 class Group:
@@ -96,35 +92,11 @@ class Group:
 
     def _start(self) -> None:
         bundles = bundles_of(self._plan)
-        self._place = self._room(bundles)
+        self._place = reserve(self._plan, self._ray, bundles, self._wishes, self._tell)
         for index, bundle in enumerate(bundles):
             args = (bundle.who,)
             actor = self._ray.start(Participant, args, self._place, index, calls_at_once=CALLS_AT_ONCE)
             self._members.append(Member(bundle.who, actor))
-
-    def _room(self, bundles: Sequence[Bundle]) -> Reservation:
-        """Once it is free. What others use is waited for; what is not there any more, only for a while."""
-        nodes = self._ray.nodes()
-        placement = placement_of(self._plan, nodes)
-        place = self._ray.reserve([bundle.as_ray() for bundle in bundles], placement.value.upper())
-        began_s, fitted_s, is_said = monotonic_s(), monotonic_s(), False
-        while not place.is_there(PULSE_S):
-            if self._wishes.stop:
-                self._ray.release(place)
-                raise KeyboardInterrupt
-            nodes = self._ray.nodes()
-            if fits(bundles, nodes, placement):
-                fitted_s = monotonic_s()
-            elif monotonic_s() - fitted_s > self._plan.timeout_s:
-                self._ray.release(place)
-                raise TrainingError(
-                    "what is left of the Ray cluster is too small\n" + table(bundles, nodes, placement),
-                    "add nodes, then go on with  paceline train --resume RUN",
-                )
-            if not is_said and monotonic_s() - began_s > PATIENCE_S:
-                is_said = True
-                self._tell({"ev": "note", "text": "waiting for room on the Ray cluster: others use it now"})
-        return place
 
     def _ask(self, members: Sequence[Member], method: str, *args: object) -> dict[str, object]:
         """The same question to several; what they answer, by name. LostError if one never does."""
@@ -151,7 +123,7 @@ class Group:
         hellos = {who: json.loads(str(said)) for who, said in self._ask(self._members, "hello").items()}
         for member in self._members:
             self._greet(member, hellos[member.who])
-        order = self._order(run_dir, is_one_host=len({hello["boot"] for hello in hellos.values()}) == 1)
+        order = self._order(run_dir, is_one_host=are_on_one_host(list(hellos.values())))
         pids = {who: int(hello["pid"]) for who, hello in hellos.items()}
         begun = []
         for member in self._members:

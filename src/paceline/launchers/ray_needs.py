@@ -1,11 +1,14 @@
-"""What does a plan need of a Ray cluster, and does the cluster have it? Pure, and said as a table.
+"""What does a plan need of a Ray cluster, and does the cluster have it? Said as a table.
 
 What counts is what the nodes have in all: what others use now is waited for, what nobody has is not.
 """
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.errors import NotReadyError
+from paceline.plan.catalog import server_names
 from paceline.plan.plan import Device, Placement, Plan, Transport
 
 
@@ -35,9 +38,27 @@ def has_server(plan: Plan) -> bool:
 def bundles_of(plan: Plan) -> list[Bundle]:
     """The server first: where bundles are spread it is alone as long as there are nodes."""
     gpus = 1 if plan.device is Device.CUDA else 0
-    servers = [Bundle(who="server-0", cpus=plan.threads_per_worker)] if has_server(plan) else []
-    ranks = range(plan.num_workers)
+    names = server_names(plan) if plan.elastic is not None else ("server-0",) * has_server(plan)
+    servers = [Bundle(who=who, cpus=plan.threads_per_worker) for who in names]
+    ranks = range(plan.num_workers if plan.elastic is None else plan.elastic.workers)
     return servers + [Bundle(who=f"worker-{r}", cpus=plan.threads_per_worker, gpus=gpus) for r in ranks]
+
+
+def cpus_of_our_own(plan: Plan, processors: int) -> int:
+    """How many CPUs a Ray has that is started for this plan: it may also grow to its largest."""
+    more = 0 if plan.elastic is None else plan.elastic.max_workers - plan.elastic.workers
+    needed = sum(bundle.cpus for bundle in bundles_of(plan)) + more * plan.threads_per_worker
+    return max(processors, needed)
+
+
+def is_here(address: str) -> bool:
+    """Is this an address of this machine? Only its own can be listened at."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as trial:
+            trial.bind((address, 0))
+    except OSError:
+        return False
+    return True
 
 
 def placement_of(plan: Plan, nodes: Sequence[Node]) -> Placement:
@@ -63,6 +84,23 @@ def fits(bundles: Sequence[Bundle], nodes: Sequence[Node], placement: Placement)
         if placement is Placement.STRICT_SPREAD:
             left.remove(room)
     return True
+
+
+def check_nodes(plan: Plan, address: str, nodes: Sequence[Node]) -> None:
+    """NotReadyError unless the plan can run there."""
+    bundles, placement = bundles_of(plan), placement_of(plan, nodes)
+    if not fits(bundles, nodes, placement):
+        raise NotReadyError(
+            f"the Ray at {address} is too small\n" + table(bundles, nodes, placement),
+            "use fewer workers, --threads-per-worker 1 or another --placement, or add nodes",
+        )
+    elsewhere = [] if plan.elastic is None else [node.name for node in nodes if not is_here(node.name)]
+    if elsewhere:
+        raise NotReadyError(
+            f"the Ray at {address} has nodes on other machines, {', '.join(elsewhere[:8])},"
+            " but the workers of an elastic run share the memory of this one",
+            "use --restarts 3 instead of --elastic: after a loss all go on from the newest checkpoint",
+        )
 
 
 def table(bundles: Sequence[Bundle], nodes: Sequence[Node], placement: Placement) -> str:

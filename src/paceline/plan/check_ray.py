@@ -6,7 +6,7 @@ from collections.abc import Callable
 from paceline.config.train_config import TrainConfig
 from paceline.errors import Problem
 from paceline.plan import decide
-from paceline.plan.catalog import Channel, is_split
+from paceline.plan.catalog import Channel
 from paceline.plan.plan import Launcher
 
 _ADDRESS = re.compile(r"local|auto|(ray://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
@@ -38,24 +38,23 @@ def _address(config: TrainConfig) -> list[Problem]:
 
 
 def _elastic(config: TrainConfig) -> list[Problem]:
-    if decide.elastic_of(config) is None:
+    if decide.elastic_of(config) is None or not config.restarts:
         return []
-    what = "an elastic run starts and replaces its workers on one machine, but Ray starts these on any"
-    hint = "use --restarts 3 instead: after a loss all go on from the newest checkpoint; or --launcher local"
-    return [_problem(config, "elastic", what, hint)]
+    what = f"restarts is {config.restarts}, but an elastic run replaces a lost worker while the others go on"
+    hint = "leave restarts out; or leave elastic out: after a loss all go on from the newest checkpoint"
+    return [_problem(config, "restarts", what, hint)]
 
 
 def _mode(config: TrainConfig) -> list[Problem]:
     mode = decide.mode_of(config)
-    if mode is None:
+    if (
+        mode is None or decide.elastic_of(config) is not None
+    ):  # those are on one machine, and say so themselves
         return []
     if mode.channel is Channel.PEERS:
         what = f"mode {mode.name} needs memory that its workers share from birth, and actors share none"
         hint = "use --mode gossip, which also averages with neighbours, or --launcher local"
         return [_problem(config, "mode", what, hint)]
-    if is_split(mode.name):
-        what = f"mode {mode.name} goes on from a folder that all its workers reach, and actors reach none"
-        return [_problem(config, "mode", what, "use --mode ddp, torchrun, or --launcher local")]
     return []
 
 

@@ -156,7 +156,7 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
         return (Transport.TCP,)  # a server that takes over was not there when the others began
     every = tuple(t for t in Transport if t is not Transport.NONE)
     usable: tuple[Transport, ...] = every if mode is None else TRANSPORTS[mode.channel]
-    if config.launcher in (Launcher.TORCHRUN, Launcher.RAY):
+    if config.launcher in (Launcher.TORCHRUN, Launcher.RAY) and elastic_of(config) is None:
         usable = tuple(t for t in usable if t not in _ONE_PARENT)
     if device is Device.CPU:
         return tuple(t for t in usable if t not in _ON_THE_GPU)

@@ -1,11 +1,12 @@
 """How does a supervisor see its workers' progress, and ask them to stop, at no cost per step?
 
-A few numbers in memory shared by fork: each worker writes its own row, the
+A few numbers in memory shared by fork, or by the name of a file: each worker writes its own row, the
 supervisor reads them all and owns what it asks: the run to stop or to pause, a
 worker to leave or to save. Nobody waits for anybody.
 """
 
 import mmap
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -17,8 +18,10 @@ _HEAD = 4
 
 
 class ControlBlock:
-    def __init__(self, num_workers: int) -> None:
-        memory = mmap.mmap(-1, 8 * (_HEAD + num_workers * _COLUMNS))
+    def __init__(self, num_workers: int, *, file: str | None = None) -> None:
+        """`file`: where processes that have no common parent find the same numbers."""
+        size = 8 * (_HEAD + num_workers * _COLUMNS)
+        memory = mmap.mmap(-1, size) if file is None else _mapped(file, size)
         numbers: NDArray[np.float64] = np.frombuffer(memory, dtype=np.float64)
         self._stop, self._pause, self.ended_at = numbers[:1], numbers[1:2], numbers[2:3]
         self.last_saved = numbers[3:_HEAD]
@@ -55,6 +58,15 @@ class ControlBlock:
         """The mean of the latest losses of the workers that have begun."""
         begun = [row[_LOSS] for row in self.rows if row[_STEPS] > 0]
         return float(np.mean(begun)) if begun else None
+
+
+def _mapped(file: str, size: int) -> mmap.mmap:
+    fd = os.open(file, os.O_RDWR)
+    try:
+        os.posix_fallocate(fd, 0, size)  # grows it once, whoever is first
+        return mmap.mmap(fd, size)
+    finally:
+        os.close(fd)
 
 
 class WorkerControl:

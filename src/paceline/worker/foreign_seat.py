@@ -2,7 +2,9 @@
 
 import ssl
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch._C._distributed_c10d import Store
 
@@ -21,3 +23,5 @@ class ForeignSeat:
     ready: Callable[[int], None]
     server: Address | None = None  # of parameters, where the mode has one
     tls: ssl.SSLContext | None = None  # between that server and workers on other hosts
+    # Where all parts of a checkpoint lie for a while, if the state is in parts and its folder out of reach.
+    parts: Callable[[], AbstractContextManager[Path]] | None = None

@@ -11,16 +11,19 @@ import ssl
 import sys
 import threading
 import traceback
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from paceline import environ
+from paceline.checkpoints.packed import unpacked
 from paceline.checkpoints.store import from_bytes
 from paceline.clock import Clock, SystemClock
 from paceline.config.world import World
 from paceline.errors import NotReadyError, PacelineError
 from paceline.ids import Rank
+from paceline.plan.catalog import is_split
 from paceline.plan.codec import loads
 from paceline.plan.plan import Plan
 from paceline.transport.meeting_place import MeetingPlace
@@ -122,7 +125,8 @@ class Side:
             self._place = MeetingPlace.enter(world, timeout_s=plan.timeout_s)
         ahead_ns = int(str(order["ahead_ns"]))
         clock: Clock = FarClock(ahead_ns) if ahead_ns else SystemClock()
-        snapshot = None if saved is None else from_bytes(saved)
+        in_parts = is_split(plan.mode)
+        snapshot = None if saved is None or in_parts else from_bytes(saved)
         address, tls = _server(order)
         return Seat(
             plan=plan,
@@ -139,6 +143,7 @@ class Side:
                 ready=self._ready,
                 server=address,
                 tls=self._tls or tls,
+                parts=partial(unpacked, saved) if in_parts and saved is not None else None,
             ),
         )
 

@@ -7,7 +7,8 @@ that names concrete transports.
 
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,6 +90,15 @@ class Seat:
     @property
     def folder(self) -> RunFolder:
         return OwnFolder(self.run_dir, self.resume_from) if self.foreign is None else self.foreign.folder
+
+    @contextmanager
+    def parts(self) -> Iterator[Path | None]:
+        """The folder with all parts of the state to go on from; None: the run begins."""
+        if self.foreign is None or self.foreign.parts is None:
+            yield self.resume_from
+            return
+        with self.foreign.parts() as folder:
+            yield folder
 
     @property
     def tls(self) -> ssl.SSLContext | None:
@@ -224,7 +234,8 @@ def evaluator_for(
 def _restored(seat: Seat, replica: Replica, rank: Rank) -> Snapshot | None:
     """What the replica goes on from; None: the run begins."""
     if is_split(seat.plan.mode):  # from all workers' parts, of which there may have been another number
-        return None if seat.resume_from is None else replica.restore_from(seat.resume_from, rank)
+        with seat.parts() as folder:
+            return None if folder is None else replica.restore_from(folder, rank)
     saved = seat.folder.snapshot(f"worker-{rank}")
     if saved is not None:
         replica.restore(saved)

@@ -25,13 +25,14 @@ import torch
 
 from paceline.errors import ExitCode, HopelessError, PacelineError, PeerLostError
 from paceline.ids import Rank
-from paceline.plan.catalog import Channel, is_split, server_names
+from paceline.plan.catalog import Channel, server_names
 from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.tasks.load import load_task, task_class
 from paceline.worker.child_reports import ChildReports
 from paceline.worker.control import ControlBlock
 from paceline.worker.counting import count_samples
+from paceline.worker.elastic_body import elastic_body
 from paceline.worker.kernel import die_with_parent
 from paceline.worker.participant import Report, serve, work
 from paceline.worker.virtual_participants import work_in_turns
@@ -143,22 +144,14 @@ class Zygote:
             self._fork(f"worker-{rank}", partial(work, Rank(rank)))
 
     def _fork_elastic(self, index: int) -> None:
-        # Here, once, and not in each child; and not for runs that need no coordinator.
         assert self._seat is not None, "a run was started"
-        if server_names(self._seat.plan):
-            from paceline.worker.served_worker import work_with_servers as work_elastic
-        elif is_split(self._seat.plan.mode):
-            from paceline.worker.split_participant import work_split as work_elastic
-        else:
-            from paceline.worker.elastic_participant import work_elastic
-
         self._seat.control.ask_nothing(index)
-        self._fork(f"worker-{index}", partial(work_elastic, index))
+        who = f"worker-{index}"
+        self._fork(who, elastic_body(self._seat.plan, who))
 
     def _fork_server(self, who: str) -> None:
-        from paceline.worker.served_participants import serve_elastic
-
-        self._fork(who, partial(serve_elastic, who))
+        assert self._seat is not None, "a run was started"
+        self._fork(who, elastic_body(self._seat.plan, who))
 
     def _fork(self, who: str, body: Callable[[Seat, Callable[[Report], None]], None]) -> None:
         assert self._seat is not None, "a run was started"

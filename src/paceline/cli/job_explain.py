@@ -1,0 +1,66 @@
+"""`paceline job explain`: why is a job stuck or dead? Cause, evidence, why, and the next command to type."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit
+from paceline.cli.session import Session
+from paceline.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
+
+
+@click.command("explain")
+@click.argument("name", required=False)
+@click.option(
+    "--from",
+    "file",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="FILE.json",
+    help="A recording, as kubectl get … -o json writes it; - reads it from stdin.",
+)
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="POD.log",
+    help="A pod's log, in a file that is called like the pod. Repeatable.",
+)
+@common_options
+def explain(session: Session, name: str | None, file: Path | None, logs: tuple[Path, ...]) -> None:
+    """Say why a recorded job is stuck or dead. No cluster is asked, and nothing is changed.
+
+    Record it: kubectl get pods,events,jobs,pvc,resourcequotas,nodes -n NAMESPACE -o json > FILE.json
+
+    Add pytorchjobs, trainjobs, rayjobs or workloads to that list where the cluster has them. Logs make it
+    exact: kubectl logs POD -n NAMESPACE --timestamps > POD.log (with --previous > POD.previous.log after a
+    restart). NAME picks one job of the recording.
+    """
+    from paceline.app.explain import explain_record
+    from paceline.kube.diagnosis.record import KUBECTL
+    from paceline.kube.diagnosis.retry import Resubmit, Stop, told
+
+    if file is None:
+        what = "a job can only be explained from a recording"
+        hint = f"record it with {KUBECTL}, and add --from FILE.json"
+        raise ConfigError([Problem(what, hint, "--from")])
+    place = file if str(file) == "-" else session.folder / file
+    done = explain_record(place, [session.folder / log for log in logs], name)
+    verdict, finding = done.verdict, done.finding
+    decision: dict[str, Json] = {"action": verdict.action, "says": verdict.says}
+    if isinstance(verdict, Resubmit | Stop):
+        decision = told(verdict)
+    if finding is None:
+        lines = [f"{verdict.says} ({done.seen})"]
+    else:
+        lines = [*finding.lines(), f"decision: {verdict.says}"]
+    answer: dict[str, Json] = {
+        "finding": None if finding is None else finding.to_json(),
+        "decision": decision,
+    }
+    emit(session, "job.explain", {**answer, "seen": done.seen}, lines)

@@ -1,0 +1,29 @@
+"""Which failure does a piece of text tell of? The first words of the table that fit it."""
+
+from dataclasses import dataclass
+
+from paceline.kube.diagnosis.failure import Failure, Source, Text
+from paceline.kube.diagnosis.table import TEXTS
+
+_TRIED: dict[Source | None, tuple[Text, ...]] = {
+    None: TEXTS,
+    **{source: tuple(text for text in TEXTS if source in text.sources) for source in Source},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recognised:
+    failure: Failure
+    values: dict[str, str]
+    by: Text
+    where: int  # of the words, from the beginning of the text
+
+
+def classify(text: str, source: Source | None = None) -> Recognised | None:
+    """`source` is where the text was found; without it, all words are tried."""
+    for known in _TRIED[source]:
+        found = known.words.search(text)
+        if found is not None:
+            values = {name: value.strip() for name, value in found.groupdict().items() if value}
+            return Recognised(failure=known.failure, values=values, by=known, where=found.start())
+    return None

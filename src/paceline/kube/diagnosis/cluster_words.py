@@ -1,0 +1,144 @@
+"""What do events, states, conditions and the API's answers say in words? Each is classified by itself.
+
+An event stays for an hour; what it tells of may be over. A pod that has a node is no longer without one.
+"""
+
+from collections.abc import Iterator
+
+from paceline.kube.diagnosis.classify import classify
+from paceline.kube.diagnosis.failure import Failure, Sign, Source
+from paceline.kube.diagnosis.logs import read_log
+from paceline.kube.diagnosis.pods import (
+    condition,
+    conditions,
+    ended,
+    events_of,
+    node_of,
+    phase,
+    pod_of_event,
+    running_since,
+    waiting,
+)
+from paceline.kube.diagnosis.snapshot import (
+    Log,
+    Object,
+    Snapshot,
+    event_time,
+    first_time,
+    message_of,
+    name_of,
+    subject_of,
+    times_seen,
+)
+from paceline.kube.diagnosis.table.nodes import NODE_LOST
+from paceline.kube.diagnosis.times import read_time
+from paceline.kube.reading import mapping, mappings
+
+_UNTIL_PLACED = range(7, 16)  # queueing and scheduling
+_UNTIL_STARTED = (16, 17, 18, 21, 24, 25, 26)
+_EVEN_WHILE_RUNNING = range(29, 33)  # what happens to pods from outside
+_NORMAL_BUT_TELLING = ("Preempted", "TaintManagerEviction", "NotTriggerScaleUp", "Pending")
+
+
+def read_cluster(snapshot: Snapshot) -> Iterator[Sign]:
+    yield from _answers(snapshot)
+    yield from _states(snapshot)
+    yield from _conditions(snapshot)
+    yield from _events(snapshot)
+
+
+def _answers(snapshot: Snapshot) -> Iterator[Sign]:
+    for answer in snapshot.answers:
+        if answer.verb in ("log", "watch") or answer.code == 429:
+            continue
+        found = classify(answer.message, Source.API)
+        if found is not None:
+            line = f"{answer.verb} {answer.path} answered {answer.code}: {answer.message}"
+            yield Sign(found.failure, (line,), answer.at_s, values=found.values)
+
+
+def _states(snapshot: Snapshot) -> Iterator[Sign]:
+    for one in waiting(snapshot):
+        found = classify(f"{one.reason}: {one.message}", Source.CLUSTER)
+        if found is not None and one.reason != "CrashLoopBackOff":
+            line = f"pod/{name_of(one.pod)} container {one.container} waits: {one.reason}: {one.message}"
+            values = {"image": one.image, "container": one.container, **found.values}
+            # To back off is to have failed more than once.
+            seen = 2 if one.reason.endswith("BackOff") else 1
+            yield Sign(found.failure, (line,), None, one.pod, values, seen=seen)
+    for end in ended(snapshot):
+        # With FallbackToLogsOnError, the message is the end of the log.
+        log = Log(pod=name_of(end.pod), container=end.container, text=end.message)
+        sign = read_log(log, end.pod)
+        if sign is not None:
+            at_s = sign.at_s if sign.at_s is not None else end.at_s
+            yield Sign(sign.failure, sign.evidence, at_s, end.pod, sign.values, sign.rank, sign.weight)
+        elif (found := classify(end.message, Source.CLUSTER)) is not None:
+            line = f"pod/{name_of(end.pod)} container {end.container}: {end.reason}: {end.message}"
+            values = {"container": end.container, **found.values}
+            yield Sign(found.failure, (line,), end.at_s, end.pod, values)
+
+
+def _conditions(snapshot: Snapshot) -> Iterator[Sign]:
+    for pod in snapshot.pods:
+        for one in conditions(pod):
+            found = classify(str(one.get("message", "")), Source.CLUSTER)
+            if one.get("type") == "PodScheduled" and one.get("status") == "False" and found is not None:
+                line = f"pod/{name_of(pod)} PodScheduled=False: {one.get('message')}"
+                at_s = read_time(one.get("lastTransitionTime"))
+                yield Sign(found.failure, (line,), at_s, pod, found.values)
+    for job in snapshot.jobs:
+        for one in conditions(job):
+            said = f"{one.get('reason', '')}: {one.get('message', '')}"
+            found = classify(said, Source.CLUSTER)
+            if one.get("status") == "True" and found is not None:
+                at_s = read_time(one.get("lastTransitionTime"))
+                line = f"{job.get('kind')}/{name_of(job)} {one.get('type')}: {said}"
+                yield Sign(found.failure, (line,), at_s, values=found.values)
+
+
+def _events(snapshot: Snapshot) -> Iterator[Sign]:
+    for event in events_of(snapshot):
+        reason = str(event.get("reason", ""))
+        if event.get("type") == "Normal" and reason not in _NORMAL_BUT_TELLING:
+            continue
+        found = classify(f"{reason}: {message_of(event)}", Source.CLUSTER)
+        if found is None:
+            continue
+        pod, subject = pod_of_event(snapshot, event), subject_of(event)
+        if subject.get("kind") == "Node" or _is_over(found.failure, pod, event, snapshot):
+            continue  # a node's own troubles are read from its conditions
+        about = f"{str(subject.get('kind', '')).lower()}/{subject.get('name')}"
+        line = f"event {reason} of {about}: {message_of(event)}"
+        values = {"namespace": str(subject.get("namespace", "")), **found.values}
+        if subject.get("kind") == "Pod":
+            values["pod"] = str(subject.get("name", ""))  # it may be gone
+        yield Sign(found.failure, (line,), first_time(event), pod, values, seen=times_seen(event))
+
+
+def _is_over(failure: Failure, pod: Object, event: Object, snapshot: Snapshot) -> bool:
+    if _is_older(event, pod) or phase(pod) == "Succeeded":
+        return True
+    if failure is NODE_LOST and any(
+        name_of(node) == node_of(pod) and condition(node, "Ready").get("status") == "True"
+        for node in snapshot.nodes
+    ):
+        return True
+    if failure.number not in _EVEN_WHILE_RUNNING and running_since(pod) is not None:
+        return True
+    if failure.number in _UNTIL_PLACED:
+        return bool(node_of(pod))
+    return failure.number in _UNTIL_STARTED and any(
+        "startedAt" in mapping(status, when, state)
+        for status in mappings(pod, "status", "containerStatuses")
+        for when, state in (("state", "running"), ("state", "terminated"), ("lastState", "terminated"))
+    )
+
+
+def _is_older(event: Object, pod: Object) -> bool:
+    """Of a pod of an attempt before, which had the same name."""
+    meant, mine = subject_of(event).get("uid"), mapping(pod, "metadata").get("uid")
+    if meant and mine:
+        return meant != mine
+    born, at_s = read_time(mapping(pod, "metadata").get("creationTimestamp")), event_time(event)
+    return born is not None and at_s is not None and at_s < born

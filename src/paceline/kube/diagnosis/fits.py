@@ -1,0 +1,117 @@
+"""Could these pods ever run on these nodes, were they empty? What a pod needs, and the most a node has."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from paceline.kube.diagnosis.snapshot import Object, labels_of, name_of
+from paceline.kube.reading import mapping, mappings
+from paceline.kube.words import read_quantity
+
+_AUTOSCALED = ("karpenter.sh/nodepool", "karpenter.sh/provisioner-name", "eks.amazonaws.com/compute-type")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One resource: what a pod asks for, and the most that a node which it may go to has."""
+
+    resource: str
+    needs: str
+    has: str
+
+
+def requests(pod: Object) -> dict[str, Decimal]:
+    """What the scheduler counts: the sum of the containers, or the largest init container."""
+    total: dict[str, Decimal] = {}
+    for container in mappings(pod, "spec", "containers"):
+        for name, amount in _asked(container).items():
+            total[name] = total.get(name, Decimal(0)) + amount
+    for container in mappings(pod, "spec", "initContainers"):
+        for name, amount in _asked(container).items():
+            total[name] = max(total.get(name, Decimal(0)), amount)
+    return total
+
+
+def _asked(container: Object) -> dict[str, Decimal]:
+    # A limit without a request is a request.
+    said = {**mapping(container, "resources", "limits"), **mapping(container, "resources", "requests")}
+    read = {name: read_quantity(value) for name, value in said.items()}
+    return {name: amount for name, amount in read.items() if amount is not None}
+
+
+def allocatable(node: Object) -> dict[str, Decimal]:
+    read = {name: read_quantity(value) for name, value in mapping(node, "status", "allocatable").items()}
+    return {name: amount for name, amount in read.items() if amount is not None}
+
+
+def matching(pod: Object, nodes: Iterable[Object]) -> list[Object]:
+    """Those that its selector and its tolerations allow."""
+    wanted = mapping(pod, "spec", "nodeSelector")
+    return [
+        node
+        for node in nodes
+        if all(labels_of(node).get(name) == value for name, value in wanted.items()) and _tolerates(pod, node)
+    ]
+
+
+def _tolerates(pod: Object, node: Object) -> bool:
+    tolerations = mappings(pod, "spec", "tolerations")
+    hard = [
+        one for one in mappings(node, "spec", "taints") if one.get("effect") in ("NoSchedule", "NoExecute")
+    ]
+    return all(any(_meets(toleration, taint) for toleration in tolerations) for taint in hard)
+
+
+def _meets(toleration: Object, taint: Object) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint.get("key"))
+    return toleration.get("key") == taint.get("key") and toleration.get("value") == taint.get("value")
+
+
+def is_autoscaled(nodes: Iterable[Object]) -> bool:
+    return any(name in labels_of(node) for node in nodes for name in _AUTOSCALED)
+
+
+def too_large(pod: Object, nodes: Sequence[Object]) -> list[Need]:
+    """Resources of which no matching node has enough, even when empty."""
+    found = []
+    for name, amount in requests(pod).items():
+        most = max((allocatable(node).get(name, Decimal(0)) for node in nodes), default=Decimal(0))
+        if amount > most:
+            found.append(Need(resource=name, needs=short(amount), has=short(most)))
+    return found
+
+
+def too_many(pods: Sequence[Object], nodes: Sequence[Object]) -> list[Need]:
+    """Whether empty nodes could hold all of these pods at once, each asking for what the first does."""
+    wanted = {name: amount for name, amount in requests(pods[0]).items() if amount > 0}
+    if not wanted:
+        return []
+    places = sum(
+        min(int(allocatable(node).get(name, Decimal(0)) / amount) for name, amount in wanted.items())
+        for node in nodes
+    )
+    if places >= len(pods):
+        return []
+    rare = max(wanted, key=lambda name: wanted[name] / max(_total(nodes, name), Decimal(1)))
+    all_of_it = short(wanted[rare] * len(pods))
+    return [Need(resource=f"{rare} in all", needs=all_of_it, has=short(_total(nodes, rare)))]
+
+
+def _total(nodes: Iterable[Object], resource: str) -> Decimal:
+    return sum((allocatable(node).get(resource, Decimal(0)) for node in nodes), Decimal(0))
+
+
+def short(amount: Decimal) -> str:
+    """Gibibytes where a number is large, a plain number otherwise."""
+    gibi = Decimal(1024) ** 3
+    return f"{float(amount / gibi):.4g}Gi" if amount >= gibi else f"{float(amount):.6g}"
+
+
+def holders(resource: str, pods: Iterable[Object]) -> list[str]:
+    """Who holds it, among the pods that were seen."""
+    return [
+        name_of(pod) for pod in pods if resource in requests(pod) and mapping(pod, "spec").get("nodeName")
+    ]

@@ -1,0 +1,114 @@
+"""What shall be done now, after all that was seen so far? One look at a time, on the caller's clock.
+
+A failure that may pass is watched for as long as its row of the table says; then it is acted on. What is seen
+for the second time, or says itself that it happened several times, needs no further watching.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from paceline.kube.diagnosis.diagnose import diagnose
+from paceline.kube.diagnosis.failure import Failure, Remedy
+from paceline.kube.diagnosis.finding import Finding
+from paceline.kube.diagnosis.retry import Attempts, Resubmit, RetryPolicy, Stop, decide, stopped
+from paceline.kube.diagnosis.snapshot import Snapshot
+from paceline.kube.diagnosis.table.scheduling import CLUSTER_BUSY
+
+_REPEAT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoOn:
+    says: str = "nothing is wrong, as far as can be seen"
+    action: str = field(default="go on", init=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """`until_s`: when patience ends; None: never."""
+
+    says: str
+    until_s: float | None
+    action: str = field(default="wait", init=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """The same call again; the job is not touched. `reconnect`: it was a stream."""
+
+    says: str
+    not_before_s: float
+    action: str = "repeat"
+
+
+Verdict: TypeAlias = GoOn | Wait | Repeat | Resubmit | Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watching:
+    """What is remembered from one look to the next."""
+
+    failure: str = ""
+    pod: str = ""
+    since_s: float = 0.0
+    looks: int = 0
+    repeats: int = 0
+    attempts: Attempts = field(default_factory=Attempts)
+
+
+def judge(
+    snapshot: Snapshot,
+    past: Watching,
+    policy: RetryPolicy,
+    *,
+    checkpoint: int | None = None,
+    dice: float = 1.0,
+) -> tuple[Verdict, Finding | None, Watching]:
+    finding = diagnose(snapshot)
+    if finding is None:
+        return GoOn(), None, replace(past, failure="", pod="", looks=0, repeats=0)
+    now_s, failure = snapshot.at_s, finding.failure
+    same = past.failure == failure.name
+    since_s = past.since_s if same else min(now_s, finding.at_s if finding.at_s is not None else now_s)
+    looks, repeats = (past.looks + 1, past.repeats) if same else (1, 0)
+    seen = replace(past, failure=failure.name, pod=finding.pod, since_s=since_s, looks=looks, repeats=repeats)
+    if failure.remedy in (Remedy.REPEAT, Remedy.RECONNECT, Remedy.NOTHING):
+        verdict, seen = _repeated(finding, seen, now_s)
+        return verdict, finding, seen
+    patience_s = _patience_s(failure, policy)
+    often = max(seen.looks, finding.seen) >= failure.observations if failure.observations > 1 else False
+    if patience_s is None or (not often and now_s - since_s < patience_s):
+        until_s = None if patience_s is None else since_s + patience_s
+        return Wait(says=_waiting(failure, until_s, now_s), until_s=until_s), finding, seen
+    if failure.remedy is Remedy.WAIT:
+        return stopped(finding, f"it was waited for {(now_s - since_s) / 60:.0f} minutes"), finding, seen
+    decision, attempts = decide(finding, past.attempts, policy, checkpoint, now_s, dice)
+    if isinstance(decision, Resubmit):
+        # A new gang is looked at afresh.
+        return decision, finding, Watching(attempts=attempts)
+    return decision, finding, replace(seen, attempts=attempts)
+
+
+def _patience_s(failure: Failure, policy: RetryPolicy) -> float | None:
+    if failure is CLUSTER_BUSY and policy.pending_s is not None:
+        return policy.pending_s
+    return failure.patience_s
+
+
+def _repeated(finding: Finding, seen: Watching, now_s: float) -> tuple[Verdict, Watching]:
+    failure = finding.failure
+    if failure.remedy is Remedy.RECONNECT:
+        return Repeat(says="the stream is opened again", not_before_s=now_s, action="reconnect"), seen
+    if failure.most is not None and seen.repeats >= failure.most:
+        return stopped(finding, f"asked {failure.most + 1} times, without an answer"), seen
+    after_s = _REPEAT_S * 2.0**seen.repeats if finding.after_s is None else finding.after_s
+    says = f"the same call again in {after_s:g} s"
+    return Repeat(says=says, not_before_s=now_s + after_s), replace(seen, repeats=seen.repeats + 1)
+
+
+def _waiting(failure: Failure, until_s: float | None, now_s: float) -> str:
+    if until_s is None:
+        return "it is waited for, for as long as it takes"
+    if failure.remedy is Remedy.WAIT:
+        return f"it is waited for, {until_s - now_s:.0f} s more"
+    return f"it is watched for {until_s - now_s:.0f} s more, because it may pass"

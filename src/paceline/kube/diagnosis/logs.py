@@ -1,0 +1,171 @@
+"""What ended the program that wrote this log? Tracebacks whole, other lines one by one: the most telling.
+
+A log holds more than the cause: warnings that were survived, exceptions that were handled, and what a rank
+says when another one has died. What is known exactly counts more than any exception, and an exception more
+than complaints about peers.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from paceline.kube.diagnosis.classify import Recognised, classify
+from paceline.kube.diagnosis.failure import Sign, Source, Weight
+from paceline.kube.diagnosis.snapshot import Log, Object
+from paceline.kube.diagnosis.table.application import USER_EXCEPTION
+from paceline.kube.diagnosis.times import split_line
+
+_PREFIX = re.compile(r"(?:\(\w+ pid=\d+[^)]*\) ?)?\[(?:rank|default|r)(\d+)[^\]]*\]:? ?")
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
+_LINKS = ("During handling of the above exception", "The above exception was the direct cause")
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
+# Raised in survivors and in those that only watch: somebody else has the cause.
+_OTHERS = re.compile(
+    r"\b(?:ChildFailedError|SignalException|DistBackendError|DistNetworkError|KeyboardInterrupt|ConnectionResetError"
+    r"|BrokenPipeError|ActorDiedError|WorkerCrashedError)\b"
+)
+_NUMBER = re.compile(r"\d+")
+_AFTER = 6  # lines of an exception's message that may follow its first
+# A program's end is at the end of its log; a progress bar may be one line of a megabyte.
+_MOST_LINES = 5000
+_LONGEST_LINE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    number: int
+    at_s: float | None
+    rank: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A chain of tracebacks, or one other line."""
+
+    lines: tuple[_Line, ...]
+    is_traceback: bool
+    is_last: bool = False  # the last traceback of its rank: what the program ended with
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.text for line in self.lines)
+
+
+def read_log(log: Log, pod: Object) -> Sign | None:
+    """The most telling sign in it."""
+    blocks = _without_chatter(list(_blocks(_lines(log.text))))
+    found = [sign for block in blocks if (sign := _sign(block, log, pod)) is not None]
+    return min(found, key=_telling, default=None)
+
+
+def _without_chatter(blocks: list[_Block]) -> list[_Block]:
+    """Of lines that differ in their numbers only, such as those of progress, the first and the last."""
+    kept: dict[str | int, list[_Block]] = {}
+    for number, block in enumerate(blocks):
+        form = number if block.is_traceback else _NUMBER.sub("0", block.text)
+        kept[form] = [*kept.get(form, [])[:1], block]
+    return sorted((block for some in kept.values() for block in some), key=lambda one: one.lines[0].number)
+
+
+def _telling(sign: Sign) -> tuple[int, bool]:
+    return -sign.heaviness, sign.failure is USER_EXCEPTION
+
+
+def _lines(text: str) -> list[_Line]:
+    lines = []
+    for number, raw in enumerate(text.splitlines()[-_MOST_LINES:]):
+        at_s, rest = split_line(raw[-_LONGEST_LINE:] if len(raw) > _LONGEST_LINE else raw)
+        prefix = _PREFIX.match(rest)
+        rank = int(prefix[1]) if prefix else None
+        lines.append(_Line(number, at_s, rank, rest[prefix.end() :] if prefix else rest))
+    return lines
+
+
+def _blocks(lines: list[_Line]) -> Iterator[_Block]:
+    """Rank by rank, because they write at the same time."""
+    for rank in dict.fromkeys(line.rank for line in lines):
+        mine = [line for line in lines if line.rank == rank]
+        made: list[_Block] = []
+        at = 0
+        while at < len(mine):
+            end = _end_of_chain(mine, at) if _TRACEBACK.search(mine[at].text) else at + 1
+            made.append(_Block(tuple(mine[at:end]), bool(_TRACEBACK.search(mine[at].text))))
+            at = end
+        own = [n for n, block in enumerate(made) if block.is_traceback and not _is_of_others(block)]
+        every = [n for n, block in enumerate(made) if block.is_traceback]
+        last = max(own or every, default=-1)
+        yield from (replace(block, is_last=number == last) for number, block in enumerate(made))
+
+
+def _is_of_others(block: _Block) -> bool:
+    return bool(_OTHERS.search(_exception(block).text))
+
+
+def _end_of_chain(lines: list[_Line], start: int) -> int:
+    """Behind the message of the last exception that was raised out of the one that begins here."""
+    at = start + 1
+    while at < len(lines):
+        while at < len(lines) and (lines[at].text.startswith((" ", "\t")) or not lines[at].text):
+            at += 1  # frames
+        end = min(at + 1 + _AFTER, len(lines))
+        linked = next((n for n in range(at, end) if lines[n].text.startswith(_LINKS)), None)
+        following = None if linked is None else _next_traceback(lines, linked)
+        if following is None:
+            return _end_of_message(lines, at, end)
+        at = following + 1
+    return at
+
+
+def _next_traceback(lines: list[_Line], start: int) -> int | None:
+    return next(
+        (n for n in range(start, min(start + 4, len(lines))) if _TRACEBACK.search(lines[n].text)), None
+    )
+
+
+def _end_of_message(lines: list[_Line], start: int, end: int) -> int:
+    for number in range(start + 1, end):
+        if _TRACEBACK.search(lines[number].text):
+            return number
+    return end
+
+
+def _sign(block: _Block, log: Log, pod: Object) -> Sign | None:
+    found = classify(block.text, Source.LOG)
+    if found is None:
+        return None
+    values, weight = dict(found.values), _weight(found, block)
+    telling = _line_of(block, found)
+    if found.failure is USER_EXCEPTION and block.is_traceback:
+        frames = _FRAME.findall(block.text)
+        if frames:
+            values["at"] = f" at {frames[-1][0]}:{frames[-1][1]}"
+        telling = _exception(block)
+        values["said"] = telling.text.strip()
+        if _is_of_others(block):
+            weight = Weight.CONSEQUENCE
+    rank = int(values["rank"]) if values.get("rank", "").isdigit() else block.lines[0].rank
+    evidence = [f"log of {log.pod}: {telling.text.strip()}"]
+    if found.failure is USER_EXCEPTION and values.get("at"):
+        evidence.append(f"raised{values['at']}")
+    return Sign(found.failure, tuple(evidence), telling.at_s, pod, values, rank, weight)
+
+
+def _weight(found: Recognised, block: _Block) -> Weight:
+    if found.by.soft and not block.is_last:
+        return Weight.NOTE
+    if found.failure is USER_EXCEPTION and not block.is_last:
+        # Handled, or cut off from its traceback: believed only if there is nothing better.
+        return Weight.NOTE if block.is_traceback else Weight.MASK
+    return found.failure.weight
+
+
+def _line_of(block: _Block, found: Recognised) -> _Line:
+    return block.lines[min(block.text.count("\n", 0, found.where), len(block.lines) - 1)]
+
+
+def _exception(block: _Block) -> _Line:
+    """The first line of the last exception's message."""
+    last = max(n for n, line in enumerate(block.lines) if _TRACEBACK.search(line.text))
+    behind = (line for line in block.lines[last + 1 :] if line.text and not line.text.startswith((" ", "\t")))
+    return next(behind, block.lines[-1])

@@ -1,0 +1,145 @@
+"""In which state is a pod, what do its containers say, and which rank is it? Readers of plain objects."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from paceline.kube.diagnosis.snapshot import Object, Snapshot, labels_of, name_of, subject_of
+from paceline.kube.diagnosis.times import read_time
+from paceline.kube.reading import mapping, mappings
+
+_INDEX_LABELS = (
+    "batch.kubernetes.io/job-completion-index",
+    "training.kubeflow.org/replica-index",
+    "jobset.sigs.k8s.io/job-index",
+)
+_SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a container ended, now or before it was restarted."""
+
+    pod: Object
+    container: str
+    exit_code: int
+    reason: str
+    message: str
+    at_s: float | None
+    init: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Why a container does not run."""
+
+    pod: Object
+    container: str
+    reason: str
+    message: str
+    image: str
+
+
+def conditions(one: Object) -> list[Object]:
+    return mappings(one, "status", "conditions")
+
+
+def condition(one: Object, kind: str) -> Object:
+    """The condition of this type; an empty one if there is none."""
+    return next((found for found in conditions(one) if found.get("type") == kind), {})
+
+
+def phase(pod: Object) -> str:
+    return str(mapping(pod, "status").get("phase", ""))
+
+
+def node_of(pod: Object) -> str:
+    return str(mapping(pod, "spec").get("nodeName", ""))
+
+
+def events_of(snapshot: Snapshot, *reasons: str) -> Iterator[Object]:
+    """Oldest first; those of any reason if none is named."""
+    return (event for event in snapshot.events if not reasons or event.get("reason") in reasons)
+
+
+def pod_named(snapshot: Snapshot, name: str) -> Object:
+    return next((pod for pod in snapshot.pods if name_of(pod) == name), {})
+
+
+def pod_of_event(snapshot: Snapshot, event: Object) -> Object:
+    return pod_named(snapshot, str(subject_of(event).get("name", "")))
+
+
+def waiting(snapshot: Snapshot) -> Iterator[Waiting]:
+    for pod in snapshot.pods:
+        for status, _ in _statuses(pod):
+            state = mapping(status, "state", "waiting")
+            if state:
+                yield Waiting(
+                    pod=pod,
+                    container=str(status.get("name", "")),
+                    reason=str(state.get("reason", "")),
+                    message=str(state.get("message", "")),
+                    image=str(status.get("image", "")),
+                )
+
+
+def ended(snapshot: Snapshot) -> list[Ended]:
+    """Those that failed, the earliest first; a restarted container counts by how it ended before."""
+    found = [one for pod in snapshot.pods for one in _ended(pod) if one.exit_code != 0]
+    return sorted(found, key=lambda one: float("inf") if one.at_s is None else one.at_s)
+
+
+def _ended(pod: Object) -> Iterator[Ended]:
+    for status, init in _statuses(pod):
+        # What runs again has got over how it ended before.
+        for when in ("state",) if mapping(status, "state", "running") else ("state", "lastState"):
+            state = mapping(status, when, "terminated")
+            code = state.get("exitCode")
+            if isinstance(code, int):
+                yield Ended(
+                    pod=pod,
+                    container=str(status.get("name", "")),
+                    exit_code=code,
+                    reason=str(state.get("reason", "")),
+                    message=str(state.get("message", "")),
+                    at_s=read_time(state.get("finishedAt")),
+                    init=init,
+                )
+                break
+
+
+def _statuses(pod: Object) -> Iterator[tuple[Object, bool]]:
+    for status in mappings(pod, "status", "initContainerStatuses"):
+        yield status, True
+    for status in mappings(pod, "status", "containerStatuses"):
+        yield status, False
+
+
+def running_since(pod: Object) -> float | None:
+    """When the last of its main containers began to run; None if one does not."""
+    begun = [
+        read_time(mapping(status, "state", "running").get("startedAt"))
+        for status in mappings(pod, "status", "containerStatuses")
+    ]
+    known = [at_s for at_s in begun if at_s is not None]
+    return max(known) if known and len(known) == len(begun) else None
+
+
+def rank_of(pod: Object) -> int | None:
+    """The rank of its node in the job: by label, or by the number that its name ends with."""
+    labels = labels_of(pod)
+    found = next((str(labels[name]) for name in _INDEX_LABELS if name in labels), "")
+    if not found.isdigit():
+        number = re.search(r"-(\d+)(?:-[a-z0-9]{5})?$", name_of(pod))
+        if number is None:
+            return None
+        found = number[1]
+    # In a PyTorchJob the master is rank 0, and worker 0 comes after it.
+    role = str(labels.get("training.kubeflow.org/replica-type", "")).lower()
+    return int(found) + (1 if role == "worker" else 0)
+
+
+def said_exit(code: int) -> str:
+    signal = _SIGNALS.get(code - 128)
+    return f"exit code {code}" + (f" ({signal})" if signal else "")

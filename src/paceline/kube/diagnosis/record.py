@@ -1,0 +1,153 @@
+"""How is a recording read? As `kubectl get … -o json` prints it, or with logs, times and answers around it.
+
+A list of objects is enough. When a recording does not say when it was made, its newest time is taken for it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from paceline.errors import ConfigError, Problem
+from paceline.kube.diagnosis.snapshot import (
+    Answer,
+    Log,
+    Object,
+    Removal,
+    Snapshot,
+    labels_of,
+    name_of,
+    subject_of,
+)
+from paceline.kube.diagnosis.times import newest_time, read_time
+from paceline.kube.reading import mapping, mappings
+
+KUBECTL = "kubectl get pods,events,jobs,pvc,resourcequotas,nodes -n NAMESPACE -o json > FILE.json"
+_HINT = f"record one: {KUBECTL}"
+_OWNERS = (
+    "training.kubeflow.org/job-name",
+    "jobset.sigs.k8s.io/jobset-name",
+    "ray.io/originated-from-cr-name",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+)
+_ABOUT_ALL = ("Node", "ResourceQuota", "PersistentVolumeClaim", "Workload")
+
+
+def read_record(value: object, where: str, logs: Sequence[Log] = ()) -> Snapshot:
+    """`where` is the file's name, for messages; `logs` come on top of those in it."""
+    if not isinstance(value, dict):
+        raise ConfigError([Problem("a recording is one JSON object, and this is none", _HINT, where)])
+    objects = _objects(value)
+    answers = tuple(_answer(one) for one in mappings(value, "answers"))
+    removals = tuple(_removal(one) for one in mappings(value, "watch") if one.get("type") == "DELETED")
+    told = (*(_log(one) for one in mappings(value, "logs")), *logs)
+    if not (objects or answers or removals or told):
+        raise ConfigError([Problem("the recording holds no objects, logs or answers", _HINT, where)])
+    at_s = _number(value.get("at")) or newest_time(list(objects)) or 0.0
+    listed = value.get("listed_exit_codes")
+    return Snapshot(
+        at_s=at_s,
+        objects=objects,
+        logs=told,
+        answers=answers,
+        removals=removals,
+        client=str(value.get("client", "")),
+        listed_exit_codes=frozenset(one for one in listed if isinstance(one, int))
+        if isinstance(listed, list)
+        else frozenset(),
+    )
+
+
+def _objects(value: Mapping[str, object]) -> tuple[Object, ...]:
+    if "items" in value:
+        return _flat(mappings(value, "items"))
+    if "objects" in value:
+        return _flat(mappings(value, "objects"))
+    return (value,) if "kind" in value and "metadata" in value else ()
+
+
+def _flat(objects: Sequence[Object]) -> tuple[Object, ...]:
+    """Lists in lists, as several commands' outputs put together."""
+    flat: list[Object] = []
+    for one in objects:
+        flat += _flat(mappings(one, "items")) if "items" in one else [one]
+    return tuple(flat)
+
+
+def _log(one: Object) -> Log:
+    text = one.get("text", "")
+    lines = [str(line) for line in text] if isinstance(text, list) else [str(text)]
+    return Log(
+        pod=str(one.get("pod", "")),
+        container=str(one.get("container", "")),
+        text="\n".join(lines),
+        previous=one.get("previous") is True,
+    )
+
+
+def _answer(one: Object) -> Answer:
+    body = mapping(one, "body")
+    code = one.get("code", body.get("code"))
+    return Answer(
+        verb=str(one.get("verb", "")),
+        code=code if isinstance(code, int) else 0,
+        message=str(body.get("message", one.get("message", ""))),
+        reason=str(body.get("reason", "")),
+        path=str(one.get("path", "")),
+        at_s=_number(one.get("at")),
+        retry_after_s=_number(mapping(one, "headers").get("Retry-After")),
+    )
+
+
+def _removal(one: Object) -> Removal:
+    return Removal(subject=mapping(one, "object"), ours=one.get("ours") is True, at_s=_number(one.get("at")))
+
+
+def _number(value: object) -> float | None:
+    """Seconds, as a number or as a time."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and value.replace(".", "", 1).isdigit():
+        return float(value)
+    return read_time(value)
+
+
+def narrowed(snapshot: Snapshot, job: str) -> Snapshot:
+    """What belongs to one job of a recorded namespace, and what is there for all: nodes and quotas."""
+    kept = [one for one in snapshot.objects if one.get("kind") != "Event" and _is_of(one, job)]
+    names = {name_of(one) for one in kept}
+    events = [
+        one
+        for one in snapshot.of("Event")
+        if str(subject_of(one).get("name", "")) in names | {job}
+        or _belongs(str(subject_of(one).get("name")), job)
+    ]
+    logs = tuple(log for log in snapshot.logs if log.pod in names or _belongs(log.pod, job))
+    return Snapshot(
+        at_s=snapshot.at_s,
+        objects=(*kept, *events),
+        logs=logs,
+        answers=snapshot.answers,
+        removals=snapshot.removals,
+        client=snapshot.client,
+        listed_exit_codes=snapshot.listed_exit_codes,
+    )
+
+
+def job_names(snapshot: Snapshot) -> list[str]:
+    """Jobs that the recording knows of: by themselves, or by the labels of their pods."""
+    named = {
+        str(labels_of(pod)[label]) for pod in snapshot.pods for label in _OWNERS if label in labels_of(pod)
+    }
+    return sorted(named | {name_of(job) for job in snapshot.jobs})
+
+
+def _is_of(one: Object, job: str) -> bool:
+    if one.get("kind") in _ABOUT_ALL or name_of(one) == job:
+        return True
+    named = [str(value) for name, value in labels_of(one).items() if name in _OWNERS]
+    if named:
+        return job in named
+    return _belongs(name_of(one), job)
+
+
+def _belongs(name: str, job: str) -> bool:
+    return name == job or name.startswith(f"{job}-")

@@ -1,0 +1,119 @@
+"""What was seen of a job at one moment? Objects, events, logs and the API's answers, as they were given.
+
+Nothing in it is changed: readers in pods.py take it apart, the table's rules look for failures in it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paceline.kube.diagnosis.times import read_time
+from paceline.kube.reading import mapping
+
+Object = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """The end of what a container wrote."""
+
+    pod: str
+    text: str
+    container: str = ""
+    previous: bool = False  # of the container before it was restarted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the API server said to one call; `code` 0 when the line was cut."""
+
+    verb: str
+    code: int
+    message: str
+    reason: str = ""
+    path: str = ""
+    at_s: float | None = None
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """A watch said DELETED."""
+
+    subject: Object
+    ours: bool
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    at_s: float
+    objects: tuple[Object, ...] = ()
+    logs: tuple[Log, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    removals: tuple[Removal, ...] = ()
+    client: str = ""  # version of the library that asked
+    listed_exit_codes: frozenset[int] = frozenset()  # the user said: start again after these
+
+    def of(self, *kinds: str) -> list[Object]:
+        return [one for one in self.objects if one.get("kind") in kinds]
+
+    @property
+    def pods(self) -> list[Object]:
+        return self.of("Pod")
+
+    @property
+    def nodes(self) -> list[Object]:
+        return self.of("Node")
+
+    @property
+    def jobs(self) -> list[Object]:
+        """Whatever stands for the whole job: its own kind, and what an operator made of it."""
+        return self.of(*JOB_KINDS)
+
+    @property
+    def events(self) -> list[Object]:
+        """Oldest first, by when they were last seen."""
+        return sorted(self.of("Event"), key=lambda event: event_time(event) or 0.0)
+
+
+JOB_KINDS = ("PyTorchJob", "TrainJob", "RayJob", "RayCluster", "HyperPodPyTorchJob", "JobSet", "Job")
+
+
+def name_of(one: Object) -> str:
+    return str(mapping(one, "metadata").get("name", ""))
+
+
+def namespace_of(one: Object) -> str:
+    return str(mapping(one, "metadata").get("namespace", ""))
+
+
+def labels_of(one: Object) -> Object:
+    return mapping(one, "metadata", "labels")
+
+
+def event_time(event: Object) -> float | None:
+    """When it was last seen; both of Kubernetes' ways to write an event are read."""
+    series = mapping(event, "series").get("lastObservedTime")
+    for value in (event.get("lastTimestamp"), series, event.get("eventTime"), event.get("firstTimestamp")):
+        at_s = read_time(value)
+        if at_s is not None:
+            return at_s
+    return None
+
+
+def first_time(event: Object) -> float | None:
+    at_s = read_time(event.get("firstTimestamp"))
+    return event_time(event) if at_s is None else at_s
+
+
+def times_seen(event: Object) -> int:
+    count = event.get("count") or mapping(event, "series").get("count")
+    return count if isinstance(count, int) else 1
+
+
+def subject_of(event: Object) -> Object:
+    return mapping(event, "involvedObject") or mapping(event, "regarding")
+
+
+def message_of(event: Object) -> str:
+    return str(event.get("message") or event.get("note") or "")

@@ -1,0 +1,236 @@
+"""Did the API server take what it was asked, and who may ask? Rows 1 to 5, 48 to 50: answers, not pods."""
+
+import re
+from collections.abc import Iterator
+
+from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.pods import conditions
+from paceline.kube.diagnosis.snapshot import Answer, Snapshot, name_of
+from paceline.kube.diagnosis.times import read_time
+from paceline.kube.reading import mapping, mappings
+
+BAD_SPEC = Failure(
+    number=1,
+    name="bad-spec",
+    what="the manifest is refused",
+    kind=FailureClass.CONFIG,
+    cause="the cluster refuses the manifest: {said}",
+    why="the API server or an operator checks every object before it exists; the same one is refused again",
+    command="paceline job validate FILE",
+    remedy=Remedy.STOP,
+)
+CRD_MISSING = Failure(
+    number=2,
+    name="crd-missing",
+    what="the kind does not exist on this cluster",
+    kind=FailureClass.CONFIG,
+    cause="the cluster does not know {resource}",
+    why="its operator is not installed, or serves another version of it",
+    command="kubectl api-resources --api-group {group}",
+    remedy=Remedy.STOP,
+)
+UNAUTHORIZED = Failure(
+    number=3,
+    name="unauthorized",
+    what="the cluster does not know who asks (401)",
+    kind=FailureClass.CONFIG,
+    cause="the cluster does not accept these credentials (401 Unauthorized){client}",
+    why="the login has expired, or the kubeconfig is of another cluster",
+    command="aws sso login && aws eks update-kubeconfig --name CLUSTER",
+    remedy=Remedy.STOP,
+)
+FORBIDDEN = Failure(
+    number=4,
+    name="forbidden",
+    what="the user may not do this (403)",
+    kind=FailureClass.CONFIG,
+    cause="{user} may not {verb} {resource} in namespace {where}",
+    why="no Role gives this right; asking again does not change it",
+    command="kubectl create role paceline-{verb}-{plural} --verb={verb} --resource={resource} -n {where}",
+    remedy=Remedy.STOP,
+)
+WEBHOOK_DOWN = Failure(
+    number=5,
+    name="webhook-down",
+    what="an operator's webhook does not answer",
+    kind=FailureClass.INFRA,
+    cause="the webhook {webhook}, which must agree to every object, does not answer",
+    why="its operator restarts, or its certificate is not the one that the API server was told",
+    command="kubectl get pods -A | grep -E 'operator|kueue|controller-manager'",
+    remedy=Remedy.REPEAT,
+    most=5,
+)
+LOG_DROPPED = Failure(
+    number=48,
+    name="log-dropped",
+    what="a log stream was cut",
+    kind=FailureClass.NONE,
+    cause="the log stream was cut ({said}); the job itself goes on",
+    why="the API server ends long streams; it says nothing about the job",
+    command="kubectl logs {pod} -n {namespace} --timestamps --since=1m -f",
+    remedy=Remedy.RECONNECT,
+    weight=Weight.NOTE,
+)
+DELETED_OUTSIDE = Failure(
+    number=49,
+    name="deleted-outside",
+    what="somebody removed the job",
+    kind=FailureClass.CONFIG,
+    cause="{subject} was deleted, and not by paceline; it was last written by {manager}",
+    why="somebody else, or a time limit of the cluster, removed it; it does not come back by itself",
+    command="kubectl get events -n {namespace} --sort-by=.lastTimestamp | tail",
+    remedy=Remedy.STOP,
+)
+API_THROTTLED = Failure(
+    number=50,
+    name="api-throttled",
+    what="the API server is asked too much (429)",
+    kind=FailureClass.INFRA,
+    cause="the API server asks to come back{later}",
+    why="it protects itself from too many calls; the job is not touched by it",
+    command="kubectl get --raw '/readyz?verbose'",
+    remedy=Remedy.REPEAT,
+    weight=Weight.NOTE,
+    counted=False,
+)
+ROWS = (
+    BAD_SPEC,
+    CRD_MISSING,
+    UNAUTHORIZED,
+    FORBIDDEN,
+    WEBHOOK_DOWN,
+    LOG_DROPPED,
+    DELETED_OUTSIDE,
+    API_THROTTLED,
+)
+
+_SAID = (Source.API, Source.CLUSTER)
+_CANNOT = (
+    r'(?P<user>User "[^"]*") cannot (?P<verb>\w+) resource "(?P<plural>[^"]+)"'
+    r'(?: in API group "(?P<group>[^"]*)")?(?: in the namespace "(?P<where>[^"]*)")?'
+)
+TEXTS = (
+    text(API_THROTTLED, r"\(TooManyRequests\)|server has received too many requests", *_SAID),
+    text(API_THROTTLED, r"client rate limiter Wait returned an error", *_SAID),
+    text(WEBHOOK_DOWN, r'failed (?:calling|to call) webhook(?: "(?P<webhook>[^"]+)")?', *_SAID),
+    text(WEBHOOK_DOWN, r'no endpoints available for service "(?P<webhook>[^"]*webhook[^"]*)"', *_SAID),
+)
+# After quotas and images, which also are "forbidden" and "not found".
+LATE_TEXTS = (
+    text(BAD_SPEC, r"(?P<said>admission webhook .{0,80}denied the request.*)", *_SAID),
+    text(
+        BAD_SPEC,
+        r"(?P<said>strict decoding error.*|error validating data.*|ValidatingAdmissionPolicy.*)",
+        *_SAID,
+    ),
+    text(
+        BAD_SPEC,
+        r"(?P<said>is invalid: .*|\b[\w.\[\]]+: (?:Invalid|Required|Unsupported|Duplicate) value\b.*)",
+        *_SAID,
+    ),
+    text(BAD_SPEC, r"(?P<said>failed rule: .*|violates PodSecurity .*|\bValidationFailed\b.*)", *_SAID),
+    text(
+        CRD_MISSING,
+        r'(?:no matches for kind|unable to recognize).*?"?(?P<resource>[A-Z]\w+)"? in version '
+        r'"(?P<group>[^"/]+)[^"]*"',
+        *_SAID,
+    ),
+    text(
+        CRD_MISSING,
+        r"could not find the requested resource(?: \(\w+ (?P<resource>\w+)\.(?P<group>[\w.]+)\))?",
+        *_SAID,
+    ),
+    text(CRD_MISSING, r"ensure CRDs are installed first|no kind .* is registered", *_SAID),
+    text(FORBIDDEN, _CANNOT, *_SAID),
+    text(FORBIDDEN, r"\(403\)\s*Reason: Forbidden|attempt to grant extra privileges", *_SAID),
+    text(UNAUTHORIZED, r"\(Unauthorized\)|\(401\)\s*Reason: Unauthorized", *_SAID),
+    text(
+        UNAUTHORIZED,
+        r"must be logged in to the server|the server has asked for the client to provide cred",
+        *_SAID,
+    ),
+)
+_BROKEN_CLIENTS = re.compile(r"32\.0\.0|36\.0\.[0-2]")
+_CUT = re.compile(
+    r"EOF|too old resource version|read timeout|timed out|connection reset|chunked", re.IGNORECASE
+)
+
+
+def look(snapshot: Snapshot) -> Iterator[Sign]:
+    yield from _answers(snapshot)
+    yield from _reviews(snapshot)
+    yield from _removals(snapshot)
+    for job in snapshot.jobs:
+        status = mapping(job, "status")
+        if (
+            status.get("jobDeploymentStatus") == "ValidationFailed"
+            or status.get("reason") == "ValidationFailed"
+        ):
+            said = str(status.get("message", "ValidationFailed"))
+            yield Sign(BAD_SPEC, (f"{job.get('kind')}/{name_of(job)}: {said}",), values={"said": said})
+        for one in conditions(job):
+            if one.get("reason") == "ValidationFailed" and one.get("status") == "True":
+                said = str(one.get("message", ""))
+                yield Sign(BAD_SPEC, (f"{job.get('kind')}/{name_of(job)}: {said}",), values={"said": said})
+
+
+def _answers(snapshot: Snapshot) -> Iterator[Sign]:
+    for answer in snapshot.answers:
+        line = f"{answer.verb} {answer.path} answered {answer.code}: {answer.message}".replace("  ", " ")
+        if answer.verb == "log" or (answer.verb == "watch" and answer.code in (0, 410)):
+            if answer.code in (0, 410) or _CUT.search(answer.message):
+                values = {"said": answer.message or str(answer.code)}
+                yield Sign(LOG_DROPPED, (line,), at_s=answer.at_s, values=values)
+        elif (sign := _judged(answer, line, snapshot)) is not None:
+            yield sign
+
+
+def _judged(answer: Answer, line: str, snapshot: Snapshot) -> Sign | None:
+    """By its code, where the words say no more; words are looked at elsewhere."""
+    match answer.code:
+        case 429:
+            after_s = answer.retry_after_s
+            values = {} if after_s is None else {"later": f" in {after_s:g} s", "after_s": f"{after_s:g}"}
+            return Sign(API_THROTTLED, (line,), at_s=answer.at_s, values=values)
+        case 401:
+            client = snapshot.client
+            known = f"; version {client} of the kubernetes client loses them: install another"
+            values = {"client": known} if _BROKEN_CLIENTS.fullmatch(client) else {}
+            return Sign(UNAUTHORIZED, (line,), at_s=answer.at_s, values=values)
+        case 404 if answer.verb in ("create", "discover"):
+            parts = answer.path.strip("/").split("/")
+            group = parts[1] if len(parts) > 2 and parts[0] == "apis" else "…"
+            values = {"group": group, "resource": f"{parts[-1]}.{group}"}
+            return Sign(CRD_MISSING, (line,), at_s=answer.at_s, values=values)
+        case 403:
+            # Quotas and webhooks also answer 403, and say so in words that are known better.
+            return Sign(FORBIDDEN, (line,), at_s=answer.at_s, weight=Weight.MASK)
+        case 400 | 422:
+            return Sign(BAD_SPEC, (line,), at_s=answer.at_s, values={"said": answer.message})
+        case _:
+            return None
+
+
+def _reviews(snapshot: Snapshot) -> Iterator[Sign]:
+    for review in snapshot.of("SelfSubjectAccessReview"):
+        asked = mapping(review, "spec", "resourceAttributes")
+        if mapping(review, "status").get("allowed") is False:
+            group, plural = str(asked.get("group", "")), str(asked.get("resource", ""))
+            values = {"verb": str(asked.get("verb", "")), "plural": plural, "group": group}
+            values["where"] = str(asked.get("namespace", ""))
+            line = f"SelfSubjectAccessReview: {values['verb']} {plural} in {values['where']} is not allowed"
+            yield Sign(FORBIDDEN, (line,), values=values)
+
+
+def _removals(snapshot: Snapshot) -> Iterator[Sign]:
+    for removal in snapshot.removals:
+        if removal.ours:
+            continue
+        written = mappings(removal.subject, "metadata", "managedFields")
+        last = max(written, key=lambda one: read_time(one.get("time")) or 0.0, default={})
+        manager = str(last.get("manager", "nobody that it says"))
+        subject = f"{removal.subject.get('kind')}/{name_of(removal.subject)}"
+        line = f"the watch said DELETED for {subject}"
+        yield Sign(
+            DELETED_OUTSIDE, (line,), at_s=removal.at_s, values={"subject": subject, "manager": manager}
+        )

@@ -1,0 +1,158 @@
+"""Is it the program itself, its models from the hub, or its checkpoint? Rows 39 to 43, and 47."""
+
+from collections.abc import Iterator
+
+from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.pods import ended, said_exit, waiting
+from paceline.kube.diagnosis.snapshot import Snapshot, name_of
+
+HUB_ACCESS = Failure(
+    number=39,
+    name="hub-access",
+    what="Hugging Face refuses the download",
+    kind=FailureClass.CONFIG,
+    cause="Hugging Face does not let this token have {repository}",
+    why="the terms of the model were not accepted, or the Secret holds no token, or one of somebody else",
+    command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
+    remedy=Remedy.STOP,
+)
+HUB_SLOW = Failure(
+    number=40,
+    name="hub-slow",
+    what="Hugging Face is slow or limits downloads",
+    kind=FailureClass.INFRA,
+    cause="a download from Hugging Face did not come through: {said}",
+    why="many ranks fetch at once, or the hub has a bad hour; staging the files once on a volume ends it",
+    command="hf download MODEL --local-dir /volume/models/MODEL",
+    remedy=Remedy.RESUBMIT,
+)
+USER_EXCEPTION = Failure(
+    number=41,
+    name="user-exception",
+    what="the program failed",
+    kind=FailureClass.APP,
+    cause="the program of rank {rank} failed: {said}{at}",
+    why="it is an exception of the program's own; the same code on the same data fails again",
+    command="kubectl logs {pod} -n {namespace} --timestamps | tail -50",
+    remedy=Remedy.RESUBMIT,
+)
+LISTED_EXIT_CODE = Failure(
+    number=42,
+    name="listed-exit-code",
+    what="the program ended with an exit code that asks for another attempt",
+    kind=FailureClass.APP,
+    cause="pod {pod} ended with exit code {code}, after which it shall be started again",
+    why="you listed this exit code as one to recover from",
+    command="kubectl logs {pod} -n {namespace} --tail=50",
+    remedy=Remedy.RESUBMIT,
+    counted=False,
+)
+CRASH_LOOP = Failure(
+    number=43,
+    name="crash-loop",
+    what="the container ends again and again",
+    kind=FailureClass.APP,
+    cause="container {container} of pod {pod} ends again and again, with {code}",
+    why="CrashLoopBackOff only says that it is waited for; why it ended is in the log of the one before",
+    command="kubectl logs {pod} -c {container} -n {namespace} --previous",
+    remedy=Remedy.RESUBMIT,
+    weight=Weight.MASK,
+)
+CHECKPOINT = Failure(
+    number=47,
+    name="checkpoint-unusable",
+    what="a checkpoint cannot be read or written",
+    kind=FailureClass.CONFIG,
+    cause="a checkpoint cannot be used: {said}",
+    why="it was cut off while being written, its volume is full, or it is of another model",
+    command="paceline checkpoint verify RUN",
+    remedy=Remedy.FIX,
+    change="previous-checkpoint",
+    most=1,
+)
+ROWS = (HUB_ACCESS, HUB_SLOW, USER_EXCEPTION, LISTED_EXIT_CODE, CRASH_LOOP, CHECKPOINT)
+
+_LOG = (Source.LOG, Source.CLUSTER)
+_REPOSITORY = r"https://(?:huggingface\.co|hf\.co)/(?:api/models/|datasets/)?[\w.-]+/[\w.-]+"
+_HUB = r"(?:huggingface\.co|hf\.co|cdn-lfs\S*)"
+TEXTS = (
+    text(HUB_ACCESS, rf"(?:40[13] Client Error|gated repo)[^\n]*(?P<repository>{_REPOSITORY})", *_LOG),
+    text(
+        HUB_ACCESS, r"Access to model (?P<repository>\S+) is restricted|RepositoryNotFoundError: 401", *_LOG
+    ),
+    text(HUB_ACCESS, r"GatedRepoError|Cannot access gated repo", *_LOG),
+    text(HUB_ACCESS, r"(?:'(?P<repository>[^'\s]+)'|) is not a local folder and is not a valid model", *_LOG),
+    text(HUB_ACCESS, rf"Repository Not Found for url: (?P<repository>{_REPOSITORY})", *_LOG),
+    text(HUB_ACCESS, r"Invalid user token|Token is required .*but no token found", *_LOG),
+    text(
+        HUB_SLOW,
+        rf"(?P<said>{_HUB}[^\n]*(?:Read timed out|Connect timeout|Max retries exceeded)[^\n]*)",
+        *_LOG,
+        soft=True,
+    ),
+    text(HUB_SLOW, rf"(?P<said>(?:429|50[0-9]) (?:Client|Server) Error[^\n]*{_HUB}[^\n]*)", *_LOG, soft=True),
+    text(
+        HUB_SLOW,
+        rf"(?P<said>429 Too Many Requests[^\n]*{_HUB}[^\n]*|couldn't connect to 'https://{_HUB}[^\n]*)",
+        *_LOG,
+        soft=True,
+    ),
+    text(
+        HUB_SLOW, r"(?P<said>cannot find the requested files in the (?:disk|local) cache)", *_LOG, soft=True
+    ),
+    text(CHECKPOINT, r"(?P<said>EOFError: Ran out of input|BadZipFile[^\n]*)", *_LOG),
+    text(CHECKPOINT, r"(?P<said>PytorchStreamReader failed[^\n]*|PytorchStreamWriter failed[^\n]*)", *_LOG),
+    text(
+        CHECKPOINT,
+        r"(?P<said>SafetensorError[^\n]*|invalid header or archive is corrupted|CheckpointException[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        CHECKPOINT,
+        r"(?P<said>unexpected EOF, expected \d+ more bytes[^\n]*|storage has wrong byte size[^\n]*)",
+        *_LOG,
+    ),
+    text(CHECKPOINT, r"(?P<said>Error\(s\) in loading state_dict[^\n]*)", *_LOG),
+    text(
+        CHECKPOINT,
+        r"(?P<said>(?:checkpoint|ckpt)[^\n]*(?:No space left on device|size 0|is empty|corrupt)[^\n]*)",
+        *_LOG,
+    ),
+    text(CHECKPOINT, r"(?P<said>No space left on device[^\n]*(?:checkpoint|ckpt)[^\n]*)", *_LOG),
+    # These are mistakes of the program, though they look like NCCL's or CUDA's.
+    text(
+        USER_EXCEPTION, r"(?P<said>ncclInvalid(?:Usage|Argument)[\s\S]*|device-side assert triggered)", *_LOG
+    ),
+)
+# Whatever ends like a Python exception, and is nothing that is known better.
+LATE_TEXTS = (
+    text(
+        USER_EXCEPTION,
+        r"^(?P<said>(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Iteration)(?:\(\w+\))?"
+        r"(?:: [^\n]*)?)$",
+        *_LOG,
+    ),
+    text(
+        USER_EXCEPTION,
+        r"(?P<said>Fatal Python error: [^\n]*|Segmentation fault[^\n]*|Signal 11 \(SIGSEGV\))",
+        *_LOG,
+    ),
+)
+
+
+def look(snapshot: Snapshot) -> Iterator[Sign]:
+    ends = ended(snapshot)
+    for one in ends:
+        line = f"pod/{name_of(one.pod)} container {one.container}: {said_exit(one.exit_code)} {one.reason}"
+        if one.exit_code in snapshot.listed_exit_codes:
+            yield Sign(LISTED_EXIT_CODE, (line,), one.at_s, one.pod, {"code": str(one.exit_code)})
+    for found in waiting(snapshot):
+        if found.reason == "CrashLoopBackOff":
+            before = next((one for one in ends if one.pod is found.pod), None)
+            code = "an exit code that it does not say" if before is None else said_exit(before.exit_code)
+            line = (
+                f"pod/{name_of(found.pod)} container {found.container} waits: {found.reason}: {found.message}"
+            )
+            values = {"container": found.container, "code": code}
+            at_s = None if before is None else before.at_s
+            yield Sign(CRASH_LOOP, (line,), at_s, found.pod, values)

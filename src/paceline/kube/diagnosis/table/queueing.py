@@ -1,0 +1,123 @@
+"""Is there quota for the job, in its namespace and in its queue? Rows 6 to 8."""
+
+from collections.abc import Iterator
+
+from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.pods import condition
+from paceline.kube.diagnosis.snapshot import Object, Snapshot, labels_of, name_of
+from paceline.kube.diagnosis.times import read_time
+from paceline.kube.reading import mapping
+
+QUOTA = Failure(
+    number=6,
+    name="quota",
+    what="the namespace's quota is used up",
+    kind=FailureClass.CONFIG,
+    cause="pods are not created, because quota {quota} of the namespace does not allow it{numbers}",
+    why="a ResourceQuota counts what all pods of the namespace ask for; this job would be above it",
+    command="kubectl describe resourcequota {quota} -n {namespace}",
+    remedy=Remedy.STOP,
+)
+QUEUE_WAITING = Failure(
+    number=7,
+    name="queue-waiting",
+    what="the queue has not admitted the job yet",
+    kind=FailureClass.WAIT,
+    cause="the job waits in queue {queue}{position}: {said}",
+    why="Kueue keeps a job suspended until its queue has quota for all pods of it",
+    command="kubectl get workloads -n {namespace} --sort-by=.metadata.creationTimestamp",
+    remedy=Remedy.WAIT,
+    weight=Weight.WAITING,
+    patience_s=None,
+)
+QUEUE_NEVER = Failure(
+    number=8,
+    name="queue-never",
+    what="the queue can never admit the job",
+    kind=FailureClass.CONFIG,
+    cause="queue {queue} can never admit the job: {said}",
+    why="it asks for more than the queue may ever give, or for what the queue does not have at all",
+    command="kubectl describe clusterqueue",
+    remedy=Remedy.STOP,
+)
+ROWS = (QUOTA, QUEUE_WAITING, QUEUE_NEVER)
+
+_SAID = (Source.API, Source.CLUSTER)
+TEXTS = (
+    text(
+        QUOTA,
+        r"exceeded quota: (?P<quota>[\w.-]+)(?P<numbers>, requested: .*?, used: .*?, limited: [^\"\n]*)?",
+        *_SAID,
+    ),
+    text(QUOTA, r"failed quota: (?P<quota>[\w.-]+)(?P<numbers>: must specify [\w.,/-]+)", *_SAID),
+    text(QUEUE_NEVER, r"(?P<said>(?:insufficient quota|request).{0,120}> maximum capacity.*)", *_SAID),
+    text(QUEUE_NEVER, r"(?P<said>resource \S+ unavailable in ClusterQueue)", *_SAID),
+    text(
+        QUEUE_NEVER,
+        r"(?P<said>(?:LocalQueue|ClusterQueue) \S* ?(?:doesn't exist|does not exist|is inactive).*)",
+        *_SAID,
+    ),
+    text(QUEUE_NEVER, r"(?P<said>ExceedsMaxQuota|NoMatchingFlavor)", *_SAID),
+    text(QUEUE_WAITING, r"(?P<said>insufficient unused quota.*)", *_SAID),
+    text(QUEUE_WAITING, r"(?P<said>couldn't assign flavors to pod set.*)", *_SAID),
+)
+_NEVER = ("ExceedsMaxQuota", "NoMatchingFlavor", "Inadmissible")
+_QUEUE = "kueue.x-k8s.io/queue-name"
+
+
+def look(snapshot: Snapshot) -> Iterator[Sign]:
+    for workload in snapshot.of("Workload"):
+        yield from _workload(workload, snapshot)
+    yield from _nobody_cares(snapshot)
+
+
+def _workload(workload: Object, snapshot: Snapshot) -> Iterator[Sign]:
+    reserved = condition(workload, "QuotaReserved")
+    if reserved.get("status") != "False":
+        return
+    said, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
+    queue = str(mapping(workload, "spec").get("queueName", ""))
+    line = f"Workload/{name_of(workload)} QuotaReserved=False, {reason}: {said}"
+    at_s = read_time(reserved.get("lastTransitionTime"))
+    values = {"queue": queue, "said": said or reason}
+    forever = reason in _NEVER or any(one.words.search(said) for one in TEXTS if one.failure is QUEUE_NEVER)
+    if forever:
+        yield Sign(QUEUE_NEVER, (line,), at_s=at_s, values=values)
+        return
+    place = mapping(workload, "status").get("position")
+    known = {"position": f" at position {place}"} if isinstance(place, int) else _place(workload, snapshot)
+    yield Sign(QUEUE_WAITING, (line,), at_s=at_s, values={**values, **known})
+
+
+def _place(workload: Object, snapshot: Snapshot) -> dict[str, str]:
+    """How many are before it, among those that were seen."""
+    queue = mapping(workload, "spec").get("queueName")
+    mine = str(mapping(workload, "metadata").get("creationTimestamp", ""))
+    older = [
+        one
+        for one in snapshot.of("Workload")
+        if mapping(one, "spec").get("queueName") == queue
+        and condition(one, "QuotaReserved").get("status") == "False"
+        and str(mapping(one, "metadata").get("creationTimestamp", "")) < mine
+    ]
+    return {"position": f" behind {len(older)} others"} if older else {}
+
+
+def _nobody_cares(snapshot: Snapshot) -> Iterator[Sign]:
+    """Suspended for a queue, but Kueue made no Workload of it: it does not look at this kind."""
+    owned = {str(owner.get("name")) for one in snapshot.of("Workload") for owner in _owners(one)}
+    for job in snapshot.jobs:
+        queue = labels_of(job).get(_QUEUE)
+        spec = mapping(job, "spec")
+        suspended = spec.get("suspend") is True or mapping(spec, "runPolicy").get("suspend") is True
+        born = read_time(mapping(job, "metadata").get("creationTimestamp"))
+        old = born is None or snapshot.at_s - born > 30
+        if suspended and queue and old and name_of(job) not in owned:
+            said = f"Kueue made no Workload of this {job.get('kind')}: its integration is off"
+            line = f"{job.get('kind')}/{name_of(job)} is suspended, and there is no Workload of it"
+            yield Sign(QUEUE_NEVER, (line,), at_s=born, values={"queue": str(queue), "said": said})
+
+
+def _owners(one: Object) -> list[Object]:
+    owners = mapping(one, "metadata").get("ownerReferences")
+    return [owner for owner in owners if isinstance(owner, dict)] if isinstance(owners, list) else []

@@ -1,0 +1,197 @@
+"""Is there a node for every pod, now or ever? Rows 9 to 15."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.fits import Need, holders, is_autoscaled, matching, requests, too_large, too_many
+from paceline.kube.diagnosis.pods import condition, events_of, phase, pod_of_event
+from paceline.kube.diagnosis.snapshot import Object, Snapshot, event_time, message_of, name_of
+from paceline.kube.diagnosis.times import read_time
+from paceline.kube.reading import mappings
+from paceline.kube.words import is_extended
+
+NEVER_FITS = Failure(
+    number=9,
+    name="never-fits",
+    what="no node could ever hold the pod",
+    kind=FailureClass.CONFIG,
+    cause="the job can never run on this cluster: {table}",
+    why="even empty nodes have less than it asks for, and nothing here adds nodes",
+    command="kubectl get nodes -o custom-columns=NAME:.metadata.name,HAS:.status.allocatable",
+    remedy=Remedy.STOP,
+)
+CLUSTER_BUSY = Failure(
+    number=10,
+    name="cluster-busy",
+    what="the nodes are full",
+    kind=FailureClass.WAIT,
+    cause="pod {pod} waits for a place: {said}{held}",
+    why="there are nodes for it, but others use them now{unsure}",
+    command="kubectl get pods -A -o wide --field-selector=status.phase=Running",
+    remedy=Remedy.WAIT,
+    weight=Weight.WAITING,
+    patience_s=1800.0,
+)
+SCALING_UP = Failure(
+    number=11,
+    name="autoscaling",
+    what="a node is being added",
+    kind=FailureClass.WAIT,
+    cause="a node is being added for pod {pod}: {said}",
+    why="a machine with GPUs takes minutes to start",
+    command="kubectl get nodes -w",
+    remedy=Remedy.WAIT,
+    weight=Weight.MASK,  # it is the answer to nodes that are full
+    patience_s=3600.0,
+)
+NOT_SCALING = replace(
+    SCALING_UP,
+    kind=FailureClass.CONFIG,
+    cause="no node is added for pod {pod}: {said}",
+    why="the autoscaler looked at all its groups, and none would help or may grow",
+    command="kubectl describe pod {pod} -n {namespace}",
+    remedy=Remedy.STOP,
+    weight=Weight.CAUSE,
+    patience_s=0.0,
+)
+PLACEMENT = Failure(
+    number=12,
+    name="placement",
+    what="taints, selectors or affinities keep the pod off",
+    kind=FailureClass.CONFIG,
+    cause="no node is allowed for pod {pod}: {said}",
+    why="nodes carry a taint that the pod does not tolerate, or lack a label that it wants",
+    command="kubectl describe nodes | grep -E '^Name:|^Taints:|^Labels:'",
+    remedy=Remedy.STOP,
+)
+VOLUME_ZONE = Failure(
+    number=13,
+    name="volume-zone",
+    what="a volume is in another zone, or not there",
+    kind=FailureClass.CONFIG,
+    cause="a volume keeps pod {pod} from every node: {said}",
+    why="it lies in another zone, or was never made; WaitForFirstConsumer makes it where the pod goes",
+    command="kubectl describe pvc -n {namespace}",
+    remedy=Remedy.STOP,
+)
+DEVICE_CLASS = Failure(
+    number=14,
+    name="device-class-missing",
+    what="a DRA device class is missing",
+    kind=FailureClass.CONFIG,
+    cause="device class {device} does not exist on this cluster",
+    why="the driver that brings it is not installed, or not switched on",
+    command="kubectl get deviceclasses,resourceslices",
+    remedy=Remedy.STOP,
+)
+GATED = Failure(
+    number=15,
+    name="scheduling-gated",
+    what="a gate holds the pod back",
+    kind=FailureClass.WAIT,
+    cause="pod {pod} is held back by gate {gate}",
+    why="whoever set the gate, such as a queue, opens it when the time has come",
+    command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.schedulingGates}}'",
+    remedy=Remedy.WAIT,
+    weight=Weight.WAITING,
+    patience_s=None,
+)
+ROWS = (NEVER_FITS, CLUSTER_BUSY, SCALING_UP, NOT_SCALING, PLACEMENT, VOLUME_ZONE, DEVICE_CLASS, GATED)
+
+_SAID = (Source.CLUSTER,)
+TEXTS = (
+    text(DEVICE_CLASS, r"device class (?P<device>\S+) does not exist", *_SAID),
+    text(
+        VOLUME_ZONE,
+        r"(?P<said>volume node affinity conflict|unbound immediate PersistentVolumeClaims)",
+        *_SAID,
+    ),
+    text(
+        VOLUME_ZONE,
+        r'(?P<said>persistentvolumeclaim "[^"]+" not found|no available persistent volume\S*.*)',
+        *_SAID,
+    ),
+    text(VOLUME_ZONE, r"(?P<said>ProvisioningFailed.*|failed to provision volume.*)", *_SAID),
+    text(VOLUME_ZONE, r'(?P<said>storageclass\.storage\.k8s\.io "[^"]+" not found)', *_SAID),
+    text(
+        NOT_SCALING,
+        r"(?P<said>VcpuLimitExceeded.*|MaxSpotInstanceCount.*|exceed limits for nodepool.*"
+        r"|incompatible with (?:nodepool|provisioner).*)",
+        *_SAID,
+    ),
+    text(NOT_SCALING, r"(?P<said>pod didn't trigger scale-up.*|NotTriggerScaleUp.*)", *_SAID),
+    text(
+        SCALING_UP, r"(?P<said>pod triggered scale-up.*|TriggeredScaleUp.*|Pod should schedule on.*)", *_SAID
+    ),
+    text(CLUSTER_BUSY, r"(?P<said>\d+/\d+ nodes are available: .*\d+ Insufficient [\w./-]+.*)", *_SAID),
+    text(CLUSTER_BUSY, r"(?P<said>InsufficientInstanceCapacity.*|insufficient capacity.*)", *_SAID),
+    text(CLUSTER_BUSY, r"(?P<said>Too many pods|\d+ Insufficient [\w./-]+)", *_SAID),
+    text(
+        PLACEMENT,
+        r"(?P<said>untolerated taint \{[^}]*\}|had taint \{[^}]*\}, that the pod didn't tolerate)",
+        *_SAID,
+    ),
+    text(
+        PLACEMENT,
+        r"(?P<said>didn't match (?:Pod's )?(?:node affinity/selector|node selector|pod \S*affinity\S*))",
+        *_SAID,
+    ),
+    text(
+        PLACEMENT,
+        r"(?P<said>didn't match pod topology spread constraints|node\(s\) were unschedulable)",
+        *_SAID,
+    ),
+)
+_GROWING = ("TriggeredScaleUp", "Nominated")
+
+
+def look(snapshot: Snapshot) -> Iterator[Sign]:
+    stuck = [pod for pod in snapshot.pods if _unscheduled(pod)]
+    growing = {name_of(pod_of_event(snapshot, event)) for event in events_of(snapshot, *_GROWING)}
+    for event in events_of(snapshot, *_GROWING):
+        pod = pod_of_event(snapshot, event)
+        if _unscheduled(pod):
+            line = f"event {event.get('reason')} of {name_of(pod)}: {message_of(event)}"
+            yield Sign(SCALING_UP, (line,), event_time(event), pod, {"said": message_of(event)})
+    for pod in stuck:
+        scheduled = condition(pod, "PodScheduled")
+        if scheduled.get("reason") == "SchedulingGated":
+            gates = ", ".join(str(gate.get("name")) for gate in mappings(pod, "spec", "schedulingGates"))
+            line = f"pod/{name_of(pod)} PodScheduled=False, SchedulingGated: {gates}"
+            yield Sign(GATED, (line,), _since(pod), pod, {"gate": gates or "that it does not name"})
+        elif name_of(pod) not in growing:
+            yield from _unschedulable(pod, snapshot)
+
+
+def _unscheduled(pod: Object) -> bool:
+    return phase(pod) == "Pending" and condition(pod, "PodScheduled").get("status") == "False"
+
+
+def _since(pod: Object) -> float | None:
+    return read_time(condition(pod, "PodScheduled").get("lastTransitionTime"))
+
+
+def _unschedulable(pod: Object, snapshot: Snapshot) -> Iterator[Sign]:
+    said = str(condition(pod, "PodScheduled").get("message", ""))
+    if "Insufficient" not in said and "nodes are available" not in said:
+        return
+    line = f"pod/{name_of(pod)} PodScheduled=False, Unschedulable: {said}"
+    allowed = matching(pod, snapshot.nodes)
+    if allowed and not is_autoscaled(snapshot.nodes):
+        gang = [one for one in snapshot.pods if requests(one) == requests(pod)]
+        needs = too_large(pod, allowed) or too_many(gang, allowed)
+        if needs:
+            yield Sign(NEVER_FITS, (line,), _since(pod), pod, {"table": _table(needs)})
+            return
+    if "Insufficient" in said:
+        scarce = next((name for name in requests(pod) if is_extended(name)), "")
+        held = holders(scarce, snapshot.pods) if scarce else []
+        values = {"said": said, "held": f" ({scarce} is held by {', '.join(held[:4])})" if held else ""}
+        if not snapshot.nodes:
+            values["unsure"] = "; whether they could ever hold it is not known, because no node was recorded"
+        yield Sign(CLUSTER_BUSY, (line,), _since(pod), pod, values)
+
+
+def _table(needs: Sequence[Need]) -> str:
+    return "; ".join(f"{one.resource}: needs {one.needs}, the most there is {one.has}" for one in needs)

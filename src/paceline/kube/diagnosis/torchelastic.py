@@ -1,0 +1,34 @@
+"""Which rank failed first, by torchelastic's own clock? Every agent prints a summary; the earliest counts."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from paceline.kube.diagnosis.snapshot import Log
+
+_SUMMARY = re.compile(
+    r"Root Cause \(first observed failure\):.*?"
+    r"time\s*:\s*(?P<time>[\d-]+_[\d:]+).*?"
+    r"host\s*:\s*(?P<host>\S+).*?"
+    r"rank\s*:\s*(?P<rank>\d+)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Root:
+    time: str  # as it is written there, which sorts as text
+    host: str
+    rank: int
+
+    def is_of(self, pod: str, rank: int | None) -> bool:
+        return rank == self.rank or bool(pod and self.host.split(".")[0] == pod and rank is None)
+
+
+def first_failure(logs: Iterable[Log]) -> Root | None:
+    found = [
+        Root(one["time"], one["host"], int(one["rank"]))
+        for log in logs
+        for one in _SUMMARY.finditer(log.text)
+    ]
+    return min(found, default=None)

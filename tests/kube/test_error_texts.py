@@ -1,0 +1,59 @@
+"""Are real error texts told apart? Two files of them, each with what it is.
+
+`held_back_texts.jsonl` was labelled before there was any rule, and no rule was made by looking at it. When it
+was first measured, 77 of its 79 texts were named right, and all 79 had the right class. `later_texts.jsonl`
+came from other searches afterwards: 4 of its first 10 were right, and 8 of the next 10, after rules had been
+added for the first. They are kept, so that what was learned stays learned.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.kube.diagnosis.classify import classify
+from paceline.kube.diagnosis.table import TEXTS
+
+FOLDER = Path(__file__).parent
+
+
+def texts(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()]
+
+
+def wrong(name: str) -> list[str]:
+    missed = []
+    for one in texts(name):
+        found = classify(one["text"])
+        got = (None, None) if found is None else (found.failure.name, found.failure.kind.value)
+        if got != (one["kind"], one["class"]):
+            missed.append(f"{got} instead of {one['kind']}: {one['text'][:80]}")
+    return missed
+
+
+def test_at_least_95_of_100_held_back_texts_are_told_right() -> None:
+    held_back = texts("held_back_texts.jsonl")
+    assert sum(one["kind"] is not None for one in held_back) >= 60
+    missed = wrong("held_back_texts.jsonl")
+    assert len(missed) <= 0.05 * len(held_back), missed
+
+
+def test_texts_that_were_once_told_wrong_stay_right() -> None:
+    assert wrong("later_texts.jsonl") == []
+
+
+@pytest.mark.parametrize("name", ["held_back_texts.jsonl", "later_texts.jsonl"])
+def test_no_bug_of_a_program_is_taken_for_the_cluster_s(name: str) -> None:
+    """The other way round costs an attempt less; this way round costs a night of GPUs."""
+    for one in texts(name):
+        found = classify(one["text"])
+        if one["class"] == "app" and found is not None:
+            assert found.failure.kind.value != "infra", one["text"]
+
+
+def test_no_words_begin_with_anything_at_all() -> None:
+    """Such words are tried from every letter to the end of the text: a long line would take minutes."""
+    slow = re.compile(r"(?:\(\?P<\w+>|\(\?:|\(\?=)*(?:\[[^\]]*\]|\\S|\.)[*+]")
+    assert [one.words.pattern for one in TEXTS if slow.match(one.words.pattern)] == []

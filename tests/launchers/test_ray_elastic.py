@@ -1,0 +1,273 @@
+"""What does the launcher of an elastic run on Ray do when actors die, find no room, or cannot be started?
+
+Ray is told by the test what its actors say; the processes that they say they are, and the supervisor, are
+real.
+"""
+
+import json
+import subprocess
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.fixtures.plans import small_plan
+
+from paceline.errors import NotReadyError
+from paceline.launchers.elastic import ElasticSupervisor
+from paceline.launchers.local import Ended, Message
+from paceline.launchers.ray_door import ActorLost, Handle, Pending, Ray, Reservation
+from paceline.launchers.ray_elastic import ElasticGroup
+from paceline.launchers.ray_needs import Node
+from paceline.launchers.ray_process import ActorProcess
+from paceline.launchers.ray_room import Wishes
+from paceline.launchers.resizing import Answer, Wish
+from paceline.launchers.restarts import Restarts
+from paceline.plan.plan import Elastic, Plan
+from paceline.worker.control import WorkerControl
+from paceline.worker.ray_elastic_side import shared_block
+
+Story = Generator[None]
+CREW = Elastic(workers=2, min_workers=1, max_workers=2)
+
+
+class Room(Reservation):
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def is_there(self) -> bool:
+        return True
+
+
+@dataclass(eq=False)
+class Question:
+    who: str
+    answer: str | ActorLost | None = None
+
+
+class ToldRay(Ray):
+    """Each look at it is one turn of the story that the test tells."""
+
+    def __init__(self) -> None:
+        super().__init__(is_ours=False)
+        self.story: Story = iter_nothing()
+        self.started: list[str] = []
+        self.killed: list[str] = []
+        self.orders: list[Message] = []
+        self._open: dict[str, Question] = {}  # the newest of each
+
+    def nodes(self) -> list[Node]:
+        return [Node(name="127.0.0.1", cpus=2)]
+
+    def reserve(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> Reservation:
+        return Room()
+
+    def start(
+        self, kind: type, args: Sequence[object], place: Reservation, index: int, *, calls_at_once: int
+    ) -> Handle:
+        self.started.append(str(args[0]))
+        return Handle(str(args[0]))
+
+    def call(self, actor: Handle, method: str, *args: object) -> Pending:
+        question = Question(str(actor))
+        if method == "poll":
+            self._open[question.who] = question
+        elif method == "begin":
+            self.orders.append(json.loads(str(args[0])))
+        return Pending(question)
+
+    def wait(self, pending: Sequence[Pending], timeout_s: float) -> list[Pending]:
+        next(self.story, None)
+        return [one for one in pending if isinstance(one, Question) and one.answer is not None]
+
+    def take(self, answered: Pending) -> tuple[str, list[bytes]]:
+        assert isinstance(answered, Question)
+        if isinstance(answered.answer, ActorLost):
+            raise answered.answer
+        return str(answered.answer), []
+
+    def kill(self, actor: Handle) -> None:
+        self.killed.append(str(actor))
+
+    def release(self, place: Reservation) -> None: ...
+
+    def says(self, who: str, *said: Message, is_over: bool = False) -> None:
+        self._open[who].answer = json.dumps({"said": list(said), "over": is_over})
+
+    def ends(self, who: str) -> None:
+        self.says(who, {"ev": "report", "who": who}, {"ev": "exit", "code": 0}, is_over=True)
+
+    def loses(self, who: str, why: str, *, is_start: bool = False) -> None:
+        self._open[who].answer = ActorLost(why, is_start=is_start)
+
+
+def iter_nothing() -> Story:
+    yield
+
+
+@dataclass
+class Office:
+    """Whom the supervisor talks to."""
+
+    told: list[str] = field(default_factory=list)
+    wanted: list[Wish] = field(default_factory=list)
+
+    def lost(self, who: str, pid: int, reason: str) -> None:
+        self.told.append(f"{who} ({pid}): {reason}")
+
+    def wishes(self) -> list[Wish]:
+        found, self.wanted = self.wanted, []
+        return found
+
+    def answer(self, given: Answer) -> None: ...
+
+    def news(self) -> list[str]:
+        return []
+
+
+class Run:
+    def __init__(self) -> None:
+        self.ray, self.office, self.notes = ToldRay(), Office(), list[str]()
+        self.plan: Plan = small_plan("ssgd", elastic=CREW)
+
+    def of(self, story: Story, run_dir: Path) -> Ended:
+        self.ray.story = story
+        restarts = Restarts(budget=20, min_workers=1, longest_s=0.0)
+        supervisor = ElasticSupervisor(
+            {}, self.office, restarts, self.notes.append, CREW, shards=2, desk=self.office
+        )
+        group = ElasticGroup(self.plan, self.ray, self._hear, Wishes(), supervisor)
+        return group.run(run_dir, None)
+
+    def _hear(self, message: Message) -> None:
+        if message["ev"] == "note":
+            self.notes.append(str(message["text"]))
+
+
+@contextmanager
+def processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    found = [subprocess.Popen(["sleep", "600"]) for _ in range(count)]
+    try:
+        yield found
+    finally:
+        for process in found:
+            process.kill()
+            process.wait()
+
+
+def _is_there(who: str, process: subprocess.Popen[bytes]) -> Message:
+    return {"ev": "started", "who": who, "pid": process.pid}
+
+
+def test_a_dead_process_is_told_at_once_and_replaced_as_soon_as_ray_knows_too(tmp_path: Path) -> None:
+    run = Run()
+    with processes(3) as (first, second, third):
+
+        def story() -> Story:
+            run.ray.says("worker-0", _is_there("worker-0", first))
+            run.ray.says("worker-1", _is_there("worker-1", second))
+            yield
+            second.kill()
+            second.wait()
+            while not run.office.told:
+                yield
+            assert run.office.told == [f"worker-1 ({second.pid}): its process died"]
+            for _ in range(5):
+                yield
+            assert run.ray.started == ["worker-0", "worker-1"]  # its place may be on a node that is gone
+            run.ray.loses("worker-1", "its node was lost")
+            while len(run.ray.started) < 3:
+                yield
+            assert "Ray says of worker-1: its node was lost" in run.notes
+            run.ray.loses("worker-1", "its node was lost")  # where Ray had put the replacement, too
+            while len(run.ray.started) < 4:
+                yield
+            assert len(run.office.told) == 1  # whoever never was there is no loss
+            run.ray.says("worker-1", _is_there("worker-1", third))
+            yield
+            run.ray.ends("worker-0")
+            run.ray.ends("worker-1")
+            yield
+
+        ended = run.of(story(), tmp_path)
+        assert (first.wait(timeout=60), third.wait(timeout=60)) == (-9, -9)  # nobody is left
+    assert ended.ledger.cause() is None
+    assert set(ended.reports) == {"worker-0", "worker-1"}
+    assert run.ray.started == ["worker-0", "worker-1", "worker-1", "worker-1"]
+
+
+def test_one_that_found_no_room_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    run = Run()
+    with processes(1) as (only,):
+
+        def story() -> Story:
+            run.ray.says("worker-0", _is_there("worker-0", only))
+            yield
+            run.ray.ends("worker-0")
+            yield
+
+        ended = run.of(story(), tmp_path)
+    assert ended.ledger.cause() is None
+    assert "worker-1" in run.ray.killed
+
+
+def test_an_actor_that_cannot_be_started_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+    run = Run()
+
+    def story() -> Story:
+        run.ray.loses("worker-1", "it could not be started: ImportError", is_start=True)
+        yield
+
+    cause = run.of(story(), tmp_path).ledger.cause()
+    assert cause is not None
+    assert "ImportError" in cause.what
+    assert run.ray.started == ["worker-0", "worker-1"]  # nobody again
+
+
+def test_who_is_asked_to_leave_reads_it_in_memory_that_it_opened_by_name(tmp_path: Path) -> None:
+    run = Run()
+    with processes(2) as (first, second):
+
+        def story() -> Story:
+            order = run.ray.orders[0]
+            block = shared_block(run.plan, str(order["control"]), str(order["secret"]))
+            mine = WorkerControl(block, 1, run.notes.append)
+            run.ray.says("worker-0", _is_there("worker-0", first))
+            run.ray.says("worker-1", _is_there("worker-1", second))
+            yield
+            assert not mine.wants_leave()
+            run.office.wanted.append(Wish(1, "remove"))
+            while not mine.wants_leave():
+                yield
+            run.ray.says(
+                "worker-1", {"ev": "left", "who": "worker-1"}, {"ev": "exit", "code": 0}, is_over=True
+            )
+            while "worker-1 left the run" not in run.notes:
+                yield
+            run.ray.ends("worker-0")
+            yield
+
+        ended = run.of(story(), tmp_path)
+    assert run.ray.started == ["worker-0", "worker-1"]
+    assert set(ended.reports) == {"worker-0"}
+
+
+def test_only_the_launcher_s_own_memory_is_taken_for_it() -> None:
+    plan = small_plan("ssgd", elastic=CREW)
+    with pytest.raises(NotReadyError, match="that is another process"):
+        shared_block(plan, "/proc/self/exe", "0123456789abcdef")
+    with pytest.raises(NotReadyError, match="does not reach the memory"):
+        shared_block(plan, "/proc/0/fd/3", "0123456789abcdef")
+
+
+def test_a_process_is_seen_to_end_and_is_ended() -> None:
+    with processes(2) as (one, other):
+        watched = ActorProcess(one.pid)
+        assert not watched.is_gone()
+        one.kill()
+        one.wait()
+        assert watched.is_gone()
+        watched.end()
+        ActorProcess(other.pid).end()
+        assert other.wait(timeout=60) == -9
