@@ -9,7 +9,7 @@ RAY_PYTHON ?= $(BIN)/python
 STAMP := $(VENV)/.paceline-ready
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends
 
-.PHONY: demo test check setup chromium shellcheck examples soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
+.PHONY: demo test check setup chromium shellcheck examples soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -54,6 +54,9 @@ bench-target: setup  ## how much sooner than ssgd does the best mode reach a tar
 
 bench-bytes: setup  ## bytes saved at equal quality, on digits and a character model
 	$(BIN)/python -m benchmarks.bytes_at_quality
+
+bench-data: setup  ## how long training waits for data that lies elsewhere
+	$(BIN)/python -m benchmarks.stored_data
 
 bench-cifar: setup  ## two workers against one on CIFAR-10's network, beside plain torch DDP; on an idle machine
 	$(BIN)/python -m benchmarks.cifar_scaling

@@ -17,6 +17,9 @@ class _Settings(TypedDict, total=False):
     name: str
     task_options: Mapping[str, bool | int | float | str]
     data: str
+    data_cache: str
+    data_cache_mb: int
+    shuffle_block: int
     elastic: bool
     shards: int
     min_workers: int

@@ -67,7 +67,7 @@ def test_the_example_is_that_file_with_its_gaps_filled() -> None:
 
 def test_every_option_of_the_table_is_one_of_the_task() -> None:
     taken = Sp500Task.__init__.__annotations__
-    assert set(OPTIONS) | {"seed", "lr", "return"} == set(taken)
+    assert set(OPTIONS) | {"seed", "lr", "data_cache", "data_cache_mb", "return"} == set(taken)
 
 
 def test_values_know_their_line_and_their_nested_key(tmp_path: Path) -> None:

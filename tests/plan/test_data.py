@@ -57,3 +57,32 @@ def test_every_task_that_is_said_to_have_data_exists() -> None:
     from paceline.plan.catalog import DATA_OPTIONS
 
     assert set(DATA_OPTIONS) <= set(TASKS)
+
+
+def test_a_cache_is_for_data_elsewhere_and_for_no_other() -> None:
+    cache = {"data_cache": "/scratch", "data_cache_mb": 50}
+    far = planned(task="charlm", data="s3://bucket/text", **cache)
+    assert far.task_options == {"file": "s3://bucket/text", **cache}
+    assert planned(task="charlm", data="text", **cache).task_options == {"file": "text"}
+    assert planned(task="xor", **cache).task_options == {}
+    said = planned(task="charlm", task_options={"file": "s3://bucket/text"}, **cache)
+    assert said.task_options == far.task_options
+
+
+@pytest.mark.parametrize(
+    "option", [{"data": "s3://key:hush@b/x"}, {"task_options": {"file": "s3://key:hush@b/x"}}]
+)
+def test_an_address_with_a_password_never_gets_into_a_plan(option: dict[str, object]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        planned(task="charlm", **option)
+    (only,) = caught.value.problems
+    assert "a name or a password" in only.what
+    assert "hush" not in only.what + only.hint
+
+
+def test_a_plan_says_what_streamed_data_and_another_order_mean() -> None:
+    texts = [
+        line.text for line in explain(planned(task="charlm", data="s3://bucket/text", shuffle_block=500))
+    ]
+    assert any("each machine needs the way to it" in text for text in texts)
+    assert any("eight stretches of 500 only" in text for text in texts)

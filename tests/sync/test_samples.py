@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sync.samples import SampleStream, slice_of
+from paceline.sync.samples import MIXED_BLOCKS, SampleStream, slice_of
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
@@ -69,3 +69,23 @@ def test_over_one_epoch_the_ranks_samples_are_disjoint_and_complete_also_when_no
             within = min(count, max(0, samples - start))  # the last step reaches into the next epoch
             taken[rank] += [int(i) for i in stream.take(start, count)[:within]]
     assert sorted(i for mine in taken for i in mine) == list(range(samples))
+
+
+@given(st.integers(1, 400), st.integers(1, 60), st.integers(0, 3))
+def test_mixing_in_blocks_takes_every_sample_once_and_few_blocks_at_a_time(
+    num_samples: int, block: int, epoch: int
+) -> None:
+    stream = SampleStream(num_samples=num_samples, seed=7, block=block)
+    order = stream.take(epoch * num_samples, num_samples)
+    assert sorted(order.tolist()) == list(range(num_samples))
+    at_once = MIXED_BLOCKS * block
+    for first in range(0, num_samples, at_once):
+        touched = set((order[first : first + at_once] // block).tolist())
+        assert len(touched) <= MIXED_BLOCKS + 1  # a short last stretch moves the others
+
+
+def test_mixing_in_blocks_is_another_order_in_every_epoch_and_the_same_again() -> None:
+    one, again = (SampleStream(num_samples=100, seed=1, block=10) for _ in range(2))
+    assert one.take(0, 300).tolist() == again.take(0, 300).tolist()
+    assert one.take(0, 100).tolist() != one.take(100, 100).tolist()
+    assert one.take(0, 80).tolist() != sorted(one.take(0, 80).tolist())

@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "benchmark",
         "Train one model alone and distributed, by us and by others, and compare.",
     ),
+    "tune": ("paceline.cli.tune", "tune", "Search hyper-parameters with Ray Tune, and save the best."),
     "report": ("paceline.cli.report", "report", "Make one page of finished runs, or of a comparison."),
     "demo": ("paceline.cli.demo", "demo", "Compare every mode on XOR with one slow worker."),
     "laws": ("paceline.cli.laws", "laws", "Prove that a mode, or your own, does what it says."),

@@ -4,6 +4,7 @@ import click
 
 from paceline.cli.data_fetch import fetch
 from paceline.cli.data_prepare import prepare
+from paceline.cli.data_shard import shard, verify
 from paceline.cli.options import common_options
 from paceline.cli.session import Session
 
@@ -16,3 +17,5 @@ def data(session: Session) -> None:
 
 data.add_command(fetch)
 data.add_command(prepare)
+data.add_command(shard)
+data.add_command(verify)

@@ -27,11 +27,34 @@ RUN_KEYS = (
     ),
     Key(
         name="data",
-        help="Where the task's data is: a folder or file; for cifar10 also `synthetic`, a stand-in for "
-        "its images.",
+        help="Where the task's data is: a folder or file, or what `paceline data shard` wrote, such as "
+        "s3://BUCKET/PREFIX; for cifar10 also `synthetic`, a stand-in for its images.",
         kind=Kind.TEXT,
         default="where `paceline data fetch` puts it, or made by the task",
         example="synthetic",
+    ),
+    Key(
+        name="data_cache",
+        help="Folder that keeps what was read from s3:// and the like, for all runs of this machine.",
+        kind=Kind.TEXT,
+        default="shards in $PACELINE_DATA_FOLDER, else in ~/.cache/paceline",
+        example="/scratch/shards",
+    ),
+    Key(
+        name="data_cache_mb",
+        help="Megabytes that this folder may hold, about; the oldest are removed first.",
+        kind=Kind.INTEGER,
+        default="10000",
+        example="10000",
+        minimum=1,
+    ),
+    Key(
+        name="shuffle_block",
+        help="Mix samples only with those of eight stretches of so many: for data larger than its cache.",
+        kind=Kind.INTEGER,
+        default="every sample with all others",
+        example="10000",
+        minimum=1,
     ),
     Key(
         name="mode",

@@ -22,6 +22,9 @@ class TrainConfig:
     task: str | None = None
     task_options: Mapping[str, Option] | None = None
     data: str | None = None
+    data_cache: str | None = None
+    data_cache_mb: int | None = None
+    shuffle_block: int | None = None
     mode: str | None = None
     num_workers: int | None = None
     elastic: bool | None = None

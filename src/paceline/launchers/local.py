@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline import environ
-from paceline.errors import ConfigError, ExitCode, NotReadyError, Problem, TrainingError
+from paceline.datasets.errors import DamagedDataError, UnreachableStoreError
+from paceline.errors import ConfigError, ExitCode, NotReadyError, PacelineError, Problem, TrainingError
 from paceline.launchers.supervise import Failure, Ledger
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Option, Plan
@@ -183,7 +184,7 @@ class LocalLauncher:
             case "ready":
                 self._is_ready = True
             case "refused":
-                raise ConfigError(_problems(message))
+                raise refusal(message)
             case "report":
                 ended.reports[str(message["who"])] = message
             case "progress" if isinstance(message["steps"], list):
@@ -259,11 +260,20 @@ class LocalLauncher:
 def counted_in(message: Message) -> int | None:
     """How many samples were counted; None: the message is of something else."""
     if message["ev"] == "refused":
-        problems = _problems(message)
-        if message["exit_code"] == ExitCode.NOT_READY:
-            raise NotReadyError(problems[0].what, problems[0].hint)
-        raise ConfigError(problems)
+        raise refusal(message)
     return int(str(message["num_samples"])) if message["ev"] == "counted" else None
+
+
+def refusal(message: Message) -> PacelineError:
+    """What the helper refused, as the error that it was there."""
+    problems = _problems(message)
+    kinds: dict[ExitCode, type[PacelineError]] = {
+        ExitCode.NOT_READY: NotReadyError,
+        ExitCode.UNREACHABLE: UnreachableStoreError,
+        ExitCode.GATE_FAILED: DamagedDataError,
+    }
+    kind = kinds.get(ExitCode(int(str(message["exit_code"]))))
+    return ConfigError(problems) if kind is None else kind(problems[0].what, problems[0].hint)
 
 
 def _problems(message: Message) -> list[Problem]:

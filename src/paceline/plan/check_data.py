@@ -7,12 +7,18 @@ from paceline.config.values import shown
 from paceline.errors import Problem
 from paceline.plan import decide
 from paceline.plan.catalog import DATA_OPTIONS, TASKS
+from paceline.plan.data_url import what_is_wrong
 
 
 def check_data(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Problem]:
-    if config.data is None or not are_sound("task"):
+    if not are_sound("task"):
         return []
     task, option, where = decide.task_of(config).lower(), decide.data_option_of(config), config.origin("data")
+    said = decide.task_options_of(config).get(option)
+    if isinstance(said, str) and (wrong := what_is_wrong(said)) is not None:
+        return [Problem(*wrong, where or config.origin(f"task_options.{option}"))]
+    if config.data is None:
+        return []
     if task in TASKS and task not in DATA_OPTIONS:
         what = f"data is {shown(config.data)}, but task {task} makes its own"
         return [Problem(what, f"leave it out, or train {' or '.join(DATA_OPTIONS)}: --task cifar10", where)]

@@ -11,6 +11,7 @@ from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.plan.catalog import DATA_OPTIONS, MODE_ALIASES, MODES, TRANSPORTS, Channel, Mode
 from paceline.plan.compression import CODECS, read_compression
+from paceline.plan.data_url import is_elsewhere
 from paceline.plan.plan import (
     AsgdVariant,
     Codec,
@@ -61,7 +62,15 @@ def task_of(config: TrainConfig) -> str:
 def task_options_of(config: TrainConfig) -> dict[str, Option]:
     """Where the data is, is an option like any other by the time a task is built."""
     options = dict(config.task_options or {})
-    return options if config.data is None else {**options, data_option_of(config): config.data}
+    if config.data is not None:
+        options[data_option_of(config)] = config.data
+    data = options.get(data_option_of(config))
+    if isinstance(data, str) and is_elsewhere(
+        data
+    ):  # data that is here needs no cache, whatever was said once for all runs
+        said = {"data_cache": config.data_cache, "data_cache_mb": config.data_cache_mb}
+        options |= {name: value for name, value in said.items() if value is not None}
+    return options
 
 
 def data_option_of(config: TrainConfig) -> str:

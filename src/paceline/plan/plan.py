@@ -219,6 +219,7 @@ class Plan:
     ray: OnRay | None = None  # launcher ray
     transport: Transport = Transport.SHM
     seed: int = 0
+    shuffle_block: int | None = None  # samples that stay near each other; None: an epoch mixes all with all
     dtype: Dtype = Dtype.FLOAT32
     device: Device = Device.CPU
     task_options: dict[str, Option] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from paceline.plan.byzantine_in_words import about_bad_workers
 from paceline.plan.catalog import SYNTHETIC, data_of, server_names
 from paceline.plan.compression_in_words import about_compression
+from paceline.plan.data_url import is_elsewhere
 from paceline.plan.elastic_in_words import about_elastic
 from paceline.plan.plan import AsgdVariant, Device, GossipVariant, Launcher, Plan
 from paceline.plan.rounds import longest_commit
@@ -55,6 +56,13 @@ def _about_losses(plan: Plan) -> Iterator[str]:
 def _about_data(plan: Plan) -> Iterator[str]:
     if data_of(plan) == SYNTHETIC:
         yield "the data is synthetic: what is learnt from it says nothing about the real data set"
+    if is_elsewhere(data_of(plan)):
+        yield "workers read the data while they train: each machine needs the way to it, and credentials"
+    if plan.shuffle_block is not None:
+        yield (
+            f"samples are mixed with those of eight stretches of {plan.shuffle_block} only: compare with runs"
+            " in the same order"
+        )
 
 
 def _about_virtual_time(plan: Plan) -> Iterator[str]:

@@ -47,6 +47,7 @@ def resolve(
         ray=decide.ray_of(config),
         transport=decide.transport_of(config, facts),
         seed=config.seed or 0,
+        shuffle_block=config.shuffle_block,
         dtype=Dtype(config.dtype or Dtype.FLOAT32),
         device=decide.device_of(config, facts),
         task_options=decide.task_options_of(config),

@@ -14,16 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
+MIXED_BLOCKS = 8
 
 
 class SampleStream:
     """The stream of sample indices for a data set of `num_samples`, from `seed`.
 
     `in_order`: every epoch is 0, 1, 2 …, and the seed is of no use; for samples that are a series in time.
+    `block`: so many neighbours stay near each other (blocks_mixed); for samples that are fetched together.
     """
 
-    def __init__(self, *, num_samples: int, seed: int, in_order: bool = False) -> None:
+    def __init__(
+        self, *, num_samples: int, seed: int, in_order: bool = False, block: int | None = None
+    ) -> None:
         assert num_samples > 0, "a task needs at least one sample"
+        self._block = block
         self._num_samples = num_samples
         self._seed = seed
         self._in_order = in_order
@@ -53,7 +58,22 @@ class SampleStream:
     def _order(self, epoch: int) -> Indices:
         if self._in_order:
             return np.arange(self._num_samples)
-        return np.random.default_rng((self._seed, epoch)).permutation(self._num_samples)
+        dice = np.random.default_rng((self._seed, epoch))
+        if self._block is not None:
+            return blocks_mixed(self._num_samples, self._block, dice)
+        return dice.permutation(self._num_samples)
+
+
+def blocks_mixed(num_samples: int, block: int, dice: np.random.Generator) -> Indices:
+    """Stretches of `block` samples in a random order, and each eight of them that follow mixed.
+
+    Whoever reads along needs no more than eight stretches at a time, and each only once.
+    """
+    starts = dice.permutation(-(-num_samples // block)) * block
+    order = np.concatenate([np.arange(start, min(start + block, num_samples)) for start in starts])
+    for first in range(0, num_samples, MIXED_BLOCKS * block):
+        dice.shuffle(order[first : first + MIXED_BLOCKS * block])
+    return order
 
 
 def slice_of(rank: int, step: int, batch_sizes: Sequence[int]) -> tuple[int, int]:

@@ -6,27 +6,23 @@ begins at character i. The last tenth is only ever looked at by `metrics` and
 """
 
 import math
-import shlex
 from collections.abc import Iterable
-from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.errors import ConfigError, Problem
+from paceline.datasets.store import is_data_set
 from paceline.sync.samples import Indices
+from paceline.tasks.charlm_text import check_length, encode, problem, text_of
 from paceline.tasks.optim import Adam
 from paceline.tasks.port import device_of
-from paceline.tasks.toy_text import toy_text
+from paceline.tasks.stored_text import open_text
 
-TOY_CHARACTERS = 1 << 16
 TRAINING_PART = 0.9
 AT_ONCE = 64  # windows in one forward pass of validation
-_TOY = "paceline train --task charlm"
-_COMMAND = f"{_TOY} --task-option file=input.txt"
 
 
 class CharlmTask:
@@ -42,12 +38,13 @@ class CharlmTask:
         layers: int = 2,
         heads: int = 4,
         lr: float = 3e-3,
+        data_cache: str | None = None,
+        data_cache_mb: int | None = None,
     ) -> None:
         _check_sizes(context=context, width=width, layers=layers, heads=heads)
-        text = _text(seed, file, context)
-        codes, self.characters = _encode(text)
-        cut = int(len(codes) * TRAINING_PART)
-        self._train, self._validation = codes[:cut], codes[cut:]
+        text, self.characters = _text(seed, None if file is None else str(file), data_cache, data_cache_mb)
+        check_length("the toy text" if file is None else repr(str(file)), len(text), context)
+        self._train, self._validation = text.cut(int(len(text) * TRAINING_PART))
         self._context, self._width, self._layers, self._heads = context, width, layers, heads
         self._lr = lr
 
@@ -103,18 +100,52 @@ class CharlmTask:
         return Adam(parameters, lr=self._lr, beta2=0.99, weight_decay=0.01, decoupled=True)
 
 
+class Text(Protocol):
+    """Characters as numbers, wherever they are."""
+
+    def __len__(self) -> int: ...
+
+    def cut(self, at: int) -> "tuple[Text, Text]": ...
+
+    def stretches(self, starts: Indices, width: int) -> Tensor: ...
+
+    def expect(self, starts: Indices, width: int) -> None: ...
+
+
+class TextHere:
+    def __init__(self, codes: Tensor) -> None:
+        self._codes = codes
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def cut(self, at: int) -> "tuple[TextHere, TextHere]":
+        return TextHere(self._codes[:at]), TextHere(self._codes[at:])
+
+    def stretches(self, starts: Indices, width: int) -> Tensor:
+        # unfold is a view: nothing is copied until it is asked for
+        return self._codes.unfold(0, width, 1).index_select(0, torch.from_numpy(starts))
+
+    def expect(self, starts: Indices, width: int) -> None:
+        """They are here."""
+
+
 class Windows:
     """Every stretch of `context` characters, with the one that follows each of them."""
 
-    def __init__(self, codes: Tensor, context: int) -> None:
-        self._stretches = codes.unfold(0, context + 1, 1)  # a view: nothing is copied until it is asked for
+    def __init__(self, text: Text, context: int) -> None:
+        self._text, self._context = text, context
 
     def __len__(self) -> int:
-        return len(self._stretches)
+        return len(self._text) - self._context
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        stretches = self._stretches.index_select(0, torch.from_numpy(indices))
+        stretches = self._text.stretches(indices, self._context + 1)
         return stretches[:, :-1], stretches[:, 1:]
+
+    def expect(self, indices: Indices) -> None:
+        """These will be asked for soon: they may be read meanwhile."""
+        self._text.expect(indices, self._context + 1)
 
 
 class CharTransformer(nn.Module):
@@ -164,58 +195,20 @@ def _readings(loss: float) -> dict[str, float]:
     return {"bits_per_char": loss / math.log(2), "perplexity": math.exp(loss) if loss < 700 else math.inf}
 
 
-def _encode(text: str) -> tuple[Tensor, str]:
-    """The text as numbers, and the characters in the order of these numbers."""
-    points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    known, codes = np.unique(points, return_inverse=True)
-    return torch.from_numpy(codes.astype(np.int64)), "".join(map(chr, known.tolist()))
-
-
-def _text(seed: int, file: str | None, context: int) -> str:
-    text = toy_text(seed, TOY_CHARACTERS) if file is None else _read(str(file))
-    _check_length("the toy text" if file is None else repr(str(file)), len(text), context)
-    return text
-
-
-def _read(file: str) -> str:
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise _problem(f"charlm cannot read {file!r}: {why}", f"name a text file: {_COMMAND}") from error
-    except UnicodeDecodeError as error:
-        what = f"charlm reads UTF-8 text, but {file!r} is none: byte {error.start} is no part of a character"
-        hint = f"if it is a text, convert it first: iconv -f LATIN1 -t UTF-8 {shlex.quote(file)} > input.txt"
-        raise _problem(what, hint) from error
-    if "\0" in text:
-        what = f"charlm reads text, but {file!r} is none: byte {len(text.partition(chr(0))[0].encode())} is 0"
-        raise _problem(what, f"name a text file: {_COMMAND}")
-    return text
+def _text(seed: int, file: str | None, cache: str | None, cache_mb: int | None) -> tuple[Text, str]:
+    if file is not None and is_data_set(file):
+        return open_text(file, cache, cache_mb)
+    codes, characters = encode(text_of(seed, file))
+    return TextHere(torch.from_numpy(codes)), characters
 
 
 def _check_sizes(**sizes: int) -> None:
     for name, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise _problem(
+            raise problem(
                 f"charlm's {name} is {value!r}, but it must be an integer, 1 or more",
                 f"write for example --task-option {name}=4",
             )
     if sizes["width"] % sizes["heads"]:
         what = f"charlm's width is {sizes['width']}, which its {sizes['heads']} heads cannot share equally"
-        raise _problem(what, "write for example --task-option width=64 --task-option heads=4")
-
-
-def _check_length(name: str, length: int, context: int) -> None:
-    fewest = 10 * (context + 1)  # so that a tenth holds one window
-    if length >= fewest:
-        return
-    fits = length // 10 - 1
-    less = f"look back less far: --task-option context={fits}" if fits > 0 else "try the toy text: " + _TOY
-    if not length:
-        raise _problem(f"charlm has nothing to learn from: {name} is empty", f"name a text file, or {less}")
-    what = f"{name} has {length} characters, but a context of {context} takes {fewest} or more"
-    raise _problem(what, f"name a longer file, or {less}")
-
-
-def _problem(what: str, hint: str) -> ConfigError:
-    return ConfigError([Problem(what, hint)])
+        raise problem(what, "write for example --task-option width=64 --task-option heads=4")

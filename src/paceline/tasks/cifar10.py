@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from paceline.datasets.store import is_data_set
 from paceline.errors import ConfigError, Problem
 from paceline.tasks.cifar_files import CLASSES, Bytes, Images, Labels, find, read_images
 from paceline.tasks.cifar_synthetic import NAME as SYNTHETIC
 from paceline.tasks.cifar_synthetic import synthetic_images
 from paceline.tasks.optim import Adam
 from paceline.tasks.port import device_of
+from paceline.tasks.stored_images import ImageSamples, RowSamples, Wanted, open_images
 from paceline.tasks.tensor_samples import TensorSamples
 
 AT_ONCE = 500  # test images in one forward pass
@@ -48,15 +50,21 @@ class Cifar10Task:
         augment: bool = True,
         amp: str = "full",
         lr: float = 1e-3,
+        data_cache: str | None = None,
+        data_cache_mb: int | None = None,
     ) -> None:
         _check(subset=subset, test_subset=test_subset, width=width, hidden=hidden)
         _check_rest(valid, dropout, augment, amp)
         self._width, self._hidden, self._dropout = width, hidden, float(dropout)
         self._augment, self._has_amp, self._lr = augment, amp == "bf16", lr
-        read = _read(seed, data, subset, test_subset, valid)
-        self._train, self._test = _columns(*read.training), _columns(*read.test)
+        wanted = Wanted(subset=subset, test_subset=test_subset, hold_out=valid)
+        if data is not None and is_data_set(str(data)):
+            read = open_images(str(data), wanted, data_cache, data_cache_mb)
+        else:
+            read = _in_memory(_read(seed, data, subset, test_subset, valid))
+        self._train, self._test = read.training, read.test
         # Without images to spare, whoever looks on the way looks at the test images, and the name says so.
-        self._valid, self._seen = (_columns(*read.held_out), "valid") if valid else (self._test, "test")
+        self._valid, self._seen = (read.held_out, "valid") if valid else (self._test, "test")
         self._means, self._deviations = read.means, read.deviations
         self._scales: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
@@ -73,7 +81,7 @@ class Cifar10Task:
             nn.Linear(self._hidden, CLASSES),
         )
 
-    def samples(self) -> TensorSamples:
+    def samples(self) -> RowSamples:
         return self._train
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -99,9 +107,9 @@ class Cifar10Task:
         loss, hits = self._sums(model, self._valid, rows)
         return {f"{self._seen}_loss": loss, f"{self._seen}_accuracy": float(hits)}
 
-    def _sums(self, model: nn.Module, samples: TensorSamples, rows: range) -> tuple[float, int]:
+    def _sums(self, model: nn.Module, samples: RowSamples, rows: range) -> tuple[float, int]:
         """Summed over these rows: the loss, and how often the right answer scored highest."""
-        pictures, labels = (c[rows.start : rows.stop].to(device_of(model)) for c in samples.columns)
+        pictures, labels = (column.to(device_of(model)) for column in samples.rows(rows))
         scores = self._scores(model, self._normalised(pictures))
         loss = functional.cross_entropy(scores, labels, reduction="sum")
         return float(loss), int((scores.argmax(dim=1) == labels).sum())
@@ -158,6 +166,11 @@ def _read(seed: int, data: str | None, subset: int | None, test_subset: int | No
         return synthetic_images(seed, count=subset, test_count=test_subset, hold_out=valid)
     place = find(None if data is None else str(data))
     return read_images(place, subset=subset, test_subset=test_subset, hold_out=valid)
+
+
+def _in_memory(read: Images) -> ImageSamples:
+    training, held_out, test = (_columns(*part) for part in (read.training, read.held_out, read.test))
+    return ImageSamples(training, held_out, test, read.means, read.deviations)
 
 
 def _columns(images: Bytes, labels: Labels) -> TensorSamples:

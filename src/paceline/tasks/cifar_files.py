@@ -33,6 +33,7 @@ FETCH = "paceline data fetch cifar10"
 
 Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64]
+Sums = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,14 +187,24 @@ def _batch(name: str, place: Path, content: bytes) -> tuple[Bytes, Labels]:
 
 def channel_statistics(images: Bytes) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each colour, exactly, whatever the number of images."""
+    return statistics_of(*colour_sums(images), count=len(images))
+
+
+def colour_sums(images: Bytes) -> tuple[Sums, Sums]:
+    """Of each colour: all its bytes added up, and their squares."""
     sums, squares = np.zeros(3, dtype=np.uint64), np.zeros(3, dtype=np.uint64)
     for start in range(0, len(images), 2000):  # a few megabytes at a time
         some = images[start : start + 2000].astype(np.uint32)
         sums += some.sum(axis=(0, 2, 3), dtype=np.uint64)
         squares += np.square(some, out=some).sum(axis=(0, 2, 3), dtype=np.uint64)
-    count = images.size / 3
-    means = sums / count
-    deviations = np.sqrt(np.maximum(squares / count - means**2, 1.0))  # one colour all over has none
+    return sums, squares
+
+
+def statistics_of(sums: Sums, squares: Sums, *, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The same from the sums over so many images."""
+    pixels = float(count * PIXELS[1] * PIXELS[2])
+    means = sums / pixels
+    deviations = np.sqrt(np.maximum(squares / pixels - means**2, 1.0))  # one colour all over has none
     return tuple(means.tolist()), tuple(deviations.tolist())
 
 

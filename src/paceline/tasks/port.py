@@ -36,6 +36,15 @@ class Samples(Protocol):
         ...
 
 
+@runtime_checkable
+class Foresighted(Protocol):
+    """What samples also have that come from elsewhere: told in time, they are here when they are needed."""
+
+    def expect(self, indices: Indices) -> None:
+        """These will most likely be asked for soon. May not wait for anything."""
+        ...
+
+
 class Optimizer(Protocol):
     """The part of torch.optim.Optimizer that Paceline uses; any torch optimizer fits."""
 

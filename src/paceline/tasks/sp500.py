@@ -19,11 +19,13 @@ from torch.nn import functional
 
 from paceline.config.sp500_options import OPTIONS, read_sp500_option
 from paceline.config.values import Unreadable, read_yes_no, shown
+from paceline.datasets.store import is_data_set
 from paceline.errors import ConfigError, Problem
 from paceline.tasks.confusion import Confusion, files_of
 from paceline.tasks.optim import Adam
 from paceline.tasks.port import device_of
 from paceline.tasks.sp500_file import Labelled, read_sp500
+from paceline.tasks.stored_closes import read_stored_sp500
 from paceline.tasks.tensor_samples import TensorSamples
 
 AT_ONCE = 1024  # windows in one forward pass without gradients
@@ -44,6 +46,8 @@ class Sp500Task:
         threshold: float = 0.5,
         save_cm: bool = False,
         lr: float = 0.001,
+        data_cache: str | None = None,
+        data_cache_mb: int | None = None,
     ) -> None:
         del seed  # the data is fixed; the model is seeded by the run
         _check(
@@ -59,7 +63,10 @@ class Sp500Task:
         )
         self._hidden, self._layers, self._dropout = hidden, layers, dropout
         self._threshold, self._save_cm, self._lr = threshold, read_yes_no(save_cm), lr
-        file = read_sp500(Path(str(npz_path)))
+        if is_data_set(str(npz_path)):
+            file = read_stored_sp500(str(npz_path), data_cache, data_cache_mb)
+        else:
+            file = read_sp500(Path(str(npz_path)))
         train, validation = taken_from_the_end(file.train, valid_from_train, str(npz_path))
         scale = scale_of(train) if norm == "zscore" else None
         self._train = OrderedSamples(*_tensors(train, scale), keeps_order=not read_yes_no(shuffle_train))

@@ -18,3 +18,7 @@ class TensorSamples:
     def batch(self, indices: Indices) -> tuple[Tensor, ...]:
         rows = torch.from_numpy(indices)
         return tuple(column.index_select(0, rows) for column in self.columns)
+
+    def rows(self, rows: range) -> tuple[Tensor, ...]:
+        """So many in a row; views."""
+        return tuple(column[rows.start : rows.stop] for column in self.columns)

@@ -49,9 +49,16 @@ def bytes_of(vector: Tensor) -> memoryview:
 
 def send(connection: socket.socket, frame: Frame, payload: memoryview | None = None) -> None:
     head = _FRAME.pack(MAGIC, frame.kind, frame.rank, frame.number, frame.position, frame.payload_bytes)
-    connection.sendall(head)
-    if payload is not None:
+    if payload is None:
+        connection.sendall(head)
+    elif isinstance(connection, ssl.SSLSocket):  # TLS has no sendmsg
+        connection.sendall(head)
         connection.sendall(payload)
+    else:
+        # Together, so that the other side is woken once for both.
+        sent = connection.sendmsg([head, payload])
+        connection.sendall(head[sent:])
+        connection.sendall(payload[max(0, sent - len(head)) :])
 
 
 def receive(connection: socket.socket) -> Frame:
@@ -96,9 +103,11 @@ def _frame(head: bytearray) -> Frame:
 
 
 def receive_into(connection: socket.socket, place: memoryview) -> None:
+    # Where the kernel may wait for all of it, this thread and its interpreter are woken once.
+    is_whole = connection.gettimeout() is None and not isinstance(connection, ssl.SSLSocket)
     done = 0
     while done < len(place):
-        count = connection.recv_into(place[done:])
+        count = connection.recv_into(place[done:], 0, socket.MSG_WAITALL if is_whole else 0)
         if count == 0:
             raise PeerLostError(_CLOSED, _CLOSED_HINT)
         done += count

@@ -17,7 +17,7 @@ import torch
 
 from paceline.errors import PacelineError
 from paceline.plan.codec import Json
-from paceline.plan.plan import Dtype
+from paceline.plan.plan import Dtype, Plan
 from paceline.tasks.load import load_task, task_class
 from paceline.worker.kernel import die_with_parent
 
@@ -52,6 +52,12 @@ def count_samples(order: Answer, orders: socket.socket) -> Answer:
     code = os.waitstatus_to_exitcode(status)
     what = f"task {order['task']} could not be built: its process ended with exit code {code}"
     return _refused(PacelineError(what, "build it in a Python of your own, and look at what it does"))
+
+
+def order_of(plan: Plan) -> Answer:
+    """To count the samples of a plan, which also shows whether its data can be read."""
+    options: dict[str, Json] = dict(plan.task_options)
+    return {"task": plan.task, "seed": plan.seed, "options": options, "dtype": plan.dtype.value}
 
 
 def _answer_and_exit(order: Answer, orders: socket.socket, tell: int) -> NoReturn:

@@ -15,8 +15,10 @@ from paceline.plan.plan import Plan
 from paceline.sync.assignment import Share
 from paceline.sync.dice import draw_u64
 from paceline.sync.samples import SampleStream
-from paceline.tasks.port import Batch, Task, keeps_order, to_device
+from paceline.tasks.port import Batch, Foresighted, Task, keeps_order, to_device
 from paceline.worker.replica import Replica
+
+AHEAD = 4  # steps whose samples are announced to data that is read from elsewhere
 
 
 class Times(NamedTuple):
@@ -47,9 +49,14 @@ class GradientSource:
         self._device, self._clock = device, clock
         self._samples = task.samples()
         self._stream = SampleStream(
-            num_samples=len(self._samples), seed=plan.seed, in_order=keeps_order(self._samples)
+            num_samples=len(self._samples),
+            seed=plan.seed,
+            in_order=keeps_order(self._samples),
+            block=plan.shuffle_block,
         )
         self.times_ns = Times(0, 0, 0, 0)
+        self._foresighted = self._samples if isinstance(self._samples, Foresighted) else None
+        self._announced: dict[int, int] = {}  # the last step of each rank of which the samples were announced
 
     @property
     def num_samples(self) -> int:
@@ -79,4 +86,14 @@ class GradientSource:
         """The samples of this share, on the device."""
         indices = self._stream.take(*share.samples(self._plan.batch_sizes))
         batch = self._samples.batch(indices)
+        if self._foresighted is not None:
+            self._announce(self._foresighted, share)
         return batch if self._device.type == "cpu" else to_device(batch, self._device)
+
+    def _announce(self, samples: Foresighted, share: Share) -> None:
+        """Which ones this worker will most likely ask for next. Being wrong costs time and nothing else."""
+        last = min(share.step + AHEAD, self._plan.steps - 1)
+        first = max(share.step, self._announced.get(share.rank, 0)) + 1
+        for step in range(first, last + 1):
+            samples.expect(self._stream.take(*Share(share.rank, step).samples(self._plan.batch_sizes)))
+        self._announced[share.rank] = last

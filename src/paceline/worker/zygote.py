@@ -25,13 +25,14 @@ import torch
 
 from paceline.errors import ExitCode, HopelessError, PacelineError, PeerLostError
 from paceline.ids import Rank
-from paceline.plan.catalog import Channel, server_names
+from paceline.plan.catalog import Channel, data_of, server_names
 from paceline.plan.codec import Json, loads
+from paceline.plan.data_url import is_elsewhere
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.tasks.load import load_task, task_class
 from paceline.worker.child_reports import ChildReports
 from paceline.worker.control import ControlBlock
-from paceline.worker.counting import count_samples
+from paceline.worker.counting import count_samples, order_of
 from paceline.worker.elastic_body import elastic_body
 from paceline.worker.kernel import die_with_parent
 from paceline.worker.participant import Report, serve, work
@@ -121,7 +122,12 @@ class Zygote:
         kind = task_class(
             plan.task
         )  # imported here, once; one that cannot be is refused here, and not N times
-        if getattr(kind, "reads_files", False):  # likewise, and all workers share what it keeps of them
+        if is_elsewhere(data_of(plan)):  # a child looks: reading from a network takes threads
+            said = count_samples(order_of(plan), self._orders)
+            if said["ev"] == "refused":
+                self._orders.sendall(json.dumps(said).encode() + b"\n")
+                return
+        elif getattr(kind, "reads_files", False):  # likewise, and all workers share what it keeps of them
             load_task(plan.task, seed=plan.seed, options=plan.task_options)
         self._seat = _make_seat(plan, run_dir, channel, order)
         self._kill_at_s, self._killed = None, set()

@@ -1,0 +1,188 @@
+"""What lies in the folder of a search, and which of its trials are over?
+
+`tune.json` says what was decided, once and for all; `trials/003.json` how trial
+3 stands, and the folder `trials/003` is its run, which belongs to the process
+that makes it. Whoever goes on with a search reads the files and nothing else: no
+state of Ray's is kept or read.
+"""
+
+import csv
+import fcntl
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from paceline.app.tune_plan import SCHEMA, Trial, Tuning
+from paceline.checkpoints.durable import make_folder, write_durably
+from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
+from paceline.plan.codec import decode, to_json
+
+RECORD_SCHEMA = "paceline.trial/1"
+
+
+class Status(StrEnum):
+    RUNNING = "running"  # also what a search that was killed leaves behind
+    FINISHED = "finished"  # all its steps are done, or it stopped by its own patience
+    STOPPED = "stopped"  # early, by ASHA
+    FAILED = "failed"  # by itself, and would again
+    INTERRUPTED = "interrupted"  # with the search; it goes on with it
+    LOST = "lost"  # its process or its node died, and again when it was tried anew
+
+    @property
+    def is_over(self) -> bool:
+        return self in (Status.FINISHED, Status.STOPPED, Status.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One evaluation on the way."""
+
+    step: int
+    rung: int  # the number of the evaluation, from 1
+    value: float | None  # None: no number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    number: int
+    status: Status
+    metric: str = ""  # the name; empty: nothing was evaluated yet
+    value: float | None = None  # of the newest evaluation, or of the run's end
+    step: int = 0
+    seconds: float = 0.0
+    evaluations: tuple[Seen, ...] = ()
+    why: str = ""  # it failed or was lost
+    schema: str = RECORD_SCHEMA
+
+
+class TuneFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def trial(self, number: int) -> Path:
+        return self.path / "trials" / f"{number:03d}"
+
+    def begin(self, tuning: Tuning) -> None:
+        make_folder(self.path)
+        write_durably(self.path / "tune.json", [(json.dumps(to_json(tuning), indent=1) + "\n").encode()])
+
+    def check_is_free(self) -> None:
+        """ConfigError if something is there."""
+        if (self.path / "tune.json").exists():
+            hint = f"go on with it: paceline tune --resume {self.path}; or name another folder with --out"
+            raise ConfigError([Problem(f"{self.path} holds a search already", hint, "--out")])
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ConfigError([Problem(f"{self.path} is not empty", "name a new folder with --out", "--out")])
+
+    def tuning(self) -> Tuning:
+        path = self.path / "tune.json"
+        try:
+            found = decode(Tuning, path.read_text(encoding="utf-8"), schema=SCHEMA)
+        except OSError as error:
+            what = f"{self.path} holds no search to go on with: {error.strerror}"
+            raise PacelineError(what, "name the folder that --out named") from error
+        except ValueError as error:
+            raise PacelineError(f"{path} cannot be read: {error}", "start a new search") from error
+        assert isinstance(found, Tuning), "decode(Tuning, …) builds one"
+        return found
+
+    def records(self, tuning: Tuning) -> dict[int, Record]:
+        """Of the trials that have begun, by number."""
+        found = {trial.number: self._record(trial.number) for trial in tuning.trials}
+        return {number: record for number, record in found.items() if record is not None}
+
+    def write(self, record: Record) -> None:
+        make_folder(self.path / "trials")
+        write_durably(self._file(record.number), [(json.dumps(to_json(record), indent=1) + "\n").encode()])
+
+    def conclude(self, tuning: Tuning, records: Mapping[int, Record]) -> Trial | None:
+        """Write trials.csv and best.yaml, of what is known so far."""
+        write_durably(self.path / "trials.csv", [_csv(tuning, records).encode()])
+        best = best_of(tuning, records)
+        if best is not None:
+            text = f"# Trial {best.number}: {best.words}\n{best.file}"
+            write_durably(self.path / "best.yaml", [text.encode()])
+        return best
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """NotReadyError while somebody else works on this search."""
+        make_folder(self.path)
+        fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            what = f"another paceline tune is at work in {self.path}"
+            raise NotReadyError(what, "wait for it, or name another folder with --out") from error
+        finally:
+            os.close(fd)
+
+    def _file(self, number: int) -> Path:
+        return self.path / "trials" / f"{number:03d}.json"
+
+    def _record(self, number: int) -> Record | None:
+        path = self._file(number)
+        try:
+            found = decode(Record, path.read_text(encoding="utf-8"), schema=RECORD_SCHEMA)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            hint = f"remove {path}: the trial is then done again"
+            raise PacelineError(f"{path} cannot be read: {error}", hint) from error
+        assert isinstance(found, Record), "decode(Record, …) builds one"
+        return found
+
+
+def waiting(tuning: Tuning, records: Mapping[int, Record]) -> list[Trial]:
+    """Those that are not over: they are begun, gone on with, or done again."""
+    return [t for t in tuning.trials if t.number not in records or not records[t.number].status.is_over]
+
+
+def best_of(tuning: Tuning, records: Mapping[int, Record]) -> Trial | None:
+    """Of those that came to their end: what was stopped on the way is not known to be worth the rest."""
+    sign = 1.0 if tuning.lower_is_better else -1.0
+    values = {
+        trial.number: sign * value
+        for trial in tuning.trials
+        if (record := records.get(trial.number)) is not None
+        and record.status is Status.FINISHED
+        and (value := record.value) is not None
+    }
+    if not values:
+        return None
+    number = min(values, key=lambda number: (values[number], number))
+    return next(trial for trial in tuning.trials if trial.number == number)
+
+
+def _csv(tuning: Tuning, records: Mapping[int, Record]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["trial", "status", *tuning.searches, "metric", "value", "evaluations", "step", "seconds"]
+    )
+    for trial in tuning.trials:
+        writer.writerow(_row(tuning.searches, trial, records.get(trial.number)))
+    return text.getvalue()
+
+
+def _row(searches: Sequence[str], trial: Trial, record: Record | None) -> list[object]:
+    settings = [trial.settings.get(name, "") for name in searches]
+    if record is None:
+        return [trial.number, "waiting", *settings, "", "", 0, 0, ""]
+    value = "" if record.value is None else record.value
+    return [
+        trial.number,
+        record.status.value,
+        *settings,
+        record.metric,
+        value,
+        len(record.evaluations),
+        record.step,
+        f"{record.seconds:.3f}",
+    ]

@@ -1,0 +1,221 @@
+"""`paceline tune`: many short runs with other settings, and a file with the best of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options, config_options_without
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.config.written import Written
+from paceline.errors import ConfigError, ExitCode, Problem, TrainingError
+
+if TYPE_CHECKING:
+    from paceline.app.tune import Outcome
+    from paceline.app.tune_folder import TuneFolder
+    from paceline.app.tune_plan import TuneRequest, Tuning
+    from paceline.plan.codec import Json
+
+
+@click.command("tune")
+@click.option(
+    "--search",
+    "searches",
+    multiple=True,
+    metavar="KEY=VALUES",
+    help="What is tried: lr=log:0.001..1, batch_size=8..64, mode=ssgd,localsgd, task_option.hidden=8,16. "
+    "Repeatable.",
+)
+@click.option("--trials", type=click.IntRange(1, 10_000), help="How many. [default: 10, or all there are]")
+@click.option(
+    "--parallel", type=click.IntRange(1, 1024), default=1, show_default=True, help="At most so many at once."
+)
+@click.option(
+    "--metric",
+    metavar="NAME[:min|max]",
+    help="What is to be small; accuracies are to be large. [default: valid_loss, or test_loss]",
+)
+@click.option(
+    "--scheduler",
+    type=click.Choice(["asha", "none"]),
+    help="Who stops bad trials early. [default: asha, where trials are evaluated on the way]",
+)
+@click.option(
+    "--grace", type=click.IntRange(1), help="Evaluations before a trial may be stopped. [default: 1]"
+)
+@click.option(
+    "--reduction",
+    type=click.FloatRange(1, min_open=True),
+    help="Of so many that come so far, one goes on. [default: 3]",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the search. [default: tuning]")
+@click.option(
+    "--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with the search in this folder."
+)
+@click.option("--address", default="local", show_default=True, help="Where Ray is: local, auto, HOST:PORT.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only say which trials would be made.")
+@config_options_without("address", "placement", "restarts", "export", "run_dir", "save_dir")
+@common_options
+def tune(
+    session: Session,
+    flags: Sequence[Written],
+    searches: tuple[str, ...],
+    trials: int | None,
+    parallel: int,
+    metric: str | None,
+    scheduler: str | None,
+    grace: int | None,
+    reduction: float | None,
+    out: Path | None,
+    resume: Path | None,
+    address: str,
+    dry_run: bool,
+) -> ExitCode:
+    """Search hyper-parameters with Ray Tune, with any mode inside each trial.
+
+    Every setting of `train` and every option of the task can be searched. A trial is a
+    run; bad ones are stopped early (ASHA). The best settings are printed, and written as
+    a file that `paceline train --config` takes. Interrupted: paceline tune --resume DIR.
+    """
+    said = {
+        "--search": searches, "--trials": trials, "--metric": metric, "--scheduler": scheduler,
+        "--grace": grace, "--reduction": reduction, "--out": out,
+    }  # fmt: skip
+    if resume is not None:
+        _refuse_changes([name for name, value in said.items() if value], flags, session, resume)
+    folder = session.folder / (resume or out or Path("tuning"))
+    how = _How(folder=folder, address=address, parallel=parallel, dry_run=dry_run)
+    if resume is not None:
+        return _go_on(session, how)
+    request, problems = _request(searches, trials, metric, scheduler, grace, reduction)
+    return _begin(session, flags, request, problems, how)
+
+
+def _refuse_changes(said: list[str], flags: Sequence[Written], session: Session, resume: Path) -> None:
+    changed = [*said, *(flag.where for flag in flags), *(["--set"] if session.common.sets else [])]
+    if changed or session.common.config is not None:
+        what = f"{', '.join([*changed, *(['--config'] if session.common.config else [])])} cannot be changed"
+        hint = f"leave it out: what was decided is in {resume}/tune.json; or start a new search"
+        raise ConfigError([Problem(f"{what} when a search is resumed", hint, "--resume")])
+
+
+def _request(
+    searches: Sequence[str],
+    trials: int | None,
+    metric: str | None,
+    scheduler: str | None,
+    grace: int | None,
+    reduction: float | None,
+) -> "tuple[TuneRequest, list[Problem]]":
+    from paceline.app.tune_plan import TuneRequest
+    from paceline.plan.search_space import read_searches
+
+    found, problems = read_searches(searches)
+    request = TuneRequest(
+        searches=found,
+        trials=trials,
+        metric=metric,
+        wants_asha=None if scheduler is None else scheduler == "asha",
+        grace=grace or 1,
+        reduction=reduction or 3.0,
+    )
+    return request, problems
+
+
+def _begin(
+    session: Session, flags: Sequence[Written], request: "TuneRequest", problems: list[Problem], how: "_How"
+) -> ExitCode:
+    from paceline.app.tune_folder import TuneFolder
+    from paceline.app.tune_layout import lay_out
+    from paceline.cli.tune_outside import SessionOutside
+
+    folder = TuneFolder(how.folder)
+    if not how.dry_run:
+        folder.check_is_free()
+    with SessionOutside(session, flags) as outside:
+        tuning, remarks = lay_out(request, outside, found=[*problems, *outside.problems])
+    for remark in remarks:
+        say(session, f"note: {remark}")
+    return _carry_out(session, tuning, folder, how, is_new=True)
+
+
+def _go_on(session: Session, how: "_How") -> ExitCode:
+    from paceline.app.tune_folder import TuneFolder
+
+    folder = TuneFolder(how.folder)
+    return _carry_out(session, folder.tuning(), folder, how, is_new=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    folder: Path
+    address: str
+    parallel: int
+    dry_run: bool
+
+
+def _carry_out(
+    session: Session, tuning: "Tuning", folder: "TuneFolder", how: _How, *, is_new: bool
+) -> ExitCode:
+    from paceline.app.tune import tune as carry_out
+    from paceline.cli.tune_talk import Talk
+
+    if how.dry_run:
+        return _show_plan(session, tuning)
+    stops = "" if tuning.asha is None else ", bad ones are stopped early (ASHA)"
+    say(session, f"tuning {', '.join(tuning.searches)}: {len(tuning.trials)} trials in {folder.path}{stops}")
+    watcher = Talk(session, tuning)
+    outcome = carry_out(tuning, folder, watcher, address=how.address, parallel=how.parallel, is_new=is_new)
+    return _conclude(session, outcome, folder.path)
+
+
+def _show_plan(session: Session, tuning: "Tuning") -> ExitCode:
+    from paceline.cli.tune_table import table
+
+    count = len(tuning.trials)
+    listed: list[Json] = [{"number": t.number, "settings": {**t.settings}} for t in tuning.trials]
+    data: dict[str, Json] = {"trials": listed, "metric": list(tuning.metric), "asha": tuning.asha is not None}
+    lines = [*table(tuning, {}), "", f"{count} trials, {_goal(tuning)}; nothing was started"]
+    emit(session, "tune.plan", data, lines)
+    return ExitCode.OK
+
+
+def _goal(tuning: "Tuning") -> str:
+    return f"{'smallest' if tuning.lower_is_better else 'largest'} {' or '.join(tuning.metric)}"
+
+
+def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
+    from paceline.app.tune_folder import Status
+    from paceline.cli.tune_table import table
+    from paceline.plan.codec import to_json
+
+    tuning, best = outcome.tuning, outcome.best
+    lost = [number for number, record in outcome.records.items() if record.status is Status.LOST]
+    if best is None and not lost and not outcome.stopped_by:
+        why = next((record.why for record in outcome.records.values() if record.why), "")
+        what = f"no trial came to its end with a {' or '.join(tuning.metric)}{f': {why}' if why else ''}"
+        raise TrainingError(what, f"see {path}/trials.csv; try smaller ranges, or --scheduler none")
+    again = f"paceline tune --resume {path}"
+    lines = table(tuning, outcome.records, best)
+    if best is not None:
+        record = outcome.records[best.number]
+        lines += ["", f"best       trial {best.number}: {best.words}"]
+        lines += [f"           {record.metric} {record.value:.6g}"]
+        lines += [f"train it   paceline train --config {path / 'best.yaml'}"]
+    if lost or outcome.stopped_by:
+        lines += [f"go on      {again}"]
+    records: list[Json] = [to_json(record) for record in outcome.records.values()]
+    data: dict[str, Json] = {
+        "out": str(path),
+        "best": None if best is None else {"number": best.number, "settings": {**best.settings}},
+        "best_file": None if best is None else str(path / "best.yaml"),
+        "trials": records,
+        "stopped_by": outcome.stopped_by or None,
+    }
+    emit(session, "tune", data, lines)
+    if outcome.stopped_by:
+        return ExitCode.TERMINATED if outcome.stopped_by == "SIGTERM" else ExitCode.INTERRUPTED
+    return ExitCode.TRAINING_FAILED if lost else ExitCode.OK

@@ -1,0 +1,151 @@
+"""Does a search that was interrupted know what is over, what goes on, and what is best so far?"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fixtures.searches import Here, laid_out
+
+from paceline.app.tune import heard, known_to_asha
+from paceline.app.tune_folder import Record, Seen, Status, TuneFolder, best_of, waiting
+from paceline.app.tune_plan import Tuning
+from paceline.app.tune_trial import WORST, begun
+from paceline.errors import ConfigError, NotReadyError, PacelineError
+from paceline.plan.codec import dumps
+
+OVER = (Status.FINISHED, Status.STOPPED, Status.FAILED)
+
+
+@pytest.fixture
+def tuning() -> Tuning:
+    return laid_out(Here(steps="40"), "lr=log:1e-3..1", "mode=ssgd,localsgd", trials=4)[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tuning: Tuning) -> TuneFolder:
+    found = TuneFolder(tmp_path / "search")
+    found.check_is_free()
+    found.begin(tuning)
+    return found
+
+
+def over(number: int, value: float | None, status: Status = Status.FINISHED) -> Record:
+    return Record(number=number, status=status, value=value, metric="test_loss", seconds=1.5)
+
+
+def report(step: int, value: float | None = None, **more: object) -> dict[str, object]:
+    found: dict[str, object] = {"step": step, "steps": 40, **more}
+    if value is not None:
+        found |= {"metric": "test_loss", "value": value, "has_value": True, "rung": step // 4}
+    return found
+
+
+def test_what_was_decided_comes_back_whole(folder: TuneFolder, tuning: Tuning) -> None:
+    assert folder.tuning() == tuning
+    with pytest.raises(ConfigError, match="holds a search already"):
+        folder.check_is_free()
+
+
+def test_trials_that_are_over_are_not_repeated_and_all_others_are_made(
+    folder: TuneFolder, tuning: Tuning
+) -> None:
+    assert waiting(tuning, folder.records(tuning)) == list(tuning.trials)
+    for number, status in enumerate(OVER, start=1):
+        folder.write(over(number, 0.5, status))
+    for status in set(Status) - set(OVER):
+        folder.write(over(4, 0.5, status))
+        assert [trial.number for trial in waiting(tuning, folder.records(tuning))] == [4], status
+
+
+def test_the_best_is_of_those_that_came_to_their_end(folder: TuneFolder, tuning: Tuning) -> None:
+    records = {
+        1: over(1, 0.1, Status.STOPPED),
+        2: over(2, 0.4),
+        3: over(3, 0.3),
+        4: over(4, None),
+    }
+    assert best_of(tuning, records) is tuning.trials[2]
+    assert best_of(replace(tuning, lower_is_better=False), records) is tuning.trials[1]
+    assert best_of(tuning, {1: records[1], 4: records[4]}) is None
+    assert folder.conclude(tuning, {1: records[1]}) is None
+    assert not (folder.path / "best.yaml").exists()
+    folder.conclude(tuning, records)
+    text = (folder.path / "best.yaml").read_text()
+    assert text.startswith("# Trial 3: ")
+    assert text.endswith(tuning.trials[2].file)
+    lines = (folder.path / "trials.csv").read_text().splitlines()
+    assert lines[0] == "trial,status,lr,mode,metric,value,evaluations,step,seconds"
+    assert lines[1].startswith(f"1,stopped,{tuning.trials[0].settings['lr']},")
+    assert len(lines) == 5
+
+
+def test_what_is_damaged_or_not_there_is_told(folder: TuneFolder, tuning: Tuning, tmp_path: Path) -> None:
+    with pytest.raises(PacelineError, match="holds no search to go on with"):
+        TuneFolder(tmp_path / "nowhere").tuning()
+    folder.write(over(1, 0.5))
+    (folder.path / "trials" / "001.json").write_text("{")
+    with pytest.raises(PacelineError, match="cannot be read"):
+        folder.records(tuning)
+    (folder.path / "tune.json").write_text("{}")
+    with pytest.raises(PacelineError, match="cannot be read"):
+        folder.tuning()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(ConfigError, match="not empty"):
+        TuneFolder(tmp_path / "other").check_is_free()
+
+
+def test_two_at_once_do_not_work_on_one_search(folder: TuneFolder) -> None:
+    with folder.locked(), pytest.raises(NotReadyError, match="another paceline tune"), folder.locked():
+        pass
+    with folder.locked():
+        pass
+
+
+def test_evaluations_are_kept_and_one_that_goes_back_takes_back_what_came_later() -> None:
+    record = Record(number=1, status=Status.RUNNING)
+    for step in (4, 8, 12):
+        record = heard(record, report(step, 1 / step))
+    record = heard(record, report(14))
+    assert [(one.step, one.rung) for one in record.evaluations] == [(4, 1), (8, 2), (12, 3)]
+    assert (record.step, record.value) == (14, 1 / 12)
+    again = heard(record, report(8, 0.5))
+    assert [(one.step, one.value) for one in again.evaluations] == [(4, 0.25), (8, 0.5)]
+    nothing = heard(record, {**report(16, 0.0), "has_value": False})
+    assert nothing.evaluations[-1].value is None
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        ("finished", Status.FINISHED),
+        ("failed", Status.FAILED),
+        ("unmeasured", Status.FAILED),
+        ("interrupted", Status.INTERRUPTED),
+        (None, Status.RUNNING),
+    ],
+)
+def test_a_report_says_how_a_trial_stands(state: str | None, status: Status) -> None:
+    record = heard(Record(number=1, status=Status.RUNNING), report(40, 0.1, state=state, seconds=2.0))
+    assert (record.status, record.seconds, record.value) == (status, 2.0, 0.1)
+
+
+def test_asha_is_told_what_earlier_sessions_have_seen(tuning: Tuning) -> None:
+    seen = (Seen(step=4, rung=1, value=0.5), Seen(step=8, rung=2, value=None))
+    records = {
+        1: replace(over(1, 0.5, Status.STOPPED), evaluations=seen),
+        2: replace(over(2, 0.5, Status.INTERRUPTED), evaluations=seen),
+        3: replace(over(3, 0.5, Status.FAILED), evaluations=seen),
+        4: over(4, 0.5),
+    }
+    assert known_to_asha(tuning, records) == (((1, 0.5), (2, WORST)),) * 2
+    assert known_to_asha(replace(tuning, lower_is_better=False), records)[0] == ((1, -0.5), (2, WORST))
+
+
+def test_a_run_of_another_plan_or_without_a_checkpoint_is_begun_anew(tuning: Tuning, tmp_path: Path) -> None:
+    plan = tuning.trials[0].plan
+    assert begun(plan, tmp_path) is None
+    (tmp_path / "plan.json").write_text(dumps(plan))
+    assert begun(plan, tmp_path) is None, "it has no checkpoint"
+    (tmp_path / "plan.json").write_text(dumps(tuning.trials[1].plan))
+    assert begun(plan, tmp_path) is None

@@ -1,0 +1,111 @@
+"""Does the index say where every record is, and does it notice when it is not what was written?"""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.checkpoints.sealed import seal
+from paceline.datasets.index import (
+    Column,
+    Index,
+    Part,
+    Shard,
+    block_records_of,
+    decode,
+    encode,
+)
+
+COLUMNS = (Column(name="x", kind="<f4", shape=(2,)), Column(name="y", kind="|u1", shape=()))
+HASH = "0" * 64
+
+
+def part(records: int, shard_records: int, block_records: int) -> Part:
+    sizes = [min(shard_records, records - first) for first in range(0, records, shard_records)]
+    shards = tuple(
+        Shard(
+            file=f"train-{number:06d}.npy",
+            records=size,
+            header_bytes=128,
+            sha256=HASH,
+            blocks=(HASH,) * -(-size // block_records),
+            sums={},
+        )
+        for number, size in enumerate(sizes)
+    )
+    return Part(
+        name="train",
+        columns=COLUMNS,
+        records=records,
+        shard_records=shard_records,
+        block_records=block_records,
+        shards=shards,
+    )
+
+
+INDEX = Index(task="arrays", facts={"a": "ä"}, parts={"train": part(23, 10, 4)})
+
+
+@given(st.integers(1, 300), st.integers(1, 50), st.integers(1, 20))
+def test_every_record_has_one_place_and_places_follow_each_other(records: int, each: int, block: int) -> None:
+    made = part(records, each, min(block, each))
+    size = made.record_bytes
+    seen: dict[tuple[str, int], int] = {}
+    for record in range(records):
+        number, place, follow = made.place_of(record)
+        found = made.block_at(number)
+        assert 0 <= place * size < found.size
+        assert follow == found.size // size - place
+        seen[found.file, found.start + place * size] = record
+    assert len(seen) == records
+    for (_, start), record in seen.items():
+        assert start == 128 + record % each * size
+    covered = sum(made.block_at(number).size for number in made.block_numbers())
+    assert covered == records * size
+
+
+def test_an_index_comes_back_as_it_was() -> None:
+    assert decode(encode(INDEX)) == INDEX
+    assert INDEX.total_bytes == 23 * 9
+    assert INDEX.parts["train"].dtype == np.dtype([("x", "<f4", (2,)), ("y", "|u1")])
+
+
+def test_not_one_byte_of_an_index_changes_unnoticed() -> None:
+    raw = encode(INDEX)
+    for place in range(0, len(raw), 7):
+        changed = bytearray(raw)
+        changed[place] ^= 1
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            decode(bytes(changed))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"file": "../../etc/passwd"}, "is called"),
+        ({"file": "/etc/passwd"}, "is called"),
+        ({"sha256": "none"}, "checksum"),
+        ({"records": 9}, "do not add up"),
+        ({"blocks": [HASH]}, "do not fit"),
+    ],
+)
+def test_an_index_that_somebody_made_up_is_refused(change: dict[str, object], what: str) -> None:
+    facts = json.loads(encode(INDEX))["facts"]
+    facts["parts"]["train"]["shards"][0] |= change
+    with pytest.raises(ValueError, match=what):
+        decode(seal(facts)[0])
+
+
+def test_columns_hold_numbers_and_never_objects() -> None:
+    facts = json.loads(encode(INDEX))["facts"]
+    facts["parts"]["train"]["columns"][0]["kind"] = "|O"
+    with pytest.raises(ValueError, match="something else than numbers"):
+        decode(seal(facts)[0])
+
+
+def test_a_block_is_about_a_mebibyte_and_has_a_record_at_least() -> None:
+    assert block_records_of(1) == 1 << 20
+    assert block_records_of(3080) == 340
+    assert block_records_of(5 << 20) == 1

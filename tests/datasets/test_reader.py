@@ -1,0 +1,193 @@
+"""Do records come as they were written, from a folder and through any cache, however small or damaged?"""
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fixtures.stores import MemoryStore, numbers, source
+from tests.fixtures.waiting import until
+
+from paceline.datasets import index as index_file
+from paceline.datasets.cache import BlockCache
+from paceline.datasets.errors import DamagedDataError, MissingDataError
+from paceline.datasets.fetching import Fetcher
+from paceline.datasets.index import Block
+from paceline.datasets.opening import DataSet, check_task, open_data_set
+from paceline.datasets.reader import PartReader
+from paceline.datasets.store import FolderStore, is_data_set
+from paceline.datasets.writing import write_data_set
+from paceline.errors import NotReadyError
+
+RECORDS = numbers(1000)
+ROOM = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_file, "BLOCK_BYTES", 700)  # ten records
+
+
+def stored(store: MemoryStore | FolderStore) -> index_file.Index:
+    return write_data_set(store, source(RECORDS), shard_records=128, on_bytes=lambda *_: None).index
+
+
+def reader(store: MemoryStore, folder: Path, *, limit: int = ROOM) -> PartReader:
+    fetcher = Fetcher(store, BlockCache(folder, limit_bytes=limit))
+    return DataSet(store.url, stored(store), fetcher).reader("train")
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def check(read: PartReader, starts: list[int], width: int) -> None:
+    found = read.take(np.array(starts, dtype=np.int64), width)
+    assert found.shape == (len(starts), width)
+    for row, start in zip(found, starts, strict=True):
+        assert np.array_equal(row, RECORDS[start : start + width])
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(0, 959), min_size=1, max_size=40), st.integers(1, 40))
+def test_any_stretch_of_records_comes_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, starts: list[int], width: int
+) -> None:
+    folder = tmp_path_factory.mktemp("set")
+    stored(FolderStore(folder / "here"))
+    check(open_data_set(str(folder / "here")).reader("train"), starts, width)
+    check(reader(MemoryStore(), folder / "cache"), starts, width)
+
+
+def test_only_blocks_that_hold_what_is_asked_for_are_read_and_each_once(tmp_path: Path) -> None:
+    store = MemoryStore()
+    read = reader(store, tmp_path)
+    store.reads.clear()
+    check(read, [5, 7, 300], 1)
+    assert sorted(name for name, _, _ in store.reads) == ["train-000000.npy", "train-000002.npy"]
+    check(read, [6, 301], 1)
+    check(reader(store, tmp_path), [8], 1)  # another process, in effect
+    assert len([name for name, _, _ in store.reads if name.endswith("npy")]) == 2
+
+
+def test_two_that_share_a_cache_fetch_each_block_once(tmp_path: Path) -> None:
+    store = MemoryStore()
+    one, other = reader(store, tmp_path), reader(store, tmp_path)
+    store.reads.clear()
+    for start in range(0, 1000, 200):
+        for each in (one, other):
+            each.expect(np.arange(start, start + 200))
+    for each in (one, other):
+        check(each, list(range(1000)), 1)
+    assert len(store.reads) == len(set(store.reads)) == len(one.part.block_numbers())
+
+
+def test_what_was_announced_is_here_when_it_is_needed(tmp_path: Path) -> None:
+    store = MemoryStore()
+    read = reader(store, tmp_path)
+    read.expect(np.arange(1000))
+    until(lambda: size_of(tmp_path) == RECORDS.nbytes, "all blocks are here")
+    store.files.clear()
+    check(read, list(range(0, 1000, 7)), 1)
+
+
+def test_trouble_with_what_was_announced_is_nobodys_until_it_is_needed(tmp_path: Path) -> None:
+    store = MemoryStore()
+    read = reader(store, tmp_path)
+    whole, store.files = store.files, {}
+    read.expect(np.array([500]))
+    until(lambda: any(name == "train-000003.npy" for name, _, _ in store.reads), "it was asked for")
+    with pytest.raises(MissingDataError, match="train-000003"):
+        read.take(np.array([500]))
+    store.files = whole
+    check(read, [500], 3)
+
+
+@pytest.mark.parametrize("limit", [1, 2000, 20_000])
+def test_a_cache_that_is_too_small_only_costs_time(limit: int, tmp_path: Path) -> None:
+    read = reader(MemoryStore(), tmp_path, limit=limit)
+    dice = np.random.default_rng(0)
+    for _ in range(20):
+        read.expect(dice.integers(990, size=20))
+        check(read, dice.integers(990, size=20).tolist(), 5)
+    # One look for each 16th of the room, and the eight threads may each have written since.
+    until(lambda: size_of(tmp_path) <= limit + limit // 16 + 8 * 700, "the rest is removed")
+
+
+def test_the_oldest_blocks_go_first(tmp_path: Path) -> None:
+    cache = BlockCache(tmp_path, limit_bytes=1000)
+    blocks = []
+    for number in range(3):
+        data = bytes([number]) * 400
+        blocks.append(Block(file="a", start=0, size=400, sha256=hashlib.sha256(data).hexdigest()))
+        cache.keep(blocks[-1], data)
+        _make_older(tmp_path, blocks)
+    cache.make_room()
+    assert [cache.prove(block) for block in blocks] == [False, True, True]
+
+
+def _make_older(folder: Path, blocks: list[Block]) -> None:
+    for age, block in enumerate(reversed(blocks)):
+        path = folder / block.sha256
+        if path.exists():
+            os.utime(path, (1000 - age, 1000 - age))
+
+
+def test_a_kept_block_that_was_damaged_is_fetched_again(tmp_path: Path) -> None:
+    store = MemoryStore()
+    check(reader(store, tmp_path), [0], 10)
+    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock")
+    kept.write_bytes(b"\0" * kept.stat().st_size)
+    check(reader(store, tmp_path), [0], 10)
+    kept.write_bytes(b"")
+    check(reader(store, tmp_path), [0], 10)
+
+
+def test_a_store_with_other_bytes_is_found_out_and_nothing_of_it_is_kept(tmp_path: Path) -> None:
+    store = MemoryStore()
+    read = reader(store, tmp_path / "cache")
+    data = bytearray(store.files["train-000000.npy"])
+    data[-1] ^= 1
+    store.files["train-000000.npy"] = bytes(data)
+    with pytest.raises(DamagedDataError, match=r"train-000000\.npy is not what its index says"):
+        read.take(np.array([127]))
+    assert size_of(tmp_path / "cache") == 0
+    stored(FolderStore(tmp_path / "here"))
+    (tmp_path / "here" / "train-000000.npy").write_bytes(bytes(data))
+    with pytest.raises(DamagedDataError, match="the SHA-256 differs"):
+        open_data_set(str(tmp_path / "here")).reader("train").take(np.array([127]))
+
+
+def test_a_folder_for_the_cache_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotReadyError, match="cannot be kept in") as caught:
+        BlockCache(tmp_path / "file" / "cache", limit_bytes=1)
+    assert "--data-cache" in caught.value.hint
+
+
+def test_a_data_set_is_told_from_other_files_and_of_whom_it_is(tmp_path: Path) -> None:
+    stored(FolderStore(tmp_path / "set"))
+    assert is_data_set(str(tmp_path / "set"))
+    assert is_data_set("s3://bucket/prefix")
+    assert not is_data_set(str(tmp_path))
+    assert not is_data_set(None)
+    found = open_data_set(f"file://{tmp_path}/set")
+    with pytest.raises(MissingDataError, match="holds samples of arrays, and not of charlm"):
+        check_task(found, "charlm")
+    with pytest.raises(MissingDataError, match="has no part test; its parts are: train"):
+        found.reader("test")
+
+
+def test_other_stores_are_reached_by_fsspec(tmp_path: Path) -> None:
+    from paceline.datasets.fsspec_store import FsspecStore
+
+    url = f"memory://{tmp_path.name}/set"
+    write_data_set(FsspecStore(url), source(RECORDS), shard_records=300, on_bytes=lambda *_: None)
+    check(open_data_set(url, cache=str(tmp_path)).reader("train"), [0, 299, 300, 900], 50)
+    with pytest.raises(MissingDataError, match="there is no data set at memory://"):
+        open_data_set(f"memory://{tmp_path.name}/nothing", cache=str(tmp_path))
+    with pytest.raises(NotReadyError, match="cannot be opened"):
+        open_data_set("nosuchstore://bucket/x", cache=str(tmp_path))

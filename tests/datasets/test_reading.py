@@ -1,0 +1,76 @@
+"""Do bytes come though the line breaks, and is what is missing or cut short told from a line that is slow?"""
+
+import pytest
+from tests.fixtures.stores import MemoryStore, NoWaiting
+
+from paceline.datasets.errors import (
+    DamagedDataError,
+    MissingDataError,
+    UnreachableStoreError,
+    without_secrets,
+)
+from paceline.datasets.index import INDEX, Block
+from paceline.datasets.reading import TRIES, read_block, read_index
+from paceline.errors import ExitCode
+
+DATA = bytes(range(256)) * 40
+BLOCK = Block(file="a.npy", start=100, size=5000, sha256="")
+
+
+def store(**said: object) -> MemoryStore:
+    return MemoryStore({"a.npy": DATA}, **said)  # type: ignore[arg-type]  # its names
+
+
+def test_a_read_that_breaks_goes_on_from_where_it_broke() -> None:
+    broken, clock = store(troubles=[10, 0, 0, 700]), NoWaiting()
+    assert read_block(broken, BLOCK, clock) == DATA[100:5100]
+    assert broken.reads == [
+        ("a.npy", 100, 5000),
+        ("a.npy", 110, 4990),
+        ("a.npy", 110, 4990),
+        ("a.npy", 110, 4990),
+        ("a.npy", 810, 4290),
+    ]
+    assert clock.slept_s == [0.25, 0.5]
+
+
+def test_a_line_that_brings_a_little_each_time_is_used_to_the_end() -> None:
+    assert read_block(store(troubles=[1] * 40), BLOCK, NoWaiting()) == DATA[100:5100]
+
+
+def test_a_line_that_brings_nothing_is_given_up_after_some_tries_each_later_than_the_one_before() -> None:
+    dead, clock = store(troubles=[0] * TRIES), NoWaiting()
+    with pytest.raises(
+        UnreachableStoreError, match="memory://test/set cannot be reached: connection"
+    ) as caught:
+        read_block(dead, BLOCK, clock)
+    assert caught.value.exit_code is ExitCode.UNREACHABLE
+    assert "run the command again" in caught.value.hint
+    assert clock.slept_s == [0.25, 0.5, 1.0, 2.0]
+
+
+def test_a_file_that_ends_too_early_is_damaged_and_not_waited_for() -> None:
+    clock = NoWaiting()
+    short = MemoryStore({"a.npy": DATA[:3000]})
+    with pytest.raises(DamagedDataError, match=r"a\.npy is cut short: it ends before byte 5100") as caught:
+        read_block(short, BLOCK, clock)
+    assert "paceline data verify memory://test/set" in caught.value.hint
+    assert clock.slept_s == []
+
+
+def test_a_file_that_is_not_there_is_missing() -> None:
+    with pytest.raises(MissingDataError, match=r"b\.npy is not there, though the index names it"):
+        read_block(store(), Block(file="b.npy", start=0, size=1, sha256=""), NoWaiting())
+    with pytest.raises(MissingDataError, match="it has no index") as caught:
+        read_index(store(), NoWaiting())
+    assert "paceline data shard charlm --out memory://test/set" in caught.value.hint
+
+
+def test_an_index_that_is_none_is_damaged() -> None:
+    with pytest.raises(DamagedDataError, match=r"index\.json is not what its index says"):
+        read_index(MemoryStore({INDEX: b"<html>log in first</html>"}), NoWaiting())
+
+
+def test_secrets_in_an_address_are_not_repeated() -> None:
+    text = 'Could not connect to the endpoint URL: "http://me:secret@host:9000/bucket"'
+    assert without_secrets(text) == 'Could not connect to the endpoint URL: "http://host:9000/bucket"'
