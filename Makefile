@@ -93,7 +93,7 @@ sim: setup  ## whole Raft clusters in one process, from seeds; SEEDS=300 for a q
 proto: setup  ## write the Python of cluster.proto and torchft.proto anew
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/paceline/coordinator/proto/cluster.proto src/paceline/coordinator/proto/torchft.proto
 
-examples: setup  ## write the manifests of examples/ray anew
+examples: setup  ## write the manifests under examples anew
 	$(BIN)/python -m docs.manifests
 
 docs: setup  ## write the generated reference pages anew

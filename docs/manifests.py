@@ -1,4 +1,4 @@
-"""Which manifests lie under examples/ray? What `paceline job render` prints, and nothing written by hand.
+"""Which manifests lie under examples? What `paceline job render` prints, and nothing written by hand.
 
 `python -m docs.manifests` (or `make examples`) writes them anew; a test compares them byte by byte.
 """
@@ -13,7 +13,9 @@ from paceline.cli.main import run
 from paceline.cli.session import Session
 from paceline.errors import ExitCode
 
-FOLDER = Path(__file__).parent.parent / "examples" / "ray"
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+FOLDER = EXAMPLES / "ray"
 _IMAGE = "--image example.com/paceline-ray:1"
 _CLUSTER = f"--target raycluster --name paceline {_IMAGE}"
 _GPU = "--gpus-per-worker 1 --worker-cpus 4 --worker-memory 16Gi"
@@ -36,9 +38,53 @@ COMMANDS = {
 }
 
 
+_TORCH = "--image example.com/paceline:1 --task xor --mode ddp"
+_TWO = f"{_TORCH} --nodes 2"
+_EIGHT = "--nodes 2 --gpus-per-node 8 --worker-cpus 90 --worker-memory 900Gi --shm 64Gi"
+_KEPT = "--checkpoint-volume checkpoints --checkpoint-every 100 --retries 3"
+_SP500 = (
+    "--config examples/sp500.yaml --config-map --mode ddp --checkpoint-every 50"
+    " --task-option npz_path=/data/sp500_classification.npz"
+    " --nodes 4 --gpus-per-node 1 --worker-cpus 4 --worker-memory 8Gi --retries 3"
+    " --volume sp500-data:/data:ro --checkpoint-volume sp500-output:/output"
+    " --create-volume sp500-data=1Gi --create-volume sp500-output=10Gi"
+    " --image example.com/paceline:1 --torchrun torchrun --namespace ml-training"
+)
+# Of jobs that torchrun starts, by folder and name.
+TORCH = {
+    "kubeflow/pytorchjob.yaml": f"--target pytorchjob --name xor-ddp {_TWO}",
+    "kubeflow/pytorchjob-c10d.yaml": f"--target pytorchjob --name xor-c10d {_TWO} --rdzv c10d {_KEPT}",
+    "kubeflow/pytorchjob-elastic.yaml": f"--target pytorchjob --name xor-elastic {_TWO} --elastic-nodes 1:4",
+    "kubeflow/pytorchjob-efa.yaml": (
+        f"--target pytorchjob --name xor-efa {_TORCH} {_EIGHT} --efa 32 --instance-type p5.48xlarge"
+        f" --hf-secret hf-token --torch-debug {_KEPT}"
+    ),
+    "kubeflow/pytorchjob-sp500.yaml": f"--target pytorchjob --name sp500 {_SP500}",
+    "kubeflow/trainjob.yaml": f"--target trainjob --name xor-ddp {_TWO}",
+    "kubeflow/trainjob-2.2.yaml": f"--target trainjob --trainer 2.2 --name xor-ddp {_TWO} {_KEPT}",
+    "kubeflow/trainjob-2.1.yaml": f"--target trainjob --trainer 2.1 --name xor-ddp {_TWO} {_KEPT}",
+    "kubeflow/trainjob-runtime.yaml": (
+        f"--target trainjob --runtime torch-distributed --name xor-gpu {_TORCH} {_EIGHT} --queue gpu-queue"
+    ),
+    "kubernetes/job.yaml": f"--target job --name xor-ddp {_TWO} --network-policy",
+    "kubernetes/job-gpu.yaml": (
+        f"--target job --name xor-gpu {_TORCH} {_EIGHT} --rbac --namespace ml-training {_KEPT}"
+    ),
+    "hyperpod/hyperpodpytorchjob.yaml": (
+        f"--target hyperpod --name xor-hyperpod {_TORCH} {_EIGHT} --efa 32 --instance-type ml.p5.48xlarge"
+        f" --queue hyperpod-ns-team1-localqueue --namespace hyperpod-ns-team1 {_KEPT}"
+    ),
+}
+
+
 def manifests() -> dict[str, str]:
-    """The files by name."""
+    """Those of Ray, by name."""
     return {name: _header(command) + _rendered(command) for name, command in COMMANDS.items()}
+
+
+def torch_manifests() -> dict[str, str]:
+    """Those of torchrun, by folder and name."""
+    return {name: _header(command) + _rendered(command) for name, command in TORCH.items()}
 
 
 def _header(command: str) -> str:
@@ -48,20 +94,21 @@ def _header(command: str) -> str:
 def _rendered(command: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        code = run(["job", "render", "--quiet", *shlex.split(command)], Session())
+        words = [str(ROOT / word) if word.startswith("examples/") else word for word in shlex.split(command)]
+        code = run(["job", "render", "--quiet", *words], Session())
     assert code == ExitCode.OK, f"paceline job render {command}"
     return out.getvalue()
 
 
 def main() -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    made = manifests()
-    for path in FOLDER.glob("*.yaml"):
-        if path.name not in made:
+    made = {**{f"ray/{name}": text for name, text in manifests().items()}, **torch_manifests()}
+    for path in EXAMPLES.glob("*/*.yaml"):
+        if path.relative_to(EXAMPLES).as_posix() not in made:
             path.unlink()
     for name, text in made.items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
-    print(f"wrote {len(made)} files to {FOLDER}", file=sys.stderr)
+        (EXAMPLES / name).parent.mkdir(parents=True, exist_ok=True)
+        (EXAMPLES / name).write_text(text, encoding="utf-8")
+    print(f"wrote {len(made)} files to {EXAMPLES}", file=sys.stderr)
 
 
 if __name__ == "__main__":

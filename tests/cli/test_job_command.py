@@ -86,3 +86,36 @@ def test_a_bad_file_is_exit_code_3_with_file_line_and_field(tmp_path: Path, caps
 def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path, capsys: Captured) -> None:
     assert run(["job", "validate", "nothing.yaml"], Session(folder=tmp_path)) == ExitCode.TRAINING_FAILED
     assert "cannot read" in capsys.readouterr().err
+
+
+def test_a_job_of_torchrun_is_printed_checked_and_commented(tmp_path: Path, capsys: Captured) -> None:
+    words = ["job", "render", "--task", "xor", "--mode", "ddp", "--nodes", "2"]
+    words += ["--image", "example.com/x:1", "--name", "demo"]
+    for target, kinds in {
+        "pytorchjob": ["PyTorchJob"],
+        "trainjob": ["TrainingRuntime", "TrainJob"],
+        "job": ["Service", "Job"],
+        "hyperpod": ["HyperPodPyTorchJob"],
+    }.items():
+        assert run([*words, "--target", target], Session(folder=tmp_path)) == ExitCode.OK
+        out, err = capsys.readouterr()
+        assert [one["kind"] for one in yaml.safe_load_all(out)] == kinds
+        assert "note: results lie in the pod of rank 0" in err
+        (tmp_path / "demo.yaml").write_text(out)
+        assert run(["job", "validate", "demo.yaml"], Session(folder=tmp_path)) == ExitCode.OK
+        assert capsys.readouterr().out == "".join(f"ok  {kind}/demo\n" for kind in kinds)
+
+
+def test_a_file_of_settings_becomes_a_configmap(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "train.toml").write_text('mode = "ddp"\nsteps = 7\n')
+    words = ["job", "render", "--target", "job", "--nodes", "2", "--image", "x:1", "--name", "demo", "-q"]
+    words += ["--config-map", "--seed", "3"]
+    session = Session(folder=tmp_path)
+    assert run([*words, "-c", str(tmp_path / "train.toml")], session) == ExitCode.OK
+    config, _, job = yaml.safe_load_all(capsys.readouterr().out)
+    assert config["data"] == {"config.toml": 'mode = "ddp"\nsteps = 7\n'}
+    args = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    said = "--config /config/config.toml --name demo --seed 3 --save-dir /results"
+    assert " ".join(args).endswith(said)
+    assert run(words, Session(folder=tmp_path)) == ExitCode.BAD_CONFIG
+    assert "there is no file to put there" in capsys.readouterr().err

@@ -1,34 +1,55 @@
-"""Do our closed schemas agree with KubeRay's own? Where its files are: KUBERAY_CRDS names their folder."""
+"""Do our closed schemas agree with the operators' own? Where their files are: KUBERAY_CRDS names a folder."""
 
+import functools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft7Validator
 from tests.fixtures.command import ROOT
-from tests.kube.rendered import VARIANTS, objects
+from tests.kube import rendered, torch_rendered
 
 from paceline.kube import schema
+from paceline.kube.intent import Profile
+from paceline.kube.schema_pytorch import PYTORCHJOB
 from paceline.kube.schema_ray import RAYCLUSTER, RAYJOB
+from paceline.kube.schema_trainer import RUNTIME, TRAINJOB
 
+Objects = Callable[[str], tuple[list[dict[str, Any]], Profile]]
 FOLDER = Path(os.environ.get("KUBERAY_CRDS", ROOT.parent / "shared" / "crds"))
 FILES = {
     "RayCluster": ("kuberay-v1.7.0-rayclusters.json", RAYCLUSTER),
     "RayJob": ("kuberay-v1.7.0-rayjobs.json", RAYJOB),
+    "PyTorchJob": ("training-operator-v1.9.4-pytorchjobs.json", PYTORCHJOB),
+    "TrainJob": ("trainer-v2.3.0-trainjobs.json", TRAINJOB),
+    "TrainingRuntime": ("trainer-v2.3.0-trainingruntimes.json", RUNTIME),
 }
+OLDER = ("podTemplateOverrides", "torch.numProcPerNode", "torch.elasticPolicy")  # until Trainer 2.1
+NEWEST = [name for name in torch_rendered.VARIANTS if "2.1" not in name]
+MADE = [(rendered.objects, name) for name in rendered.VARIANTS]
+MADE += [(torch_rendered.objects, name) for name in NEWEST]
 pytestmark = pytest.mark.skipif(
-    not (FOLDER / "kuberay-v1.7.0-rayjobs.json").exists(),
-    reason=f"KubeRay's CRDs are not in {FOLDER}; our own schemas are checked all the same",
+    not all((FOLDER / name).exists() for name, _ in FILES.values()),
+    reason=f"the operators' CRDs are not in {FOLDER}; our own schemas are checked all the same",
 )
 
 
+@functools.cache
 def crd(kind: str) -> dict[str, Any]:
-    found = json.loads((FOLDER / FILES[kind][0]).read_text(encoding="utf-8"))["versions"]["v1"]
+    versions = json.loads((FOLDER / FILES[kind][0]).read_text(encoding="utf-8"))["versions"]
+    found = versions["v1" if "v1" in versions else "v1alpha1"]
     assert isinstance(found, dict)
     return found
+
+
+@functools.cache
+def strict(kind: str) -> Draft7Validator:
+    made = closed(crd(kind))
+    made["properties"]["metadata"] = {"type": "object"}
+    return Draft7Validator(made)
 
 
 def closed(node: Any) -> Any:
@@ -41,20 +62,19 @@ def closed(node: Any) -> Any:
     return [closed(item) for item in node] if isinstance(node, list) else node
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_kuberays_own_schema_takes_what_we_render(name: str) -> None:
+@pytest.mark.parametrize(("objects", "name"), MADE)
+def test_the_operators_own_schemas_take_what_we_render(objects: Objects, name: str) -> None:
     for one in objects(name)[0]:
-        if one["kind"] not in FILES:
-            continue
-        strict = closed(crd(one["kind"]))
-        strict["properties"]["metadata"] = {"type": "object"}
-        assert [error.message for error in Draft7Validator(strict).iter_errors(one)] == []
+        if one["kind"] in FILES:
+            assert [error.message for error in strict(one["kind"]).iter_errors(one)] == []
 
 
 def differences(ours: schema.Schema, theirs: Any, path: str) -> Iterator[str]:
     match ours:
         case schema.Fields(of=fields):
             known = theirs.get("properties")
+            if known is None and isinstance(theirs.get("additionalProperties"), dict):
+                known = dict.fromkeys(fields, theirs["additionalProperties"])  # replicas, by any name
             if known is None:
                 return  # metadata: only the API server knows its fields
             yield from (f"{path}.{name}: only ours" for name in fields.keys() - known.keys())
@@ -81,6 +101,6 @@ def differences(ours: schema.Schema, theirs: Any, path: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_our_schema_names_the_fields_that_kuberays_has_and_no_other(kind: str) -> None:
+def test_our_schemas_name_the_fields_that_theirs_have_and_no_other(kind: str) -> None:
     found = [d for d in differences(FILES[kind][1], crd(kind), kind) if ".status" not in d]
-    assert found == []
+    assert [d for d in found if not any(old in d for old in OLDER)] == []

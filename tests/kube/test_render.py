@@ -9,9 +9,10 @@ from tests.kube.rendered import VARIANTS, objects, settings
 from paceline.app.job import render_job
 from paceline.errors import ConfigError
 from paceline.kube.intent import Profile
+from paceline.kube.kinds import KINDS
 from paceline.kube.render import Target, to_yaml
 from paceline.kube.restricted import find_privileges
-from paceline.kube.validate import KINDS, findings
+from paceline.kube.validate import findings
 from paceline.kube.wishes import Wishes
 
 IMAGE = "example.com/x:1"

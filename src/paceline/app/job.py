@@ -8,7 +8,9 @@ from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, PacelineError, Problem
 from paceline.kube.intent import Intent, Profile
 from paceline.kube.parts import Object
-from paceline.kube.render import Target, render, to_yaml
+from paceline.kube.render import ON_RAY, Target, render, to_yaml
+from paceline.kube.secrets import hidden
+from paceline.kube.torch_wishes import Travelling, torch_intent_of
 from paceline.kube.validate import Checked, findings, validate
 from paceline.kube.wishes import Wishes, intent_of
 
@@ -21,16 +23,39 @@ class Rendered:
 
 
 def render_job(
-    config: TrainConfig, wishes: Wishes, target: Target, found: Sequence[Problem] = ()
+    config: TrainConfig,
+    wishes: Wishes,
+    target: Target,
+    found: Sequence[Problem] = (),
+    travelling: Travelling | None = None,
 ) -> Rendered:
-    """`found`: problems that reading the settings has met already."""
-    intent = intent_of(config, wishes, found)
+    """`found`: problems that reading the settings has met already. `travelling`: a file for a ConfigMap."""
+    try:
+        intent = _intent(config, wishes, target, found, travelling)
+    except ConfigError as error:
+        # What was typed at the wrong place may be a secret.
+        problems = [Problem(hidden(one.what), hidden(one.hint), one.where) for one in error.problems]
+        raise ConfigError(problems) from None
     objects = render(intent, target)
     # Not only secrets: whatever our own check refuses must not leave the house.
     wrong = [finding for one in objects for finding in findings(one, intent.profile)]
     if wrong:
         raise ConfigError([Problem(finding.what, finding.hint, _where(finding.path)) for finding in wrong])
     return Rendered(intent=intent, objects=objects, text=to_yaml(objects))
+
+
+def _intent(
+    config: TrainConfig,
+    wishes: Wishes,
+    target: Target,
+    found: Sequence[Problem],
+    travelling: Travelling | None,
+) -> Intent:
+    if target in ON_RAY:
+        return intent_of(config, wishes, found)
+    if found:
+        raise ConfigError(found)
+    return torch_intent_of(config, wishes, target, travelling)
 
 
 def validate_file(path: Path, profile: Profile) -> Checked:

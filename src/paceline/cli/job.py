@@ -33,8 +33,9 @@ def job(session: Session) -> None:
 )
 @common_options
 def validate(session: Session, files: tuple[Path, ...], profile: str) -> None:
-    """Check RayJob, RayCluster and Service manifests offline: unknown fields, types, amounts, names, the
-    operator's rules, secrets in clear text. Exit code 3 with every problem, its file, line and field."""
+    """Check the manifests of jobs offline: PyTorchJob, TrainJob and its runtimes, Job, HyperPodPyTorchJob,
+    RayJob, RayCluster, and what comes with them. Unknown fields, types, amounts, names, the operators' rules,
+    secrets in clear text. Exit code 3 with every problem, its file, line and field."""
     from paceline.app.job import validate_file
     from paceline.kube.intent import Profile
 

@@ -5,29 +5,35 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli.job_torch_options import torch_options, torch_wishes
 from paceline.cli.options import common_options, config_options_without
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 from paceline.config.written import Written
+from paceline.errors import ConfigError, PacelineError, Problem
 
 if TYPE_CHECKING:
+    from paceline.kube.torch_wishes import Travelling
     from paceline.kube.wishes import Wishes
     from paceline.plan.codec import Json
 
+_TARGETS = ["pytorchjob", "trainjob", "job", "hyperpod", "rayjob", "raycluster"]
 _MEMORY = "4Gi"
 _CPUS = click.IntRange(1, 1024)
 
 
 @click.command("render")
-@click.option("--target", type=click.Choice(["rayjob", "raycluster"]), required=True, help="Kind of object.")
-@click.option("--image", required=True, metavar="NAME:TAG", help="Image with paceline and Ray in it.")
+@click.option("--target", type=click.Choice(_TARGETS), required=True, help="Kind of object.")
+@click.option(
+    "--image", required=True, metavar="NAME:TAG", help="Image with paceline in it, and Ray for Ray."
+)
 @click.option("--namespace", metavar="NAME", help="[default: wherever it is applied]")
 @click.option(
     "--gpus-per-worker",
     type=click.IntRange(0, 64),
     default=0,
     show_default=True,
-    help="GPUs of a worker pod; each serves one worker of the run.",
+    help="GPUs of a worker pod of Ray's; each serves one worker of the run.",
 )
 @click.option(
     "--autoscale", metavar="MIN:MAX", help="Ray changes the number of worker pods. [default: fixed]"
@@ -69,27 +75,33 @@ _CPUS = click.IntRange(1, 1024)
     help="Seconds that a job's pods stay after its end, for logs and results.",
 )
 @click.option("--ray-version", metavar="X.Y.Z", help="Ray in the image. [default: that of our Dockerfile]")
+@torch_options
 @config_options_without("launcher", "address")
 @common_options
 def render(session: Session, flags: Sequence[Written], target: str, **said: Any) -> None:  # Any: from click
     """Print the manifests of a run on Kubernetes.
 
     All settings of `train` work; those that are not default become the job's command. --name is the name of
-    the objects too.
+    the objects too. With pytorchjob, trainjob, job and hyperpod, torchrun starts the workers in --nodes pods.
     """
     # Imported here, so that --help does not pay for it.
     from paceline.app.job import render_job
     from paceline.config.load import load
     from paceline.config.sources import from_sets
+    from paceline.kube.notes import notes
     from paceline.kube.parts import relaxed
     from paceline.kube.render import Target
 
-    sets = from_sets(session.common.sets)
-    loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
+    sets, wishes = from_sets(session.common.sets), _wishes(said)
+    entries = [*flags, *sets.entries]
+    loaded = load(flags=entries, variables=session.variables, file=session.common.config)
     found = [*sets.problems, *loaded.problems]
-    done = render_job(loaded.config, _wishes(said), Target(target), found)
+    travelling = _travelling(session, entries) if wishes.torch.config_map else None
+    done = render_job(loaded.config, wishes, Target(target), found, travelling)
     for line in relaxed(done.intent.profile):
         say(session, f"compat: {line}")
+    for line in notes(done.intent, Target(target)):
+        say(session, f"note: {line}")
     command = " ".join(done.intent.command)
     if target == Target.RAYCLUSTER:
         say(session, f"on its head, this runs: {command}")
@@ -106,4 +118,27 @@ def _wishes(said: dict[str, Any]) -> "Wishes":  # Any: from click
     head = Size(cpus=said.pop("head_cpus"), memory=said.pop("head_memory"))
     worker = Size(cpus=said.pop("worker_cpus"), memory=said.pop("worker_memory"))
     version = said.pop("ray_version") or RAY_VERSION
-    return Wishes(head=head, worker=worker, limits=Limits(**limits), ray_version=version, **said)
+    torch = torch_wishes(said)
+    return Wishes(head=head, worker=worker, limits=Limits(**limits), ray_version=version, torch=torch, **said)
+
+
+def _travelling(session: Session, entries: Sequence[Written]) -> "Travelling":
+    """The file of --config as it is, and what was said beside it."""
+    from paceline.config.load import load
+    from paceline.kube.intent import ConfigFile
+    from paceline.kube.torch_wishes import Travelling
+
+    file = session.common.config
+    if file is None:
+        hint = "name a file by --config, or leave --config-map out"
+        raise ConfigError(
+            [Problem("config_map is said, but there is no file to put there", hint, "--config-map")]
+        )
+    beside = load(flags=entries, variables=session.variables).config
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise PacelineError(f"cannot read {file}: {reason}", "name a file of settings by --config") from error
+    name = "config.toml" if file.suffix == ".toml" else "config.yaml"
+    return Travelling(file=ConfigFile(name=name, text=text), beside=beside)

@@ -58,10 +58,10 @@ def _container(container: Spec, volumes: set[object], path: Path) -> Iterator[Fi
         if mount.get("name") not in volumes:
             what = f"there is no volume {mount.get('name')}"
             yield Finding((*path, "volumeMounts", number), what, "add it to volumes, or remove the mount")
-    yield from _variables(container, path)
+    yield from find_in_variables(container, path)
 
 
-def _variables(container: Spec, path: Path) -> Iterator[Finding]:
+def find_in_variables(container: Spec, path: Path) -> Iterator[Finding]:
     variables = mappings(container, "env")
     yield from twice((v.get("name") for v in variables), (*path, "env"), "variable")
     for number, variable in enumerate(variables):

@@ -14,6 +14,7 @@ from paceline.config.key import Kind
 from paceline.config.keys import KEYS
 from paceline.config.stragglers import rule_text
 from paceline.config.train_config import TrainConfig
+from paceline.config.world import adopt
 from paceline.errors import ConfigError
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
@@ -35,18 +36,29 @@ def facts_in_pods(config: TrainConfig) -> Facts:
 
 
 def plan_of(config: TrainConfig, facts: Facts) -> Plan:
+    if facts.world is not None:
+        config = adopt(config, facts.world)
     return resolve(config, facts, count=lambda _: _PLENTY)
 
 
 def train_command(config: TrainConfig, facts: Facts) -> tuple[str, ...]:
     """The words of the command line; raises ConfigError as `train` would."""
-    shortest = _without_defaults(config, facts)
-    words = ["paceline", "train"]
+    return ("paceline", "train", *flags_of(_without_defaults(config, facts)))
+
+
+def worker_command(config: TrainConfig, facts: Facts) -> tuple[str, ...]:
+    """The same for processes that torchrun starts, behind torchrun's own words."""
+    return ("-m", "paceline.worker", *flags_of(_without_defaults(config, facts)))
+
+
+def flags_of(config: TrainConfig) -> list[str]:
+    """Everything that was said, as flags."""
+    words: list[str] = []
     for name in (*_FIRST, *(key for key in KEYS if key not in _FIRST)):
-        value = getattr(shortest, name)
+        value = getattr(config, name)
         if value is not None:
             words += words_of(name, value)
-    return tuple(words)
+    return words
 
 
 def _without_defaults(config: TrainConfig, facts: Facts) -> TrainConfig:

@@ -52,6 +52,65 @@ class Limits:
     retries: int = 0  # a whole new attempt each
 
 
+class Rendezvous(StrEnum):
+    STATIC = "static"  # node 0 is where all meet, and rank 0 is there: logs are where one looks for them
+    C10D = "c10d"  # nodes may come later, or come back; rank 0 may be anywhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A claim of the cluster, mounted into every pod."""
+
+    claim: str
+    path: str
+    is_read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim that does not exist yet."""
+
+    name: str
+    size: str
+    storage_class: str | None = None  # None: the cluster's own default
+    modes: tuple[str, ...] = ("ReadWriteOnce",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFile:
+    """A file of settings that travels with the job."""
+
+    name: str  # config.yaml, config.toml
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torch:
+    """Of jobs whose processes torchrun starts: one pod for each node."""
+
+    procs: int  # on each node
+    program: str  # torchrun, or what stands for it
+    rendezvous: Rendezvous = Rendezvous.STATIC
+    results: str  # the folder that holds the run's
+    shm: str = "1Gi"  # of the pod's memory
+    efa: int = 0  # network devices of a node
+    volumes: tuple[Volume, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    config: ConfigFile | None = None
+    variables: tuple[tuple[str, str], ...] = ()
+    node_labels: tuple[tuple[str, str], ...] = ()  # of nodes that will do
+    queue: str | None = None  # of Kueue
+    priority: str | None = None  # of Kueue
+    service_account: str | None = None
+    has_cache: bool = False  # a place for what is downloaded
+    has_debug: bool = False
+    has_rbac: bool = False
+    has_network_policy: bool = False
+    trainer: str = "2.3"  # Kubeflow Trainer of the cluster
+    runtime: str | None = None  # None: a runtime of its own comes with the job
+    spares: int = 0  # nodes that HyperPod keeps ready
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     name: str
@@ -67,3 +126,4 @@ class Intent:
     has_node_port: bool = False
     limits: Limits = field(default_factory=Limits)
     ray_version: str = RAY_VERSION
+    torch: Torch | None = None  # None: Ray starts the processes

@@ -10,6 +10,12 @@ def mapping(value: object, *path: str) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
+def texts(value: object, *path: str) -> list[str]:
+    """The texts of the list at this path."""
+    inner = mapping(value, *path[:-1]).get(path[-1])
+    return [item for item in inner if isinstance(item, str)] if isinstance(inner, list) else []
+
+
 def mappings(value: object, *path: str) -> list[Mapping[str, object]]:
     """The mappings of the list at this path."""
     inner = mapping(value, *path[:-1]).get(path[-1])

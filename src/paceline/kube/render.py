@@ -7,22 +7,33 @@ import yaml
 
 from paceline.kube.intent import Intent
 from paceline.kube.parts import Object
-from paceline.kube.targets import node_port, raycluster, rayjob
+from paceline.kube.targets import beside, hyperpod, job, node_port, pytorchjob, raycluster, rayjob, trainjob
 
 
 class Target(StrEnum):
     RAYJOB = "rayjob"  # one run on a cluster of its own
     RAYCLUSTER = "raycluster"  # a cluster that stays
+    PYTORCHJOB = "pytorchjob"  # training-operator 1.9
+    TRAINJOB = "trainjob"  # Kubeflow Trainer 2.1, 2.2, 2.3
+    JOB = "job"  # Kubernetes alone
+    HYPERPOD = "hyperpod"  # HyperPod's training operator
 
 
 _RENDERERS: dict[Target, Callable[[Intent], list[Object]]] = {
     Target.RAYJOB: rayjob.render,
     Target.RAYCLUSTER: raycluster.render,
+    Target.PYTORCHJOB: pytorchjob.render,
+    Target.TRAINJOB: trainjob.render,
+    Target.JOB: job.render,
+    Target.HYPERPOD: hyperpod.render,
 }
+ON_RAY = (Target.RAYJOB, Target.RAYCLUSTER)
 
 
 def render(intent: Intent, target: Target) -> list[Object]:
     objects = _RENDERERS[target](intent)
+    if intent.torch is not None:
+        return [*beside.render(intent), *objects]
     return [*objects, node_port.render(intent)] if intent.has_node_port else objects
 
 
@@ -39,5 +50,12 @@ class _Plain(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:
         return True
 
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """Text of several lines stays readable, such as a file of settings."""
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, indentless=False)
+
+
+_Plain.add_representer(str, _Plain.represent_str)

@@ -1,6 +1,6 @@
 """Which fields has a pod template? Core v1 of Kubernetes, closed, as data.
 
-Probes, affinities and rare volumes are named, so that a typo beside them is found;
+Probes and rare volumes are named, so that a typo beside them is found;
 what is inside them is not looked into.
 """
 
@@ -15,25 +15,22 @@ from paceline.kube.schema import (
     Whole,
     YesNo,
 )
+from paceline.kube.schema_labels import AFFINITY, ANNOTATIONS, ANY_TEXT, LABELS, SELECTOR
 from paceline.kube.words import (
     DNS_LABEL,
     DNS_SUBDOMAIN,
     IMAGE,
     LABEL_KEY,
-    LABEL_VALUE,
     LONGEST_LABEL,
     RESOURCE,
     VARIABLE,
 )
 
-ANY_TEXT = Text(may_be_empty=True)
-LABELS = MapOf(Text(pattern=LABEL_VALUE, longest=LONGEST_LABEL, may_be_empty=True), LABEL_KEY)
-ANNOTATIONS = MapOf(ANY_TEXT, LABEL_KEY)
 PORT = Whole(least=1, most=65535)
 OBJECT_NAME = Text(pattern=DNS_SUBDOMAIN, longest=253)
 PULL_POLICY = Text(choices=("Always", "IfNotPresent", "Never"))
 
-_TEMPLATE_METADATA = Fields(
+TEMPLATE_METADATA = Fields(
     {
         "name": Text(pattern=DNS_SUBDOMAIN, longest=LONGEST_LABEL),
         "namespace": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
@@ -44,7 +41,7 @@ _TEMPLATE_METADATA = Fields(
 )
 METADATA = Fields(
     {
-        **_TEMPLATE_METADATA.of,
+        **TEMPLATE_METADATA.of,
         "generateName": Text(longest=LONGEST_LABEL),
         "ownerReferences": ListOf(Anything()),
     },
@@ -121,7 +118,7 @@ POD_SECURITY = Fields(
 VOLUME_MOUNTS = ListOf(
     Fields(
         {
-            "name": Text(pattern=DNS_LABEL),
+            "name": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
             "mountPath": Text(),
             "readOnly": YesNo(),
             "subPath": Text(),
@@ -199,7 +196,6 @@ VOLUMES = ListOf(
         ("name",),
     )
 )
-SELECTOR = Fields({"matchLabels": LABELS, "matchExpressions": ListOf(Anything())})
 _SPREAD = Fields(
     {
         "maxSkew": Whole(least=1),
@@ -213,7 +209,7 @@ _SPREAD = Fields(
     },
     ("maxSkew", "topologyKey", "whenUnsatisfiable"),
 )
-_TOLERATION = Fields(
+TOLERATION = Fields(
     {
         "key": Text(pattern=LABEL_KEY),
         "operator": Text(choices=("Exists", "Equal", "Lt", "Gt")),
@@ -222,6 +218,7 @@ _TOLERATION = Fields(
         "tolerationSeconds": Whole(most=2**63 - 1),
     }
 )
+PULL_SECRETS = ListOf(Fields({"name": OBJECT_NAME}))
 POD_SPEC = Fields(
     {
         "containers": ListOf(CONTAINER, 1),
@@ -236,13 +233,11 @@ POD_SPEC = Fields(
         "serviceAccountName": OBJECT_NAME,
         "serviceAccount": OBJECT_NAME,
         "securityContext": POD_SECURITY,
-        "imagePullSecrets": ListOf(Fields({"name": OBJECT_NAME})),
+        "imagePullSecrets": PULL_SECRETS,
         "nodeSelector": LABELS,
         "nodeName": Text(),
-        "affinity": Fields(
-            {"nodeAffinity": Anything(), "podAffinity": Anything(), "podAntiAffinity": Anything()}
-        ),
-        "tolerations": ListOf(_TOLERATION),
+        "affinity": AFFINITY,
+        "tolerations": ListOf(TOLERATION),
         "topologySpreadConstraints": ListOf(_SPREAD),
         "priorityClassName": Text(),
         "priority": Whole(least=-(2**31)),
@@ -271,4 +266,4 @@ POD_SPEC = Fields(
     },
     ("containers",),
 )
-POD_TEMPLATE = Fields({"metadata": _TEMPLATE_METADATA, "spec": POD_SPEC}, ("spec",))
+POD_TEMPLATE = Fields({"metadata": TEMPLATE_METADATA, "spec": POD_SPEC}, ("spec",))

@@ -15,13 +15,11 @@ from paceline.kube.schema import (
     Whole,
     YesNo,
 )
+from paceline.kube.schema_labels import ANNOTATIONS, ANY_TEXT, LABELS
 from paceline.kube.schema_pod import (
-    ANNOTATIONS,
-    ANY_TEXT,
     CONTAINER_SECURITY,
     ENV,
     ENV_FROM,
-    LABELS,
     METADATA,
     OBJECT_NAME,
     POD_TEMPLATE,

@@ -1,7 +1,8 @@
 """Which fields has a Service, of those that a job needs? Core v1, closed, as data."""
 
 from paceline.kube.schema import Fields, ListOf, PortOrName, Text, Whole, YesNo
-from paceline.kube.schema_pod import LABELS, METADATA, PORT
+from paceline.kube.schema_labels import LABELS
+from paceline.kube.schema_pod import METADATA, PORT
 from paceline.kube.words import DNS_LABEL, LONGEST_LABEL
 
 SERVICE = Fields(

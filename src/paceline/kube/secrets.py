@@ -25,6 +25,12 @@ _SAID = re.compile(rf"[A-Za-z0-9_-]*{_WORDS}(?:\s*[=:]\s*|\s+)(?!\$)[\"']?[^\s\"
 # The same, up to its value. Prose also speaks of tokens: behind a colon, a plain word is no secret.
 _GIVEN = r"\s*(?:=|:(?=[\"'\s]*(?:[^\s\"']*[0-9]|[^\s\"']{16})))\s*"
 _VALUE = re.compile(rf"([A-Za-z0-9_-]*{_WORDS}[\"']?{_GIVEN}(?!\$)[\"']?)[^\s\"',;$]+", re.IGNORECASE)
+# --name VALUE in a list of words, and NAME: value in a file of settings
+_SAID_IN_WORDS = re.compile(rf"(?:^|\s)--?[A-Za-z0-9_-]*{_WORDS}\s+(?![-$])\S", re.IGNORECASE)
+_SAID_IN_FILE = re.compile(
+    rf"[A-Za-z0-9_-]*{_WORDS}[\"']?\s*[=:]\s*[\"']?[^\s\"'$#<{{\[]{{6}}", re.IGNORECASE
+)
+_FILES = (".yaml", ".yml", ".toml", ".json", ".env", ".ini", ".conf", ".properties")
 _HINT = "keep it in a Secret of the cluster, and refer to it by valueFrom.secretKeyRef (--secret-env)"
 _NOT_VALUES = ("secretName", "automountServiceAccountToken", "enableK8sTokenAuth")
 _TEXTS = ("entrypoint", "runtimeEnvYAML", "command", "args", "entrypointResources")
@@ -37,6 +43,8 @@ def find_secrets(value: object, path: Path = ()) -> Iterator[Finding]:
             for name, inner in value.items():
                 yield from find_secrets(inner, (*path, name))
         case list():
+            if path and path[-1] in ("command", "args") and _SAID_IN_WORDS.search(" ".join(map(str, value))):
+                yield Finding(path, "it says a secret in clear text", _HINT)
             for number, item in enumerate(value):
                 yield from find_secrets(item, (*path, number))
         case str():
@@ -45,9 +53,14 @@ def find_secrets(value: object, path: Path = ()) -> Iterator[Finding]:
 
 def masked(text: str) -> str:
     """The text with every secret in it hidden, for messages that quote what others wrote."""
+    return _VALUE.sub(r"\1***", hidden(text))
+
+
+def hidden(text: str) -> str:
+    """The text without what looks like a secret by itself: for messages that name fields and flags."""
     for shape in _SHAPES.values():
         text = shape.sub("***", text)
-    return _VALUE.sub(r"\1***", text)
+    return text
 
 
 def _shaped(text: str, path: Path) -> Iterator[Finding]:
@@ -55,7 +68,9 @@ def _shaped(text: str, path: Path) -> Iterator[Finding]:
         if shape.search(text):
             yield Finding(path, f"it holds {what}", _HINT)
             return
-    if any(step in _TEXTS for step in path[-2:]) and _SAID.search(text):
+    is_file = path[-2:-1] == ("data",) and str(path[-1]).endswith(_FILES)
+    is_said = any(step in _TEXTS for step in path[-2:]) and _SAID.search(text)
+    if is_said or (is_file and _SAID_IN_FILE.search(text)):
         yield Finding(path, "it says a secret in clear text", _HINT)
 
 

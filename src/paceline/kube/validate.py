@@ -3,36 +3,25 @@
 Shapes first; only an object whose shape is right is asked the rules of its kind.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from paceline.errors import Problem
-from paceline.kube import admission_ray as ray
 from paceline.kube.intent import Profile
+from paceline.kube.kinds import KINDS
 from paceline.kube.manifest import Document, read_documents
-from paceline.kube.reading import mapping, mappings
-from paceline.kube.restricted import find_privileges, find_privileges_of
-from paceline.kube.schema import Fields, Finding, Path, check
-from paceline.kube.schema_ray import RAYCLUSTER, RAYJOB
-from paceline.kube.schema_service import SERVICE
-from paceline.kube.secrets import find_secrets
+from paceline.kube.reading import mapping
+from paceline.kube.schema import Finding, Path, check
+from paceline.kube.secrets import find_secrets, hidden
+from paceline.kube.strict import find_in_strict
 
 Spec = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    schema: Fields
-    rules: Callable[[Spec, Path], Iterator[Finding]]
-    pods: Callable[[Spec, Path], Iterator[tuple[Spec, Path]]] | None = None
-
-
-KINDS = {
-    ("ray.io/v1", "RayCluster"): Kind(RAYCLUSTER, ray.find_in_cluster, ray.pods_of_cluster),
-    ("ray.io/v1", "RayJob"): Kind(RAYJOB, ray.find_in_job, ray.pods_of_job),
-    ("v1", "Service"): Kind(SERVICE, ray.find_in_service),
-}
+# Groups whose every kind should be one of ours, and kinds that are called almost like one of ours.
+_OWN = ("ray.io",)
+_NAMESAKES = ("PersistentVolume",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,52 +63,24 @@ def findings(value: object, profile: Profile) -> list[Finding]:
     shape = list(check(kind.schema, value))
     if shape:
         return shape + found
-    spec = mapping(value, "spec")
-    found += kind.rules(spec, ("spec",))
+    found += kind.rules(mapping(value, *kind.inside), kind.inside)
     if profile is Profile.STRICT:
-        found += _strict(kind, spec)
+        found += find_in_strict(kind, mapping(value, "spec"))
     return found
 
 
 def _is_other(head: Spec) -> bool:
     """Surely something else than what is checked here, and no misspelling of it."""
     version, kind = head.get("apiVersion"), head.get("kind")
-    if not isinstance(version, str) or not isinstance(kind, str) or version.startswith("ray.io/"):
+    if not isinstance(version, str) or not isinstance(kind, str):
         return False
-    return not get_close_matches(kind, [known for _, known in KINDS], cutoff=0.8)
-
-
-def _strict(kind: Kind, spec: Spec) -> Iterator[Finding]:
-    if kind.pods is None:
-        return
-    for pod, path in kind.pods(spec, ("spec",)):
-        yield from find_privileges(pod, path)
-        yield from _bounded(pod, path)
-    inside = "rayClusterSpec" in spec
-    cluster = mapping(spec, "rayClusterSpec") if inside else spec
-    if "headGroupSpec" not in cluster:
-        return
-    path = ("spec", "rayClusterSpec") if inside else ("spec",)
-    if mapping(cluster, "authOptions").get("mode") != "token":
-        what = "whoever reaches the dashboard may run code there"
-        yield Finding((*path, "authOptions"), what, "write authOptions: {mode: token}; {} is not enough")
-    if cluster.get("enableInTreeAutoscaling"):
-        context = mapping(cluster, "autoscalerOptions", "securityContext")
-        yield from find_privileges_of(context, (*path, "autoscalerOptions", "securityContext"))
-        options = mapping(cluster, "autoscalerOptions", "resources")
-        yield from _has_limits(options, (*path, "autoscalerOptions", "resources"))
-
-
-def _bounded(pod: Spec, path: Path) -> Iterator[Finding]:
-    """Ray reads the limits to know what it has; without them it takes the whole node's."""
-    for number, container in enumerate(mappings(pod, "containers")):
-        yield from _has_limits(mapping(container, "resources"), (*path, "containers", number, "resources"))
-
-
-def _has_limits(resources: Spec, path: Path) -> Iterator[Finding]:
-    for kind in ("requests", "limits"):
-        for name in sorted({"cpu", "memory"} - mapping(resources, kind).keys()):
-            yield Finding(path, f"{kind} of {name} is missing", f"add it to {kind}")
+    group = version.rpartition("/")[0]
+    if group in _OWN:
+        return False
+    ours = {known.rpartition("/")[0] for known, _ in KINDS}
+    if group not in ours and not get_close_matches(group, ours, cutoff=0.8):
+        return True  # a Job of another group is another thing
+    return kind in _NAMESAKES or not get_close_matches(kind, [known for _, known in KINDS], cutoff=0.8)
 
 
 def _called(value: object) -> str:
@@ -128,7 +89,7 @@ def _called(value: object) -> str:
 
 def _problem(finding: Finding, document: Document, name: str) -> Problem:
     where = f"{name}:{document.line(finding.path)}"
-    return Problem(f"{_dotted(finding.path)}: {finding.what}", finding.hint, where)
+    return Problem(hidden(f"{_dotted(finding.path)}: {finding.what}"), hidden(finding.hint), where)
 
 
 def _dotted(path: Path) -> str:

@@ -14,6 +14,7 @@ from paceline.config.values import read_option
 from paceline.errors import ConfigError, Problem
 from paceline.kube.command import facts_in_pods, plan_of, train_command
 from paceline.kube.intent import RAY_VERSION, Intent, Limits, Pods, Profile, SecretVariable, Size
+from paceline.kube.torch_asked import TorchWishes
 from paceline.kube.words import (
     DNS_LABEL,
     DNS_SUBDOMAIN,
@@ -47,20 +48,23 @@ class Wishes:
     pull_secret: str | None = None
     limits: Limits = field(default_factory=Limits)
     ray_version: str = RAY_VERSION
+    torch: TorchWishes = field(default_factory=TorchWishes)
 
 
 def intent_of(config: TrainConfig, wishes: Wishes, found: Sequence[Problem] = ()) -> Intent:
     """`found`: problems that reading the settings has met already."""
+    found = [*found, *_not_for_ray(wishes)]
     if found:
         raise ConfigError(found)
+    wishes = _by_nodes(wishes)
     config, facts = _on_ray(config, wishes), facts_in_pods(config)
     plan = plan_of(config, facts)
     worker = replace(wishes.worker, gpus=wishes.gpus_per_worker)
     wanted = math.ceil(plan.num_workers / max(1, worker.gpus))
     pods, problems = _pods(wanted, wishes)
-    secrets, unread = _secrets(wishes.secret_env)
-    problems += [*unread, *_names(plan, wishes), *_image(wishes), *_sizes(wishes)]
-    problems += [*_untold(config), *_room(plan, worker, wanted)]
+    secrets, unread = read_secrets(wishes.secret_env)
+    problems += [*unread, *find_in_names(plan.run, wishes, LONGEST_RAY_NAME), *_sizes(wishes)]
+    problems += [*_ray_version(wishes), *untold(config), *_room(plan, worker, wanted)]
     if problems:
         raise ConfigError(problems)
     return Intent(
@@ -85,7 +89,23 @@ def _on_ray(config: TrainConfig, wishes: Wishes) -> TrainConfig:
         what = f"launcher is {config.launcher}, but a job on a Ray cluster is launched by ray"
         raise ConfigError([Problem(what, "leave launcher out", config.origin("launcher"))])
     device = Device.CUDA if wishes.gpus_per_worker and config.device is None else config.device
-    return replace(config, launcher=Launcher.RAY, address="auto", device=device)
+    workers = config.num_workers
+    if wishes.torch.nodes is not None and workers is None:
+        workers = wishes.torch.nodes * max(1, wishes.gpus_per_worker)
+    return replace(config, launcher=Launcher.RAY, address="auto", device=device, num_workers=workers)
+
+
+def _by_nodes(wishes: Wishes) -> Wishes:
+    """A node of other kinds of job is a worker pod of Ray's."""
+    return replace(wishes, gpus_per_worker=wishes.gpus_per_worker or wishes.torch.gpus_per_node)
+
+
+def _not_for_ray(wishes: Wishes) -> list[Problem]:
+    said = [flag for flag in wishes.torch.said() if flag not in ("--nodes", "--gpus-per-node")]
+    hint = "leave it out, or choose the target pytorchjob, trainjob, job or hyperpod"
+    return [
+        Problem(f"{flag} is for jobs that torchrun starts, and Ray starts these", hint, flag) for flag in said
+    ]
 
 
 def _pods(wanted: int, wishes: Wishes) -> tuple[Pods, list[Problem]]:
@@ -97,19 +117,30 @@ def _pods(wanted: int, wishes: Wishes) -> tuple[Pods, list[Problem]]:
         hint = "keep --autoscale if Ray shall decide, --resizable if you do"
         return fixed, [Problem("autoscale and resizable are both said", hint)]
     flag, text = said[0]
+    need = "the run needs {} worker pods from its beginning"
+    bounds, problems = read_range(flag, text, wanted, need, "--num-workers")
+    if bounds is None:
+        return fixed, problems
+    return Pods(wanted=wanted, least=bounds[0], most=bounds[1], is_automatic=flag == "autoscale"), []
+
+
+def read_range(
+    flag: str, text: str, wanted: int, need: str, by: str
+) -> tuple[tuple[int, int] | None, list[Problem]]:
+    """MIN:MAX around what is wanted."""
     match = _RANGE.fullmatch(text)
     least, most = (int(match[1]), int(match[2])) if match else (1, 0)
     if least > most or most == 0:
         what = f"{flag} is {text!r}, but it must be MIN:MAX"
-        return fixed, [Problem(what, f"write --{flag} 1:3, for example", f"--{flag}")]
+        return None, [Problem(what, f"write --{flag} 1:3, for example", f"--{flag}")]
     if not least <= wanted <= most:
-        what = f"{flag} is {text}, but the run needs {wanted} worker pods from its beginning"
-        hint = f"write --{flag} {min(least, wanted)}:{max(most, wanted)}, or change --num-workers"
-        return fixed, [Problem(what, hint, f"--{flag}")]
-    return Pods(wanted=wanted, least=least, most=most, is_automatic=flag == "autoscale"), []
+        what = f"{flag} is {text}, but {need.format(wanted)}"
+        hint = f"write --{flag} {min(least, wanted)}:{max(most, wanted)}, or change {by}"
+        return None, [Problem(what, hint, f"--{flag}")]
+    return (least, most), []
 
 
-def _secrets(texts: Sequence[str]) -> tuple[tuple[SecretVariable, ...], list[Problem]]:
+def read_secrets(texts: Sequence[str]) -> tuple[tuple[SecretVariable, ...], list[Problem]]:
     found: list[SecretVariable] = []
     problems: list[Problem] = []
     for text in texts:
@@ -131,11 +162,12 @@ def _secrets(texts: Sequence[str]) -> tuple[tuple[SecretVariable, ...], list[Pro
     return tuple(found), problems
 
 
-def _names(plan: Plan, wishes: Wishes) -> list[Problem]:
+def find_in_names(run: str, wishes: Wishes, longest: int) -> list[Problem]:
+    """What no object, namespace, Secret or image can be called."""
     problems: list[Problem] = []
-    if not NAME.fullmatch(plan.run) or len(plan.run) > LONGEST_RAY_NAME:
-        what = f"name is {plan.run!r}, but Kubernetes wants a small letter, then letters, digits and dashes"
-        what += f", {LONGEST_RAY_NAME} at most"
+    if not NAME.fullmatch(run) or len(run) > longest:
+        what = f"name is {run!r}, but Kubernetes wants a small letter, then letters, digits and dashes"
+        what += f", {longest} at most"
         problems.append(Problem(what, "write --name demo, for example", "--name"))
     space = wishes.namespace
     if space is not None and (not DNS_LABEL.fullmatch(space) or len(space) > LONGEST_LABEL):
@@ -144,12 +176,14 @@ def _names(plan: Plan, wishes: Wishes) -> list[Problem]:
     if wishes.pull_secret is not None and not DNS_SUBDOMAIN.fullmatch(wishes.pull_secret):
         what = f"pull_secret is {wishes.pull_secret!r}, which no Secret can be called"
         problems.append(Problem(what, "name a Secret of type dockerconfigjson", "--pull-secret"))
-    if not re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", wishes.ray_version):
-        what = (
-            f"ray_version is {wishes.ray_version!r}, but it must be that of the image, such as {RAY_VERSION}"
-        )
-        problems.append(Problem(what, f"write --ray-version {RAY_VERSION}", "--ray-version"))
-    return problems
+    return [*problems, *_image(wishes)]
+
+
+def _ray_version(wishes: Wishes) -> list[Problem]:
+    if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", wishes.ray_version):
+        return []
+    what = f"ray_version is {wishes.ray_version!r}, but it must be that of the image, such as {RAY_VERSION}"
+    return [Problem(what, f"write --ray-version {RAY_VERSION}", "--ray-version")]
 
 
 def _image(wishes: Wishes) -> list[Problem]:
@@ -174,7 +208,7 @@ def _sizes(wishes: Wishes) -> list[Problem]:
     return problems
 
 
-def _untold(config: TrainConfig) -> list[Problem]:
+def untold(config: TrainConfig) -> list[Problem]:
     """What a command line in a pod cannot say."""
     problems: list[Problem] = []
     if any(rule.steps is not None for rule in config.straggler or ()):

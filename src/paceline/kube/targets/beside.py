@@ -1,0 +1,87 @@
+"""What comes with a job, where it is asked for? Settings, claims, an identity, and who may reach its pods."""
+
+from paceline.kube.intent import Claim, Intent
+from paceline.kube.parts import Object, labels, metadata
+from paceline.kube.torch_parts import config_name, torch_of
+from paceline.plan.codec import Json
+
+RBAC = "rbac.authorization.k8s.io"
+
+
+def render(intent: Intent) -> list[Object]:
+    """In the order in which they must exist."""
+    torch = torch_of(intent)
+    found = [] if torch.config is None else [_config(intent)]
+    found += [_claim(intent, claim) for claim in torch.claims]
+    found += _identity(intent) if torch.has_rbac else []
+    return [*found, _policy(intent)] if torch.has_network_policy else found
+
+
+def _config(intent: Intent) -> Object:
+    config = torch_of(intent).config
+    assert config is not None, "asked before"
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(intent, config_name(intent)),
+        "data": {config.name: config.text},
+    }
+
+
+def _claim(intent: Intent, claim: Claim) -> Object:
+    storage: Object = {} if claim.storage_class is None else {"storageClassName": claim.storage_class}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(intent, claim.name),
+        "spec": {
+            "accessModes": list(claim.modes),
+            **storage,
+            "resources": {"requests": {"storage": claim.size}},
+        },
+    }
+
+
+def _identity(intent: Intent) -> list[Object]:
+    """An account for the pods, which get no token of it. Whoever has one may follow jobs here, no more."""
+    name = intent.name
+    rules: list[Json] = [
+        {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]}
+    ]
+    account: Object = {"kind": "ServiceAccount", "name": name, "namespace": intent.namespace}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": metadata(intent, name),
+            "automountServiceAccountToken": False,
+        },
+        {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "Role",
+            "metadata": metadata(intent, name),
+            "rules": rules,
+        },
+        {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata(intent, name),
+            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name},
+            "subjects": [account],
+        },
+    ]
+
+
+def _policy(intent: Intent) -> Object:
+    """torch's store, gloo and NCCL believe whoever reaches them: nobody but this job's pods does."""
+    mine: Object = {"matchLabels": labels(intent)}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(intent, intent.name),
+        "spec": {
+            "podSelector": mine,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": mine}]}],
+        },
+    }

@@ -1,0 +1,161 @@
+"""What does every pod carry whose processes torchrun starts, whichever kind of object it belongs to?
+
+The same for all kinds: image, resources, variables, volumes. A kind decides only
+how a pod learns who it is, and says so to `arguments`.
+"""
+
+from paceline.kube.intent import Intent, Profile, Rendezvous, Torch
+from paceline.kube.parts import GPU, Object, container_security, gpu_toleration, labels, pod
+from paceline.plan.codec import Json
+
+EFA = "vpc.amazonaws.com/efa"
+PORT = 29500  # torchrun's own
+SHM, RESULTS, CONFIG, CACHE = "/dev/shm", "/results", "/config", "/cache"
+ZONE = "topology.kubernetes.io/zone"
+_ALWAYS = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+    "NCCL_DEBUG": "WARN",
+    "NCCL_SOCKET_IFNAME": "^lo",
+}
+_WITH_EFA = {"FI_PROVIDER": "efa", "FI_EFA_FORK_SAFE": "1", "FI_EFA_USE_HUGE_PAGE": "0"}
+_DEBUG = {
+    "NCCL_DEBUG": "INFO",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "TORCH_CPP_LOG_LEVEL": "INFO",
+    "TORCH_SHOW_CPP_STACKTRACES": "1",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+}
+
+
+def torch_of(intent: Intent) -> Torch:
+    assert intent.torch is not None, "wishes for this kind say how torchrun starts"
+    return intent.torch
+
+
+def arguments(intent: Intent, *, rank: str, master: str, port: str = str(PORT)) -> list[Json]:
+    """Of torchrun: `rank` and `master` in words that the kubelet fills in, such as $(RANK)."""
+    torch, pods = torch_of(intent), intent.pods
+    nodes = f"{pods.wanted}" if pods.least == pods.most else f"{pods.least}:{pods.most}"
+    words = [f"--nnodes={nodes}", f"--nproc_per_node={torch.procs}"]
+    if torch.rendezvous is Rendezvous.STATIC:
+        words += [f"--node_rank={rank}", f"--master_addr={master}", f"--master_port={port}"]
+        words += ["--rdzv_backend=static"]
+    else:
+        words += ["--rdzv_backend=c10d", f"--rdzv_endpoint={master}:{port}"]
+        words += [f"--max_restarts={intent.limits.retries}"]
+    return [*words, f"--rdzv_id={intent.name}", *intent.command]
+
+
+def variables(intent: Intent) -> list[Json]:
+    torch = torch_of(intent)
+    plain = {"JOB_NAME": intent.name, **_ALWAYS}
+    plain |= {"HF_HOME": f"{CACHE}/huggingface"} if torch.has_cache else {}
+    plain |= _WITH_EFA if torch.efa else {}
+    plain |= _DEBUG if torch.has_debug else {}
+    plain |= dict(torch.variables)
+    found: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
+    for one in intent.secrets:
+        reference: Object = {"secretKeyRef": {"name": one.secret, "key": one.key}}
+        found.append({"name": one.name, "valueFrom": reference})
+    return found
+
+
+def resources(intent: Intent) -> Object:
+    """Memory is bounded, devices are as they must be; a CPU that nobody else needs may be used."""
+    size, torch = intent.worker, torch_of(intent)
+    devices: Object = {GPU: str(size.gpus)} if size.gpus else {}
+    devices |= {EFA: str(torch.efa)} if torch.efa else {}
+    bounded: Object = {"memory": size.memory, **devices}
+    return {"requests": {"cpu": str(size.cpus), **bounded}, "limits": dict(bounded)}
+
+
+def mounts(intent: Intent) -> list[Json]:
+    torch = torch_of(intent)
+    found: list[Json] = [{"name": "shm", "mountPath": SHM}]
+    for volume in torch.volumes:
+        only: Object = {"readOnly": True} if volume.is_read_only else {}
+        found.append({"name": volume.claim, "mountPath": volume.path, **only})
+    if torch.results == RESULTS:
+        found.append({"name": "results", "mountPath": RESULTS})
+    if torch.config is not None:
+        found.append({"name": "config", "mountPath": CONFIG, "readOnly": True})
+    if torch.has_cache:
+        found.append({"name": "cache", "mountPath": CACHE})
+    return found
+
+
+def volumes(intent: Intent) -> list[Json]:
+    torch = torch_of(intent)
+    # Memory of the pod, not of the node, and counted in its limit.
+    found: list[Json] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": torch.shm}}]
+    for volume in torch.volumes:
+        claim: Object = {"claimName": volume.claim}
+        claim |= {"readOnly": True} if volume.is_read_only else {}
+        found.append({"name": volume.claim, "persistentVolumeClaim": claim})
+    if torch.results == RESULTS:
+        found.append({"name": "results", "emptyDir": {}})
+    if torch.config is not None:
+        found.append({"name": "config", "configMap": {"name": config_name(intent)}})
+    if torch.has_cache:
+        found.append({"name": "cache", "emptyDir": {}})
+    return found
+
+
+def security(intent: Intent) -> Object:
+    """Of the container. EFA locks memory that it registers: the one exception from `restricted`."""
+    found = container_security(intent)
+    if not torch_of(intent).efa:
+        return found
+    add: Object = {"add": ["IPC_LOCK"]}
+    if intent.profile is Profile.COMPAT:
+        return {"securityContext": {"capabilities": add}}
+    return {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}}
+
+
+def placement(intent: Intent) -> Object:
+    """Which nodes will do."""
+    torch = torch_of(intent)
+    found: Object = dict(gpu_toleration(intent.worker))
+    if torch.node_labels:
+        found["nodeSelector"] = dict(torch.node_labels)
+    if torch.efa and intent.pods.most > 1:  # EFA does not leave a zone
+        mine: Object = {"labelSelector": {"matchLabels": labels(intent)}, "topologyKey": ZONE}
+        found["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [mine]}}
+    return found
+
+
+def container(intent: Intent, name: str, **more: Json) -> Object:
+    """`more` stands behind the image: the command, ports, variables."""
+    return {
+        "name": name,
+        "image": intent.image,
+        "imagePullPolicy": "IfNotPresent",
+        **more,
+        "resources": resources(intent),
+        **security(intent),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts(intent),
+    }
+
+
+def template(intent: Intent, one: Object, **more: Json) -> Object:
+    """The pod with this container."""
+    account = torch_of(intent).service_account
+    who: Object = {} if account is None else {"serviceAccountName": account}
+    where = placement(intent)
+    return pod(intent, [one], {**who, **where, **more, "volumes": volumes(intent)})
+
+
+def job_metadata(intent: Intent) -> Object:
+    """Of the job itself: Kueue looks for its queue there."""
+    torch = torch_of(intent)
+    queue: Object = {} if torch.queue is None else {"kueue.x-k8s.io/queue-name": torch.queue}
+    queue |= {} if torch.priority is None else {"kueue.x-k8s.io/priority-class": torch.priority}
+    where: Object = {} if intent.namespace is None else {"namespace": intent.namespace}
+    return {"name": intent.name, **where, "labels": {**labels(intent), **queue}}
+
+
+def config_name(intent: Intent) -> str:
+    return f"{intent.name}-config"
