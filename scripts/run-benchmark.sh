@@ -11,6 +11,8 @@ NAME="${NAME:-paceline}"
 NUM_WORKERS="${NUM_WORKERS:-2}"
 EPOCHS="${EPOCHS:-3}"
 BATCH_SIZE="${BATCH_SIZE:-64}"
+DATA="${DATA:-}"
+SUBSET="${SUBSET:-}"
 OUT="${OUT:-benchmark-results}"
 REMOTE="${REMOTE:-/tmp/paceline-benchmark}"
 # One command that does both, or (BASELINE and DISTRIBUTED) one for each. They run in a shell on the head, in the
@@ -28,6 +30,8 @@ usage: run-benchmark.sh [flags]   Each flag is also a variable; the flag wins.
   --num-workers N    workers of the distributed run        NUM_WORKERS  [$NUM_WORKERS]
   --epochs N         passes over the data                  EPOCHS       [$EPOCHS]
   --batch-size N     samples of one step, of all workers   BATCH_SIZE   [$BATCH_SIZE]
+  --data WHERE       CIFAR-10 on the head, or synthetic    DATA         [${DATA:-it is fetched there, once}]
+  --subset N         so many training images only          SUBSET       [${SUBSET:-all}]
   --out DIR          where results go on this machine      OUT          [$OUT]
   --dry-run          print the commands, and run none      DRY_RUN      [$DRY_RUN]
 Variables only: BENCHMARK, a command that does both [paceline benchmark keras …]; or BASELINE and DISTRIBUTED, one
@@ -43,6 +47,8 @@ while [[ $# -gt 0 ]]; do
     --num-workers) value_of "$1" $#; NUM_WORKERS="$2"; shift 2 ;;
     --epochs) value_of "$1" $#; EPOCHS="$2"; shift 2 ;;
     --batch-size) value_of "$1" $#; BATCH_SIZE="$2"; shift 2 ;;
+    --data) value_of "$1" $#; DATA="$2"; shift 2 ;;
+    --subset) value_of "$1" $#; SUBSET="$2"; shift 2 ;;
     --out) value_of "$1" $#; OUT="$2"; shift 2 ;;
     --dry-run) DRY_RUN=yes; shift ;;
     -h | --help) usage; exit 0 ;;
@@ -52,10 +58,17 @@ done
 number num_workers "$NUM_WORKERS"
 number epochs "$EPOCHS"
 number batch_size "$BATCH_SIZE"
+[[ -z "$SUBSET" ]] || number subset "$SUBSET"
 if [[ -n "$BASELINE" && -z "$DISTRIBUTED" ]] || [[ -z "$BASELINE" && -n "$DISTRIBUTED" ]]; then
   fail "only one of BASELINE and DISTRIBUTED is set" "set both, or neither"
 fi
-BENCHMARK="${BENCHMARK:-paceline benchmark keras --num-workers $NUM_WORKERS --epochs $EPOCHS --batch-size $BATCH_SIZE --out .}"
+fetch=no
+if [[ -z "$BENCHMARK" && -z "$BASELINE" ]]; then
+  BENCHMARK="paceline benchmark keras --num-workers $NUM_WORKERS --epochs $EPOCHS --batch-size $BATCH_SIZE"
+  if [[ -n "$DATA" ]]; then BENCHMARK+=" --data '$DATA'"; else fetch=yes; fi
+  if [[ -n "$SUBSET" ]]; then BENCHMARK+=" --subset $SUBSET"; fi
+  BENCHMARK+=" --out ."
+fi
 
 need kubectl "https://kubernetes.io/docs/tasks/tools"
 need sha256sum "install coreutils"
@@ -80,6 +93,9 @@ on_head() {
 }
 
 on_head "making room for results" "rm -f -- *.json"
+if [[ "$fetch" == yes ]]; then
+  on_head "getting CIFAR-10, 170 MB, once" "paceline data fetch cifar10"
+fi
 if [[ -n "$BASELINE" ]]; then
   on_head "baseline: one process" "$BASELINE"
   on_head "distributed: $NUM_WORKERS workers" "$DISTRIBUTED"

@@ -173,6 +173,17 @@ def for_child(**extra: str) -> dict[str, str]:
     return {**os.environ, **extra}
 
 
+def for_tensorflow(*, threads: int) -> dict[str, str]:
+    """More for a process with TensorFlow: the older Keras, its threads, and time for workers to start."""
+    start_s = os.environ.get("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "300")
+    return {
+        "TF_USE_LEGACY_KERAS": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONUNBUFFERED": "1",
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": start_s,
+    }
+
+
 def for_child_with_our_python() -> dict[str, str]:
     """The same, where `python` is the one that runs us, whatever PATH said."""
     ours = sys.executable.rpartition(os.sep)[0]

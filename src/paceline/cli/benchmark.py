@@ -9,6 +9,11 @@ from paceline.cli.session import Session
 
 # name: (module, attribute that holds the click command, help in one line)
 _COMMANDS: dict[str, tuple[str, str, str]] = {
+    "keras": (
+        "paceline.cli.benchmark_keras",
+        "keras",
+        "Keras' own fit against Ray Train's TensorflowTrainer, with real TensorFlow.",
+    ),
     "torch": (
         "paceline.cli.benchmark_torch",
         "torch",

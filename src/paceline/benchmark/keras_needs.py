@@ -1,0 +1,92 @@
+"""Is there everything that `paceline benchmark keras` needs? Asked before anything starts."""
+
+import importlib.metadata
+import importlib.util
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from paceline.benchmark.keras_settings import KerasSettings
+from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.launchers import ray_door
+from paceline.launchers.ray_needs import Bundle, Node, fits, table
+from paceline.plan.plan import Placement
+from paceline.tasks.cifar_files import find
+from paceline.tasks.cifar_synthetic import NAME as SYNTHETIC
+
+INSTALL = "pip install 'paceline[keras]'"
+OLDEST = (2, 21)  # with the Ray, Keras and protobuf that go with it
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
+_OF_RAY_TRAIN = ("pyarrow", "pandas")
+
+
+def check_packages(
+    version_of: Callable[[str], str] = importlib.metadata.version,
+    is_there: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
+) -> None:
+    """NotReadyError unless a TensorFlow, its Keras and a Ray that we know are installed."""
+    tensorflow = _first(_TENSORFLOWS, version_of)
+    if tensorflow is None:
+        raise NotReadyError("benchmark keras needs TensorFlow, which is not installed", INSTALL)
+    if _two(tensorflow) < OLDEST:
+        least = ".".join(map(str, OLDEST))
+        raise NotReadyError(f"TensorFlow {tensorflow} is installed, but {least} or later is needed", INSTALL)
+    keras = _first(("tf-keras",), version_of)
+    if keras is None:
+        what = "benchmark keras needs tf-keras, the Keras for several workers, which is not installed"
+        raise NotReadyError(what, INSTALL)
+    if _two(keras) != _two(tensorflow):
+        wanted = ".".join(map(str, _two(tensorflow)))
+        what = f"tf-keras {keras} is installed beside TensorFlow {tensorflow}: they must be of one version"
+        raise NotReadyError(what, f"pip install 'tf-keras=={wanted}.*'")
+    ray_door.check_version(version_of)
+    missing = [name for name in _OF_RAY_TRAIN if not is_there(name)]
+    if missing:
+        raise NotReadyError(f"Ray Train needs {' and '.join(missing)}, not installed here", INSTALL)
+
+
+def check_data(settings: KerasSettings) -> KerasSettings:
+    """ConfigError unless there are images to read; their place is a full path afterwards."""
+    if settings.data == SYNTHETIC:
+        return settings
+    return replace(settings, data=str(find(settings.data or None).resolve()))
+
+
+def check_cluster(address: str, settings: KerasSettings) -> None:
+    """Somebody else's cluster must answer, and be large enough; one that we start is as large as need be."""
+    if address.startswith("ray://"):
+        what = (
+            f"address is {address}, but Ray Train runs on a machine of the cluster, not through Ray's client"
+        )
+        hint = "run this on a node with --address auto, as scripts/run-benchmark.sh does"
+        raise ConfigError([Problem(what, hint, "--address")])
+    if address == "local":
+        return
+    ray = ray_door.connect(address, num_cpus=1)
+    try:
+        nodes = ray.nodes()
+    finally:
+        ray.close()
+    if (text := too_small(nodes, settings)) is not None:
+        hint = "use fewer --num-workers or --threads-per-worker, or add nodes"
+        raise NotReadyError(f"the Ray at {address} is too small\n{text}", hint)
+
+
+def too_small(nodes: list[Node], settings: KerasSettings) -> str | None:
+    """What is needed beside what there is; None: it is enough."""
+    ranks = range(settings.num_workers)
+    bundles = [Bundle(who=f"worker-{rank}", cpus=settings.threads) for rank in ranks]
+    return None if fits(bundles, nodes, Placement.PACK) else table(bundles, nodes, Placement.PACK)
+
+
+def _first(names: tuple[str, ...], version_of: Callable[[str], str]) -> str | None:
+    for name in names:
+        try:
+            return version_of(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _two(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:2])

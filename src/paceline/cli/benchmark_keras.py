@@ -1,0 +1,96 @@
+"""`paceline benchmark keras`: Keras' own `fit` against Ray Train's TensorflowTrainer, on CIFAR-10."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline import environ
+from paceline.cli.benchmark_options import number_said, out_option, repeats_option
+from paceline.cli.options import common_options
+from paceline.cli.output import say
+from paceline.cli.session import Session
+
+if TYPE_CHECKING:
+    from paceline.benchmark.keras_settings import KerasSettings
+
+_COUNT = click.IntRange(min=1)
+
+
+@click.command("keras")
+@click.option("--num-workers", type=_COUNT, help="Workers of Ray Train. [default: NUM_WORKERS, or 2]")
+@click.option("--epochs", type=_COUNT, help="Passes over the data, at most. [default: EPOCHS, or 3]")
+@click.option(
+    "--batch-size",
+    type=_COUNT,
+    help="Images of a step, of all workers together. [default: BATCH_SIZE, or 64]",
+)
+@click.option(
+    "--data",
+    metavar="FOLDER|synthetic",
+    default="",
+    help="CIFAR-10, or patterns that stand in. [default: where `paceline data fetch cifar10` puts it]",
+)
+@click.option("--subset", type=_COUNT, help="Only so many of the training images. [default: all]")
+@click.option("--test-subset", type=_COUNT, help="Only so many of the test images. [default: all]")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Decides weights and order."
+)
+@click.option(
+    "--lr", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True, help="Of Adam."
+)
+@click.option("--width", type=_COUNT, default=64, show_default=True, help="Filters of the first block.")
+@click.option(
+    "--dropout", type=float, default=0.25, show_default=True, help="Below 0.5; twice that at the end."
+)
+@click.option(
+    "--batch-norm",
+    type=click.Choice(["shared", "own"]),
+    default="shared",
+    show_default=True,
+    help="Over the global batch, or over each worker's own.",
+)
+@click.option("--threads-per-worker", type=_COUNT, default=1, show_default=True, help="Of the baseline too.")
+@click.option("--address", metavar="WHERE", help="local, auto or HOST:PORT. [default: RAY_ADDRESS, or local]")
+@out_option
+@repeats_option
+@common_options
+def keras(
+    session: Session,
+    out: Path,
+    repeats: int,
+    address: str | None,
+    **said: Any,  # Any: what click parsed, by flag
+) -> None:
+    """Train a CNN on CIFAR-10 by `model.fit`, then by Ray Train with several workers, and compare.
+
+    Both sides have the same model, weights, images and global batch, in every step, and the same callbacks.
+    """
+    from paceline.app.benchmark_keras import benchmark_keras
+    from paceline.cli.benchmark_table import show, tell
+
+    folder = session.folder / out
+    found = benchmark_keras(
+        _settings(said),
+        folder,
+        address=address or environ.ray_address() or "local",
+        repeats=repeats,
+        tell=lambda coming: tell(session, coming),
+        note=lambda text: say(session, text),
+    )
+    show(session, "benchmark.keras", found, folder)
+
+
+def _settings(said: dict[str, Any]) -> "KerasSettings":  # Any: what click parsed, by flag
+    """What is called here as it is in the flags is taken as it is."""
+    from paceline.benchmark.keras_settings import KerasSettings
+
+    return KerasSettings(
+        num_workers=number_said("num_workers", said.pop("num_workers"), 2),
+        epochs=number_said("epochs", said.pop("epochs"), 3),
+        batch_size=number_said("batch_size", said.pop("batch_size"), 64),
+        threads=said.pop("threads_per_worker"),
+        learning_rate=said.pop("lr"),
+        has_shared_norm=said.pop("batch_norm") == "shared",
+        **said,
+    )

@@ -1,0 +1,98 @@
+"""What do the words of two processes say in the benchmark's own numbers?"""
+
+import pytest
+
+from paceline.benchmark.keras_measured import Told, line_of, measured_of, steady_rate_of
+from paceline.benchmark.keras_settings import KerasSettings
+from paceline.benchmark.keras_side import end_of
+from paceline.errors import TrainingError
+from paceline.plan.codec import Json
+
+SETTINGS = KerasSettings(num_workers=2, batch_size=32, epochs=3)
+
+
+def epoch(number: int, began: float, seconds: float) -> dict[str, Json]:
+    return {
+        "epoch": number,
+        "loss": 2.0 / number,
+        "accuracy": 0.1 * number,
+        "val_loss": 2.1 / number,
+        "val_accuracy": 0.1 * number,
+        "learning_rate": 0.001,
+        "began_unix_s": began,
+        "seconds": seconds,
+        "training_seconds": 0.9 * seconds,
+    }
+
+
+def ended(**more: Json) -> dict[str, Json]:
+    return {
+        "tensorflow": "2.21.0",
+        "tf_keras": "2.21.0",
+        "fit_seconds": 20.0,
+        "processor_seconds": 19.0,
+        "epochs_completed": 3,
+        "test_accuracy": 0.3,
+        "test_loss": 1.9,
+        "parameters": 3_250_890,
+        "weights_sha256": "aa",
+        **more,
+    }
+
+
+def answer(cluster: Json = None) -> dict[str, Json]:
+    return {
+        "images": {"training": 100, "validation": 10, "test": 20},
+        "epochs": [epoch(1, 1010.0, 8.0), epoch(2, 1018.0, 4.0), epoch(3, 1022.0, 6.0)],
+        "end": ended(),
+        "cluster": cluster,
+    }
+
+
+def test_the_baseline_is_one_worker_with_the_whole_batch() -> None:
+    found = measured_of(Told.of(answer()), SETTINGS, called_unix_s=1000.0, total_s=30.0)
+    assert (found.workers, found.global_batch, found.worker_batch) == (1, 32, 32)
+    assert (found.steps, found.samples, found.epochs) == (9, 288, 3.0)
+    assert found.first_step_s == 10.0
+    assert found.steady_samples_per_s == pytest.approx(2 * 96 / 10.0)
+    assert found.metrics == {"test_accuracy": 0.3, "test_loss": 1.9}
+    assert found.cluster is None
+    assert [seen.seconds for seen in found.history] == [8.0, 12.0, 18.0]
+    assert found.facts["processors kept busy by fit"] == "0.95"
+
+
+def test_ray_train_shares_the_same_batch_and_its_cluster_is_kept() -> None:
+    cluster: dict[str, Json] = {
+        "nodes": 2,
+        "cpus": 4.0,
+        "gpus": 0.0,
+        "memory_bytes": 1 << 30,
+        "ray": "2.60.0",
+    }
+    found = measured_of(Told.of(answer(cluster)), SETTINGS, called_unix_s=1000.0, total_s=30.0)
+    assert (found.workers, found.global_batch, found.worker_batch) == (2, 32, 16)
+    assert (found.steps, found.samples) == (9, 288)
+    assert found.cluster is not None
+    assert (found.cluster.nodes, found.cluster.cpus, found.cluster.memory_bytes) == (2, 4.0, 1 << 30)
+    assert found.facts["batch normalisation"] == "over the global batch"
+    assert found.facts["threads"] == "1 in each of 2 processes"
+
+
+def test_one_epoch_has_no_steady_part() -> None:
+    assert steady_rate_of([epoch(1, 0.0, 5.0)], 96) is None
+
+
+def test_who_waits_reads_a_line_for_each_epoch() -> None:
+    line = line_of(epoch(2, 0.0, 4.0), 3).strip()
+    assert line == "epoch 2 of 3: loss 1.000, validation accuracy 20.0 %, 4.0 s"
+
+
+def test_workers_that_end_with_other_weights_did_not_train_one_model() -> None:
+    first, second = ended(rank=0, replicas=2), ended(rank=1, replicas=2)
+    assert end_of([second, first], "log.txt")["rank"] == 0
+    assert end_of([first, second], "log.txt")["processor_seconds"] == 38.0
+    with pytest.raises(TrainingError, match="did not end with the same weights") as told:
+        end_of([first, {**second, "weights_sha256": "bb"}], "log.txt")
+    assert told.value.hint == "see log.txt"
+    with pytest.raises(TrainingError):
+        end_of([ended(rank=0, replicas=1), ended(rank=1, replicas=1)], "log.txt")

@@ -1,0 +1,79 @@
+"""Does `paceline benchmark keras` train one model in two ways? With real TensorFlow and a real Ray."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.command import ROOT, paceline
+from tests.fixtures.waiting import descendants, is_running, kill, until, until_gone
+
+pytestmark = pytest.mark.timeout(400)
+# Without dropout both sides compute the same, so what they see must be the same.
+TINY = ("--data", "synthetic", "--subset", "80", "--test-subset", "20", "--width", "4", "--dropout", "0")
+NOISE = ("oneDNN", "cuInit", "RayTrainWorker", "WARNING")
+
+
+def read(path: Path) -> Any:  # Any: JSON
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_both_sides_learn_the_same_from_the_same_images(tmp_path: Path) -> None:
+    sizes = ("--num-workers", "2", "--epochs", "2", "--batch-size", "16")
+    done = paceline("benchmark", "keras", *TINY, *sizes, "--out", str(tmp_path), within_s=380)
+    assert done.code == 0, done.err
+    assert not [word for word in NOISE if word in done.out + done.err], "it is in the logs"
+    alone, many = read(tmp_path / "baseline_results.json"), read(tmp_path / "ray_results_2workers.json")
+    assert (alone["training_type"], many["training_type"]) == ("baseline", "distributed")
+    for side, workers in ((alone, 1), (many, 2)):
+        assert (side["num_workers"], side["batch_size"]) == (workers, 16)
+        assert (side["epochs_completed"], side["samples_trained"]) == (2, 128)
+        assert side["steady_samples_per_second"] > 0
+    losses = [[seen["metrics"]["loss"] for seen in side["history"]] for side in (alone, many)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+    assert many["test_loss"] == pytest.approx(alone["test_loss"], rel=0.01)
+    assert (many["ray_cluster_nodes"], many["ray_cluster_cpus"] >= 2) == (1, True)
+    assert many["facts"]["weights"] == "equal on all workers"
+    compared = read(tmp_path / "comparison.json")
+    assert compared["global_batch"] == 16
+    assert compared["speedup"] == pytest.approx(
+        alone["training_time_seconds"] / many["training_time_seconds"]
+    )
+    assert compared["efficiency_steady"] == pytest.approx(compared["speedup_steady"] / 2)
+    assert "The global batch was 16 on both sides" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    for side in ("baseline-1", "ray-1"):
+        assert "oneDNN" in (tmp_path / "runs" / side / "log.txt").read_text(encoding="utf-8")
+    assert list((tmp_path / "plots").glob("*.svg"))
+
+
+def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+    long = ("--epochs", "100000", "--batch-size", "8", "--out", str(tmp_path / "out"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline", "benchmark", "keras", *TINY, *long],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    seen: dict[int, str] = {}
+    try:
+        runs = tmp_path / "out" / "runs"
+        until(lambda: any(p.stat().st_size for p in runs.glob("*/log.txt")), "TensorFlow talks", within_s=90)
+        seen = descendants(process.pid)
+        assert seen, "a side is a process of its own"
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=90)
+        assert (process.returncode, out) == (130, ""), err
+        assert "stopped by Ctrl-C" in err
+        until_gone(seen, within_s=60)
+        assert not (tmp_path / "out" / "comparison.json").exists()
+    finally:
+        for pid in [process.pid, *seen]:
+            if is_running(pid):
+                kill(pid)
+        process.communicate()
