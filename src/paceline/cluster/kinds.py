@@ -60,6 +60,9 @@ VALIDATING_WEBHOOK = Kind(
 ACCESS_REVIEW = Kind(
     "SelfSubjectAccessReview", "selfsubjectaccessreviews", group="authorization.k8s.io", is_namespaced=False
 )
+RULES_REVIEW = Kind(
+    "SelfSubjectRulesReview", "selfsubjectrulesreviews", group="authorization.k8s.io", is_namespaced=False
+)
 PYTORCH_JOB = Kind("PyTorchJob", "pytorchjobs", group="kubeflow.org")
 TRAIN_JOB = Kind("TrainJob", "trainjobs", "v1alpha1", "trainer.kubeflow.org")
 TRAINING_RUNTIME = Kind("TrainingRuntime", "trainingruntimes", "v1alpha1", "trainer.kubeflow.org")
@@ -76,6 +79,7 @@ RAY_CLUSTER = Kind("RayCluster", "rayclusters", group="ray.io")
 HYPERPOD_JOB = Kind("HyperPodPyTorchJob", "hyperpodpytorchjobs", group="sagemaker.amazonaws.com")
 LOCAL_QUEUE = Kind("LocalQueue", "localqueues", "v1beta1", "kueue.x-k8s.io")
 WORKLOAD = Kind("Workload", "workloads", "v1beta1", "kueue.x-k8s.io")
+CLUSTER_POLICY = Kind("ClusterPolicy", "clusterpolicies", group="nvidia.com", is_namespaced=False)
 
 KINDS = tuple(value for value in list(globals().values()) if isinstance(value, Kind))
 

@@ -29,11 +29,13 @@ from paceline.cluster.port import (
     UnreachableError,
 )
 from paceline.errors import NotReadyError
+from paceline.kube.reading import mapping, mappings
 from paceline.plan.codec import Json
 
 _ANSWER_S = 30.0  # for anything that is no stream
 _QUIET_S = 120.0  # for the next bytes of a stream; a watch is told to end before that
 _PAGE = 500
+_ALL_KINDS = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"  # in one answer
 _AGAIN = "check that the cluster is up and the network is there (`kubectl cluster-info`), then run it again"
 
 
@@ -192,12 +194,37 @@ class KubernetesApi:
         assert isinstance(found, list), "discovery lists resources"
         return kind.plural in [_dict(one)["name"] for one in found]
 
+    def version(self) -> str:
+        """Of Kubernetes, such as v1.35.0."""
+        return str(self._ask("GET", "/version").get("gitVersion", ""))
+
+    def served(self) -> dict[str, tuple[str, ...]]:
+        """Which kinds does the server know, but the core's? Versions by `plural.group`; takes no right."""
+        answer = self._ask("GET", "/apis", accept=_ALL_KINDS)
+        if answer.get("kind") != "APIGroupDiscoveryList":
+            hint = "upgrade the cluster: 1.30 is the oldest that lists its kinds in one answer"
+            raise NotThereError(f"{self.server} does not list its kinds", hint, status=406)
+        found: dict[str, tuple[str, ...]] = {}
+        for group in mappings(answer, "items"):
+            for version in mappings(group, "versions"):
+                for one in mappings(version, "resources"):
+                    name = f"{one.get('resource')}.{mapping(group, 'metadata').get('name')}"
+                    found[name] = (*found.get(name, ()), str(version.get("version")))
+        return found
+
     def _ask(
-        self, method: str, path: str, chosen: Mapping[str, str] | None = None, body: Manifest | None = None
+        self,
+        method: str,
+        path: str,
+        chosen: Mapping[str, str] | None = None,
+        body: Manifest | None = None,
+        *,
+        accept: str = "application/json",
     ) -> Manifest:
         """One question, one answer."""
         what = f"{method} {path}"
-        with closing(self._open(method, path, chosen or {}, body, (_ANSWER_S, _ANSWER_S))) as answer:
+        opened = self._open(method, path, chosen or {}, body, (_ANSWER_S, _ANSWER_S), accept=accept)
+        with closing(opened) as answer:
             try:
                 found = json.loads(answer.read())
             except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -224,10 +251,12 @@ class KubernetesApi:
         chosen: Mapping[str, str],
         body: Manifest | None,
         timeout: tuple[float, float],
+        *,
+        accept: str = "application/json",
     ) -> urllib3.response.BaseHTTPResponse:
         """An answer that is a yes; its body is still to be read."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        headers = {"Accept": "application/json", "Content-Type": kind}
+        headers = {"Accept": accept, "Content-Type": kind}
         self._api.update_params_for_auth(headers, [], ["BearerToken"])
         try:
             answer: urllib3.response.BaseHTTPResponse = self._api.rest_client.pool_manager.request(
