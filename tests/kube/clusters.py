@@ -1,4 +1,6 @@
-"""Eight kinds of clusters, as their API servers describe themselves. Written by hand, nothing is wrong with them.
+"""Eight kinds of clusters, as their API servers describe themselves; nothing is wrong with them.
+
+Written by hand, not recorded.
 
 Each function gives a fresh snapshot as JSON: a test may break it.
 """

@@ -38,7 +38,7 @@ def _none(usable: list[NodeFacts], need: Need) -> Iterator[Finding]:
         level=need.absent(matters=need.efa),
         what="no node offers EFA",
         evidence="no vpc.amazonaws.com/efa in status.allocatable, no ResourceSlice of an EFA driver",
-        why=f"{named([n.name for n in could])} could: its launch template or NodeClass must attach the interfaces"
+        why=f"{named([n.name for n in could])} could, if a launch template or NodeClass attached it"
         if could
         else "no usable node is of a machine type with EFA",
         command=f"kubectl describe node {could[0].name}" if could else "",
@@ -71,7 +71,7 @@ def _numbers(having: list[NodeFacts]) -> Iterator[Finding]:
         yield Finding(
             area=AREA,
             level=Level.WARNING,
-            what=f"{counted(len(more), 'node')} offer more EFA devices than they have: "
+            what=f"more EFA devices are offered than there are, by {counted(len(more), 'node')}: "
             f"{named([n.name for n in more])}",
             evidence=f"{first.name}: {first.efa} of {efa_of(first.machine)} ({first.machine})",
             why="plugins before v0.5.10 take NVLink's ibp* devices for EFA; pods that get them fail",
@@ -82,7 +82,7 @@ def _numbers(having: list[NodeFacts]) -> Iterator[Finding]:
         yield Finding(
             area=AREA,
             level=Level.WARNING,
-            what=f"{counted(len(fewer), 'node')} offer fewer EFA devices than they have: "
+            what=f"fewer EFA devices are offered than there are, by {counted(len(fewer), 'node')}: "
             f"{named([n.name for n in fewer])}",
             evidence=f"{first.name}: {first.efa} of {efa_of(first.machine)} ({first.machine})",
             why="bandwidth is lost, and a job that asks for all of them does not fit there",

@@ -45,7 +45,8 @@ def _lost_gpus(nodes: list[NodeFacts], need: Need) -> Iterator[Finding]:
         yield Finding(
             area=AREA,
             level=need.broken(matters=need.gpus > 0) if all_of_them else Level.WARNING,
-            what=f"{counted(len(blind), 'node')} with GPUs offer none: {named([n.name for n in blind])}",
+            what=f"GPUs are not offered by {counted(len(blind), 'node')} with GPUs: "
+            f"{named([n.name for n in blind])}",
             evidence="status.allocatable has no nvidia.com/gpu, and no ResourceSlice names the node",
             why=why,
             command=f"kubectl describe node {blind[0].name}",
@@ -56,7 +57,7 @@ def _lost_gpus(nodes: list[NodeFacts], need: Need) -> Iterator[Finding]:
         yield Finding(
             area=AREA,
             level=Level.WARNING,
-            what=f"{counted(len(fewer), 'node')} offer fewer GPUs than they have: "
+            what=f"fewer GPUs are offered than there are, by {counted(len(fewer), 'node')}: "
             f"{named([n.name for n in fewer])}",
             evidence=f"{first.name}: {first.gpus} of {gpus_of(first.machine)} ({first.machine})",
             why="a GPU that fell off the bus, or was found unhealthy, is not offered any more",
@@ -70,7 +71,7 @@ def _offered_twice(nodes: list[NodeFacts]) -> Iterator[Finding]:
         yield Finding(
             area=AREA,
             level=Level.WARNING,
-            what=f"{counted(len(both), 'node')} offer the same GPUs twice: {named(both)}",
+            what=f"the same GPUs are offered twice by {counted(len(both), 'node')}: {named(both)}",
             evidence="nvidia.com/gpu in status.allocatable, and a ResourceSlice of gpu.nvidia.com",
             why="the device plugin and the DRA driver do not know of each other: two pods may get one GPU",
             command="kubectl get daemonsets -A",
@@ -84,7 +85,7 @@ def _by_claims(usable: list[NodeFacts], need: Need) -> Iterator[Finding]:
     if not claimed:
         return
     blocks = need.target is not None and need.gpus > 0 and plugged < need.gpus
-    why = "pods get them by a ResourceClaim; asking for nvidia.com/gpu waits, unless a DeviceClass stands for it"
+    why = "pods get them by a ResourceClaim; nvidia.com/gpu waits, unless a DeviceClass stands for it"
     if need.target is Target.TRAINJOB:
         why += ", and a TrainJob cannot carry a claim"
     yield Finding(
