@@ -43,8 +43,10 @@ def resource_of(kind: Kind) -> str:
 def serve(server: ApiServer, snapshot: Object) -> None:
     """The server becomes the cluster of the snapshot."""
     by_resource = {resource_of(kind): kind for kind in KINDS}
-    built_in = ("apps", "batch", "storage.k8s.io", "networking.k8s.io", "admissionregistration.k8s.io")
-    built_in += ("authorization.k8s.io", "resource.k8s.io", "")
+    built_in = [
+        *("", "apps", "batch", "storage.k8s.io", "networking.k8s.io", "resource.k8s.io"),
+        *("admissionregistration.k8s.io", "authorization.k8s.io"),
+    ]
     server.served = {
         kind for kind in KINDS if kind.group in built_in or resource_of(kind) in snapshot["served"]
     }

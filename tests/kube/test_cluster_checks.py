@@ -150,7 +150,7 @@ QUOTA = {
     "metadata": {"name": "team"},
     "status": {"hard": {"requests.nvidia.com/gpu": "8", "pods": "9"}, "used": {"pods": "9"}},
 }
-CLOSED = {"metadata": {"name": "deny"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}
+CLOSED: Object = {"metadata": {"name": "deny"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}
 LOST_CLAIM = {
     "metadata": {"name": "data"},
     "spec": {"storageClassName": "fast", "accessModes": ["ReadWriteOnce"]},
@@ -299,7 +299,7 @@ def test_claims_that_wait_for_a_pod_are_fine() -> None:
 
 def test_a_policy_that_lets_pods_of_the_namespace_talk_is_fine() -> None:
     snapshot = CLUSTERS["eks-device-plugin"]()
-    rule = {"from": [{"podSelector": {}}]}
+    rule: Object = {"from": [{"podSelector": {}}]}
     opened = {"metadata": {"name": "own"}, "spec": {**CLOSED["spec"], "ingress": [rule]}}
     _add("networkpolicies.networking.k8s.io", CLOSED, opened)(snapshot)
     assert bad(checked(snapshot)) == []
@@ -307,7 +307,10 @@ def test_a_policy_that_lets_pods_of_the_namespace_talk_is_fine() -> None:
 
 def test_gpus_of_a_quota_are_counted_against_the_need() -> None:
     snapshot = CLUSTERS["eks-device-plugin"]()
-    quota = {"metadata": {"name": "team"}, "status": {"hard": {"requests.nvidia.com/gpu": "16"}, "used": {}}}
+    quota: Object = {
+        "metadata": {"name": "team"},
+        "status": {"hard": {"requests.nvidia.com/gpu": "16"}, "used": {}},
+    }
     quota["status"]["used"] = {"requests.nvidia.com/gpu": "4"}
     _add("resourcequotas", quota)(snapshot)
     assert bad(checked(snapshot, "gpus=12")) == []
