@@ -388,3 +388,30 @@ def test_drivers_of_shared_volumes_are_seen() -> None:
     snapshot = CLUSTERS["minikube"]()
     snapshot["objects"]["csidrivers.storage.k8s.io"] = named("nfs.csi.k8s.io")
     assert bad(checked(snapshot, "rwx")) == []
+
+
+def test_network_devices_without_rdma_are_not_taken_for_efa() -> None:
+    snapshot = CLUSTERS["dra-only"]()
+    for one in objects(snapshot, "resourceslices.resource.k8s.io"):
+        if one["spec"]["driver"] == "dra.net":
+            for number, device in enumerate(one["spec"]["devices"]):
+                device["attributes"] = {"dra.net/rdma": {"bool": number < 4}}
+    said = [one.what for one in checked(snapshot, "efa").findings if one.area == "EFA"]
+    assert said == ["8 devices on 2 nodes"]
+
+
+def test_a_quota_for_some_pods_is_no_problem_for_all() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    _add("resourcequotas", {**QUOTA, "spec": {"scopes": ["BestEffort"]}})(snapshot)
+    result = checked(snapshot, "gpus=16", Target.PYTORCHJOB)
+    assert result.is_fine
+    assert bad(result)
+
+
+def test_fargate_and_the_control_plane_are_no_nodes_for_training() -> None:
+    snapshot = CLUSTERS["minikube"]()
+    first, second = objects(snapshot, "nodes")
+    first["spec"]["taints"] = [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]
+    second["metadata"]["labels"]["eks.amazonaws.com/compute-type"] = "fargate"
+    found = checked(snapshot, "nodes=1").of(Level.PROBLEM)
+    assert [one.what for one in found] == ["too small: 1 nodes wanted, 0 usable"]

@@ -29,7 +29,8 @@ def kubeconfig_files(said: Path | None = None) -> list[Path]:
         return [said]
     variable = environ.kubeconfig()
     if variable is not None:
-        return [Path(part) for part in variable.split(":") if part]
+        named = [Path(part) for part in variable.split(":") if part]
+        return [path for path in named if path.exists()] or named[:1]  # as kubectl: some may be missing
     usual = Path.home() / ".kube" / "config"
     return [usual] if usual.exists() else []
 

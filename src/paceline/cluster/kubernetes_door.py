@@ -35,7 +35,9 @@ from paceline.plan.codec import Json
 _ANSWER_S = 30.0  # for anything that is no stream
 _QUIET_S = 120.0  # for the next bytes of a stream; a watch is told to end before that
 _PAGE = 500
-_ALL_KINDS = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"  # in one answer
+# All kinds in one answer: the stable form, that of 1.27 to 1.29, and what older servers have.
+_LISTED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
+_ALL_KINDS = f"{_LISTED.format('v2')},{_LISTED.format('v2beta1')},application/json"
 _AGAIN = "check that the cluster is up and the network is there (`kubectl cluster-info`), then run it again"
 
 
@@ -202,7 +204,7 @@ class KubernetesApi:
         """Which kinds does the server know, but the core's? Versions by `plural.group`; takes no right."""
         answer = self._ask("GET", "/apis", accept=_ALL_KINDS)
         if answer.get("kind") != "APIGroupDiscoveryList":
-            hint = "upgrade the cluster: 1.30 is the oldest that lists its kinds in one answer"
+            hint = "upgrade the cluster: 1.27 is the oldest that lists its kinds in one answer"
             raise NotThereError(f"{self.server} does not list its kinds", hint, status=406)
         found: dict[str, tuple[str, ...]] = {}
         for group in mappings(answer, "items"):

@@ -63,9 +63,9 @@ def _plugin(seen: Snapshot, need: Need, usable: list[NodeFacts]) -> Iterator[Fin
 
 
 def _numbers(having: list[NodeFacts]) -> Iterator[Finding]:
-    """A launch template may attach fewer; more than there are is a plugin that counts other devices."""
-    more = [node for node in having if node.efa > (efa_of(node.machine) or node.efa)]
-    fewer = [node for node in having if node.efa < (efa_of(node.machine) or 0)]
+    """Of device plugins: what a DRA driver lists may be other devices too."""
+    more = [node for node in having if node.plugin_efa > (efa_of(node.machine) or node.plugin_efa)]
+    fewer = [node for node in having if 0 < node.plugin_efa < (efa_of(node.machine) or 0)]
     if more:
         first = more[0]
         yield Finding(
@@ -73,7 +73,7 @@ def _numbers(having: list[NodeFacts]) -> Iterator[Finding]:
             level=Level.WARNING,
             what=f"more EFA devices are offered than there are, by {counted(len(more), 'node')}: "
             f"{named([n.name for n in more])}",
-            evidence=f"{first.name}: {first.efa} of {efa_of(first.machine)} ({first.machine})",
+            evidence=f"{first.name}: {first.plugin_efa} of {efa_of(first.machine)} ({first.machine})",
             why="plugins before v0.5.10 take NVLink's ibp* devices for EFA; pods that get them fail",
             command="kubectl get daemonsets -A -l app.kubernetes.io/name=aws-efa-k8s-device-plugin -o wide",
         )
@@ -84,7 +84,7 @@ def _numbers(having: list[NodeFacts]) -> Iterator[Finding]:
             level=Level.WARNING,
             what=f"fewer EFA devices are offered than there are, by {counted(len(fewer), 'node')}: "
             f"{named([n.name for n in fewer])}",
-            evidence=f"{first.name}: {first.efa} of {efa_of(first.machine)} ({first.machine})",
+            evidence=f"{first.name}: {first.plugin_efa} of {efa_of(first.machine)} ({first.machine})",
             why="bandwidth is lost, and a job that asks for all of them does not fit there",
             command=f"kubectl describe node {first.name}",
         )

@@ -18,7 +18,7 @@ _KEPT = {
     "storageclasses.storage.k8s.io": "provisioner volumeBindingMode"
     " metadata.annotations.storageclass:kubernetes:io/is-default-class",
     "persistentvolumeclaims": "spec.accessModes spec.storageClassName status.phase",
-    "resourcequotas": "status.hard status.used",
+    "resourcequotas": "status.hard status.used spec.scopes spec.scopeSelector",
     "networkpolicies.networking.k8s.io": "spec",
     "validatingwebhookconfigurations.admissionregistration.k8s.io": "webhooks[].{name}",
     "localqueues.kueue.x-k8s.io": "spec.clusterQueue status.conditions",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from paceline.kube.checks.finding import Finding
 from paceline.kube.checks.need import Need, Target
-from paceline.kube.checks.snapshot import Snapshot
+from paceline.kube.checks.snapshot import Object, Snapshot, name_of
 from paceline.kube.checks.workloads import (
     deployments,
     fine,
@@ -44,10 +44,14 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
             why="Helm never upgrades CRDs: the operator may be new, and what it reads is old",
             command=_CRDS,
         )
-    found = deployments(seen, lambda one: has_label(one, "app.kubernetes.io/name", "kuberay-operator"))
+    found = deployments(seen, _is_it)
     troubles = operator_at_work(seen, need, AREA, found, name="KubeRay", matters=matters)
     yield from troubles
     if found and not troubles and not old:
         version = version_of(found[0])
         known = f"{version[0]}.{version[1]}" if version else "of unknown version"
         yield fine(AREA, f"RayJob, RayCluster: KubeRay {known} in {place_of(found[0])}")
+
+
+def _is_it(one: Object) -> bool:
+    return name_of(one) == "kuberay-operator" or has_label(one, "app.kubernetes.io/name", "kuberay-operator")

@@ -38,8 +38,9 @@ class NodeFacts:
     gpu_capacity: int  # what the kubelet has ever been told of
     has_gpu_parts: bool  # MIG or shared ones: the number of whole GPUs says little
     efa: int
+    plugin_efa: int  # those of them that a device plugin offers
     troubles: tuple[str, ...]  # why nobody should count on it
-    is_worker: bool  # and not a part of the control plane
+    is_worker: bool  # and not a part of the control plane, or of Fargate
     has_gpu_label: bool
     is_built_in: bool  # Bottlerocket, Auto Mode: the device plugin is a part of the image
 
@@ -78,11 +79,11 @@ def _facts(node: Object, slices: Sequence[Object]) -> NodeFacts:
             for name in allocatable
         )
         or any(_devices(one, "mig") for one in slices if _driver(one) == GPU_DRIVER),
-        efa=max(
-            _amount(allocatable, EFA), sum(_devices(one, "") for one in slices if _driver(one) in EFA_DRIVERS)
-        ),
+        efa=max(_amount(allocatable, EFA), sum(_efa_devices(one) for one in slices)),
+        plugin_efa=_amount(allocatable, EFA),
         troubles=tuple(_troubles(node)),
-        is_worker=not any(key in _CONTROL_PLANE for key in taints),
+        is_worker=not any(key in _CONTROL_PLANE for key in taints)
+        and labels.get("eks.amazonaws.com/compute-type") != "fargate",  # a node for one pod
         has_gpu_label=str(labels.get(f"{GPU}.present", "")).lower() == "true",
         is_built_in=labels.get("eks.amazonaws.com/compute-type") == "auto"
         or "bottlerocket" in str(info.get("osImage", "")).lower(),
@@ -138,8 +139,17 @@ def _devices(one: Object, kind: str) -> int:
     for device in mappings(one, "spec", "devices"):
         inner = mapping(device, "basic") or device  # v1beta1 has one more floor
         its = mapping(inner, "attributes", "type").get("string", "gpu")
-        count += not kind or its == kind
+        count += its == kind
     return count
+
+
+def _efa_devices(one: Object) -> int:
+    """DRANET lists every network device; those with RDMA are meant, where it says which these are."""
+    if _driver(one) not in EFA_DRIVERS:
+        return 0
+    devices = [mapping(device, "basic") or device for device in mappings(one, "spec", "devices")]
+    said = [mapping(device, "attributes", "dra.net/rdma").get("bool") for device in devices]
+    return said.count(True) if any(isinstance(word, bool) for word in said) else len(devices)
 
 
 def _amount(amounts: Object, name: str) -> int:

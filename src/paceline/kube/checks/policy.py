@@ -61,6 +61,8 @@ def _namespace(seen: Snapshot, need: Need) -> Iterator[Finding]:
 
 def _quota(seen: Snapshot, need: Need, quota: Object) -> Iterator[Finding]:
     hard, used = mapping(quota, "status", "hard"), mapping(quota, "status", "used")
+    spec = mapping(quota, "spec")
+    is_for_some = bool(spec.get("scopes") or spec.get("scopeSelector"))  # pods: perhaps not for ours
     for name in hard:
         most, taken = read_quantity(hard[name]), read_quantity(used.get(name, 0))
         if most is None or taken is None:
@@ -70,7 +72,7 @@ def _quota(seen: Snapshot, need: Need, quota: Object) -> Iterator[Finding]:
         if wanted and most - taken < wanted:
             yield Finding(
                 area=AREA,
-                level=Level.PROBLEM if is_gpu else need.broken(matters=need.target is not None),
+                level=Level.PROBLEM if (is_gpu or need.target) and not is_for_some else Level.WARNING,
                 what=f"quota {name_of(quota)} has no room: {wanted} more of {name}",
                 evidence=f"ResourceQuota {name_of(quota)}: {used.get(name, 0)} of {hard[name]} used",
                 why="pods beyond a quota are never created; nobody says so but an event",

@@ -71,6 +71,6 @@ def _old(seen: Snapshot, found: list[Object], version: tuple[int, int] | None) -
 
 
 def _is_it(one: Object) -> bool:
-    return (
-        has_label(one, "control-plane", "kubeflow-training-operator") or name_of(one) == "training-operator"
+    return has_label(one, "control-plane", "kubeflow-training-operator") or name_of(one).endswith(
+        "training-operator"
     )
