@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.test_snapshot import serve
+from tests.cluster.served import serve
 from tests.fixtures.api_server import TOKEN, ApiServer
 from tests.kube.clusters import CLUSTERS
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.served import resource_of, serve
 from tests.fixtures.api_server import ApiServer, Refusal
 from tests.kube import clusters
 
-from paceline.cluster.kinds import KINDS, Kind
+from paceline.cluster.kinds import Kind
 from paceline.cluster.kubernetes_door import KubernetesApi, reach
 from paceline.cluster.port import UnauthorizedError, UnreachableError
 from paceline.cluster.snapshot import MOST_QUESTIONS, take_snapshot
@@ -34,30 +35,6 @@ def api(server: ApiServer, tmp_path: Path) -> Iterator[KubernetesApi]:
     reached = reach(server.kubeconfig(tmp_path / "kubeconfig"))
     yield reached
     reached.close()
-
-
-def resource_of(kind: Kind) -> str:
-    return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
-
-
-def serve(server: ApiServer, snapshot: Object) -> None:
-    """The server becomes the cluster of the snapshot."""
-    by_resource = {resource_of(kind): kind for kind in KINDS}
-    built_in = [
-        *("", "apps", "batch", "storage.k8s.io", "networking.k8s.io", "resource.k8s.io"),
-        *("admissionregistration.k8s.io", "authorization.k8s.io"),
-    ]
-    server.served = {
-        kind for kind in KINDS if kind.group in built_in or resource_of(kind) in snapshot["served"]
-    }
-    if "nodepools.karpenter.sh" in snapshot["served"]:
-        server.served.add(Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False))
-    for resource, found in snapshot["objects"].items():
-        kind = by_resource[resource]
-        for one in found:
-            if kind.is_namespaced:
-                one["metadata"].setdefault("namespace", snapshot["namespace"])
-            server.put({"apiVersion": kind.api_version, "kind": kind.name, **one})
 
 
 def large_cluster() -> Object:

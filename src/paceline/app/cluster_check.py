@@ -12,6 +12,7 @@ from paceline.kube.checks.need import Need, Target
 from paceline.kube.checks.snapshot import Snapshot, read_snapshot
 
 if TYPE_CHECKING:
+    from paceline.cluster.eks_door import EksCluster
     from paceline.cluster.kubernetes_door import KubernetesApi
 
 _RECORD = "record one: paceline cluster check --save SNAPSHOT.json"
@@ -24,6 +25,16 @@ def check_cluster(seen: Snapshot, need: Need) -> Checked:
 def known_contexts(kubeconfig: Path | None) -> list[Context]:
     """Of the kubeconfig files of this user; none where there is no such file."""
     return contexts(kubeconfig_files(kubeconfig))
+
+
+def clusters_of_eks(region: str | None) -> "list[EksCluster]":
+    """Raises NotReadyError without boto3, and UnreachableError."""
+    try:
+        from paceline.cluster.eks_door import eks_clusters
+    except ModuleNotFoundError as error:
+        hint = "pip install 'paceline[aws]'"
+        raise NotReadyError(f"Amazon's client is not installed: {error}", hint) from error
+    return eks_clusters(region)
 
 
 def look_at_cluster(

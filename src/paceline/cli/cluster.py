@@ -31,10 +31,21 @@ def cluster(session: Session) -> None:
 
 @cluster.command("list")
 @_KUBECONFIG
+@click.option(
+    "--eks", is_flag=True, help="Ask Amazon EKS too; its clusters come with the command to use them."
+)
+@click.option(
+    "--region", metavar="NAME", help="Whose clusters, with --eks. [default: the one of your AWS settings]"
+)
 @common_options
-def list_clusters(session: Session, kubeconfig: Path | None) -> None:
+def list_clusters(session: Session, kubeconfig: Path | None, *, eks: bool, region: str | None) -> None:
     """The contexts of your kubeconfig; * marks the current one. No cluster is asked."""
-    from paceline.app.cluster_check import known_contexts
+    from paceline.app.cluster_check import clusters_of_eks, known_contexts
+
+    if region is not None and not eks:
+        raise ConfigError([Problem("--region is for Amazon EKS", "add --eks", "--region")])
+
+    from paceline.plan.codec import to_json
 
     found = known_contexts(None if kubeconfig is None else session.folder / kubeconfig)
     rows: list[Json] = [
@@ -48,9 +59,13 @@ def list_clusters(session: Session, kubeconfig: Path | None) -> None:
         for one in found
     ]
     lines = [f"{'*' if c.is_current else ' '} {c.name}  {c.server}  namespace {c.namespace}" for c in found]
-    if not found:
+    asked = clusters_of_eks(region) if eks else []
+    for one in asked:
+        lines.append(f"  eks {one.name}  {one.region}  {one.status}  Kubernetes {one.version}: {one.command}")
+        lines += [f"    {issue}" for issue in one.issues]
+    if not found and not asked:
         say(session, "no kubeconfig names a cluster; make one: aws eks update-kubeconfig --name CLUSTER")
-    emit(session, "cluster.list", {"contexts": rows}, lines)
+    emit(session, "cluster.list", {"contexts": rows, "eks": [to_json(one) for one in asked]}, lines)
 
 
 @cluster.command("check")
