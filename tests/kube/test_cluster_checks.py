@@ -415,3 +415,27 @@ def test_fargate_and_the_control_plane_are_no_nodes_for_training() -> None:
     second["metadata"]["labels"]["eks.amazonaws.com/compute-type"] = "fargate"
     found = checked(snapshot, "nodes=1").of(Level.PROBLEM)
     assert [one.what for one in found] == ["too small: 1 nodes wanted, 0 usable"]
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_no_field_is_trusted_to_be_what_it_should_be(name: str) -> None:
+    """Every field in turn is null, a text, a list: checks say what they can, and never break."""
+    for path in _paths(CLUSTERS[name]()["objects"]):
+        for junk in (None, "junk", [None], {}):
+            snapshot = CLUSTERS[name]()
+            place: Any = snapshot["objects"]
+            for step in path[:-1]:
+                place = place[step]
+            place[path[-1]] = junk
+            checked(snapshot, "gpus=8,efa,nodes=1", Target.PYTORCHJOB)
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Of every field; of a list, the first item stands for all."""
+    inner: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif isinstance(value, list):
+        inner = list(enumerate(value))[:1]
+    here = [path] if path else []
+    return here + [found for step, one in inner for found in _paths(one, (*path, step))]
