@@ -74,7 +74,7 @@ LACKS = [
     ("gpu-operator", "efa", None, "no node offers EFA"),
     ("gpu-operator", "", Target.PYTORCHJOB, "PyTorchJob is not installed"),
     ("auto-mode", "rwx", None, "no volume that several nodes can write to"),
-    ("mixed", "gpus=16,efa", None, "in none of them there is enough"),
+    ("mixed", "gpus=16,efa", None, "in no zone there is enough with EFA"),
     ("minikube", "gpus=1", None, "no GPU, and nothing that hands out GPUs"),
     ("minikube", "", Target.HYPERPOD, "HyperPodPyTorchJob is not installed"),
 ]
@@ -417,11 +417,14 @@ def test_fargate_and_the_control_plane_are_no_nodes_for_training() -> None:
     assert [one.what for one in found] == ["too small: 1 nodes wanted, 0 usable"]
 
 
+JUNK: tuple[object, ...] = (None, "junk", [None], {})
+
+
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_no_field_is_trusted_to_be_what_it_should_be(name: str) -> None:
     """Every field in turn is null, a text, a list: checks say what they can, and never break."""
     for path in _paths(CLUSTERS[name]()["objects"]):
-        for junk in (None, "junk", [None], {}):
+        for junk in JUNK:
             snapshot = CLUSTERS[name]()
             place: Any = snapshot["objects"]
             for step in path[:-1]:
@@ -439,3 +442,11 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         inner = list(enumerate(value))[:1]
     here = [path] if path else []
     return here + [found for step, one in inner for found in _paths(one, (*path, step))]
+
+
+def test_gpus_without_efa_do_not_count_where_efa_is_needed() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    del objects(snapshot, "nodes")[0]["status"]["allocatable"]["vpc.amazonaws.com/efa"]
+    assert checked(snapshot, "gpus=16").is_fine
+    (found,) = checked(snapshot, "gpus=16,efa").of(Level.PROBLEM)
+    assert found.evidence == "eu-west-1a: 1 node, 8 GPUs"

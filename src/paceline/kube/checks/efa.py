@@ -96,14 +96,16 @@ def _in_one_zone(having: list[NodeFacts], need: Need) -> Iterator[Finding]:
         gpus[node.zone] += node.gpus
         nodes[node.zone] += 1
     fits = any(gpus[zone] >= need.gpus and nodes[zone] >= need.nodes for zone in gpus)
-    if len(gpus) < 2 or (fits and not need.efa):
+    if not need.efa or not having or (fits and len(gpus) == 1):
         return
-    there = ", ".join(f"{zone}: {nodes[zone]} nodes, {gpus[zone]} GPUs" for zone in sorted(gpus))
+    there = [
+        f"{zone or 'no zone'}: {counted(nodes[zone], 'node')}, {counted(gpus[zone], 'GPU')}" for zone in gpus
+    ]
     yield Finding(
         area=AREA,
-        level=Level.NOTE if fits or not need.efa else Level.PROBLEM,
-        what="what has EFA lies in several zones" + ("" if fits else ", and in none of them there is enough"),
-        evidence=there,
+        level=Level.NOTE if fits else Level.PROBLEM,
+        what="what has EFA lies in several zones" if fits else "in no zone there is enough with EFA",
+        evidence="; ".join(sorted(there)),
         why="EFA does not cross zones: all pods of a run must be in one",
         command="kubectl get nodes -L topology.kubernetes.io/zone",
     )
