@@ -56,6 +56,11 @@ def has_s3_endpoint() -> bool:
     return bool(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
 
 
+def kubeconfig() -> str | None:
+    """`KUBECONFIG`, where clusters are named: one file, or several with colons between; None: not set."""
+    return os.environ.get("KUBECONFIG", "").strip() or None
+
+
 def mlflow_tracking_uri() -> str | None:
     """`MLFLOW_TRACKING_URI`, where MLflow's own tools look too."""
     return os.environ.get("MLFLOW_TRACKING_URI", "").strip() or None

@@ -36,6 +36,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "workers": ("paceline.cli.workers", "workers", "Add workers to a run that is at work, or remove some."),
     "ray": ("paceline.cli.ray", "ray", "Make a small Ray cluster here, and hand runs to a cluster."),
     "job": ("paceline.cli.job", "job", "Write manifests of a job on Kubernetes, check them, explain a job."),
+    "cluster": (
+        "paceline.cli.cluster",
+        "cluster",
+        "See which Kubernetes clusters there are, and what one of them is good for.",
+    ),
     "lab": ("paceline.cli.lab", "lab", "Break a run on purpose, and see what was promised hold."),
     "coordinator": (
         "paceline.cli.coordinator",

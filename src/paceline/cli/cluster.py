@@ -1,0 +1,155 @@
+"""`paceline cluster`: which Kubernetes clusters are there, and what is one of them good for?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.errors import ConfigError, ExitCode, Problem
+
+if TYPE_CHECKING:
+    from paceline.kube.checks.check import Checked
+    from paceline.kube.checks.snapshot import Snapshot
+    from paceline.plan.codec import Json
+
+_KUBECONFIG = click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where clusters are named. [default: KUBECONFIG, ~/.kube/config, or the cluster we run in]",
+)
+
+
+@click.group("cluster")
+@common_options
+def cluster(session: Session) -> None:
+    """See which Kubernetes clusters there are, and what one of them is good for. Nothing is changed."""
+
+
+@cluster.command("list")
+@_KUBECONFIG
+@click.option(
+    "--eks", is_flag=True, help="Ask Amazon EKS too; its clusters come with the command to use them."
+)
+@click.option(
+    "--region", metavar="NAME", help="Whose clusters, with --eks. [default: the one of your AWS settings]"
+)
+@common_options
+def list_clusters(session: Session, kubeconfig: Path | None, *, eks: bool, region: str | None) -> None:
+    """The contexts of your kubeconfig; * marks the current one. No cluster is asked."""
+    from paceline.app.cluster_check import clusters_of_eks, known_contexts
+
+    if region is not None and not eks:
+        raise ConfigError([Problem("--region is for Amazon EKS", "add --eks", "--region")])
+
+    from paceline.plan.codec import to_json
+
+    found = known_contexts(None if kubeconfig is None else session.folder / kubeconfig)
+    rows: list[Json] = [
+        {
+            "name": one.name,
+            "cluster": one.cluster,
+            "server": one.server,
+            "namespace": one.namespace,
+            "current": one.is_current,
+        }
+        for one in found
+    ]
+    lines = [f"{'*' if c.is_current else ' '} {c.name}  {c.server}  namespace {c.namespace}" for c in found]
+    asked = clusters_of_eks(region) if eks else []
+    for one in asked:
+        lines.append(f"  eks {one.name}  {one.region}  {one.status}  Kubernetes {one.version}: {one.command}")
+        lines += [f"    {issue}" for issue in one.issues]
+    if not found and not asked:
+        say(session, "no kubeconfig names a cluster; make one: aws eks update-kubeconfig --name CLUSTER")
+    emit(session, "cluster.list", {"contexts": rows, "eks": [to_json(one) for one in asked]}, lines)
+
+
+@cluster.command("check")
+@_KUBECONFIG
+@click.option("--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]")
+@click.option("--namespace", "-n", metavar="NAME", help="Where jobs shall run. [default: the context's]")
+@click.option(
+    "--need", default="", metavar="WORDS", help="What it must be good for: gpus=N, nodes=N, efa, rwx."
+)
+@click.option(
+    "--target",
+    type=click.Choice(["job", "pytorchjob", "trainjob", "rayjob", "raycluster", "hyperpod"]),
+    help="The kind of job that shall run.",
+)
+@click.option(
+    "--from",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="SNAPSHOT.json",
+    help="Check what was saved, and ask no cluster.",
+)
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="SNAPSHOT.json",
+    help="Keep what was seen. No secrets, commands or variables are in it.",
+)
+@common_options
+def check(
+    session: Session,
+    *,
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str | None,
+    need: str,
+    target: str | None,
+    file: Path | None,
+    save: Path | None,
+) -> ExitCode:
+    """Say what a cluster is good for: nodes and GPUs, what hands them out, EFA, operators, queues, storage,
+    policies, rights, health. It only looks, in at most 25 questions for 200 nodes. Exit code 4 when what was
+    asked for (or, with nothing asked for, something that is installed) will not work."""
+    from paceline.app.cluster_check import check_cluster, load_snapshot, look_at_cluster, save_snapshot
+    from paceline.kube.checks.need import Target, read_need
+
+    kind = None if target is None else Target(target)
+    wanted = read_need(need, kind)
+    if file is None:
+        config = None if kubeconfig is None else session.folder / kubeconfig
+        seen = look_at_cluster(config, context, namespace, kind)
+    else:
+        _only_a_file(kubeconfig=kubeconfig, context=context, namespace=namespace)
+        seen = load_snapshot(session.folder / file)
+    if save is not None:
+        save_snapshot(seen, session.folder / save)
+    return _show(session, seen, check_cluster(seen, wanted))
+
+
+def _only_a_file(**said: object) -> None:
+    for name, value in said.items():
+        if value is not None:
+            what = f"--{name} is for a cluster that is asked, and --from asks none"
+            raise ConfigError([Problem(what, "leave out one of the two", f"--{name}")])
+
+
+def _show(session: Session, seen: "Snapshot", checked: "Checked") -> ExitCode:
+    from paceline.kube.checks.finding import Level, counted
+
+    problems, warnings = len(checked.of(Level.PROBLEM)), len(checked.of(Level.WARNING))
+    judged = f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}"
+    verdict = (
+        f"{'fine' if checked.is_fine else 'not fine'}: {judged} ({seen.server}, Kubernetes {seen.version})"
+    )
+    answer: dict[str, Json] = {
+        "server": seen.server,
+        "version": seen.version,
+        "namespace": seen.namespace,
+        "fine": checked.is_fine,
+        "findings": [one.to_json() for one in checked.findings],
+    }
+    emit(
+        session,
+        "cluster.check",
+        answer,
+        [*(line for one in checked.findings for line in one.lines()), verdict],
+    )
+    return ExitCode.OK if checked.is_fine else ExitCode.NOT_READY

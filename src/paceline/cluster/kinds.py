@@ -1,0 +1,92 @@
+"""Which kinds of objects are there, and under which path does a server keep them?"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    name: str
+    plural: str
+    version: str = "v1"
+    group: str = ""  # the core has none
+    is_namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None) -> str:
+        """Without a namespace: the objects of all namespaces."""
+        parts = ["apis", self.group] if self.group else ["api"]
+        parts.append(self.version)
+        if self.is_namespaced and namespace is not None:
+            parts += ["namespaces", namespace]
+        parts += [self.plural] if name is None else [self.plural, name]
+        return "/" + "/".join(parts)
+
+
+POD = Kind("Pod", "pods")
+EVENT = Kind("Event", "events")
+NODE = Kind("Node", "nodes", is_namespaced=False)
+NAMESPACE = Kind("Namespace", "namespaces", is_namespaced=False)
+CONFIG_MAP = Kind("ConfigMap", "configmaps")
+SECRET = Kind("Secret", "secrets")
+SERVICE = Kind("Service", "services")
+SERVICE_ACCOUNT = Kind("ServiceAccount", "serviceaccounts")
+CLAIM = Kind("PersistentVolumeClaim", "persistentvolumeclaims")
+VOLUME = Kind("PersistentVolume", "persistentvolumes", is_namespaced=False)
+QUOTA = Kind("ResourceQuota", "resourcequotas")
+LIMIT_RANGE = Kind("LimitRange", "limitranges")
+DEPLOYMENT = Kind("Deployment", "deployments", group="apps")
+DAEMON_SET = Kind("DaemonSet", "daemonsets", group="apps")
+STATEFUL_SET = Kind("StatefulSet", "statefulsets", group="apps")
+JOB = Kind("Job", "jobs", group="batch")
+ROLE = Kind("Role", "roles", group="rbac.authorization.k8s.io")
+ROLE_BINDING = Kind("RoleBinding", "rolebindings", group="rbac.authorization.k8s.io")
+NETWORK_POLICY = Kind("NetworkPolicy", "networkpolicies", group="networking.k8s.io")
+DISRUPTION_BUDGET = Kind("PodDisruptionBudget", "poddisruptionbudgets", group="policy")
+STORAGE_CLASS = Kind("StorageClass", "storageclasses", group="storage.k8s.io", is_namespaced=False)
+CSI_DRIVER = Kind("CSIDriver", "csidrivers", group="storage.k8s.io", is_namespaced=False)
+RESOURCE_SLICE = Kind("ResourceSlice", "resourceslices", group="resource.k8s.io", is_namespaced=False)
+CUSTOM_KIND = Kind(
+    "CustomResourceDefinition", "customresourcedefinitions", group="apiextensions.k8s.io", is_namespaced=False
+)
+VALIDATING_WEBHOOK = Kind(
+    "ValidatingWebhookConfiguration",
+    "validatingwebhookconfigurations",
+    group="admissionregistration.k8s.io",
+    is_namespaced=False,
+)
+ACCESS_REVIEW = Kind(
+    "SelfSubjectAccessReview", "selfsubjectaccessreviews", group="authorization.k8s.io", is_namespaced=False
+)
+RULES_REVIEW = Kind(
+    "SelfSubjectRulesReview", "selfsubjectrulesreviews", group="authorization.k8s.io", is_namespaced=False
+)
+PYTORCH_JOB = Kind("PyTorchJob", "pytorchjobs", group="kubeflow.org")
+TRAIN_JOB = Kind("TrainJob", "trainjobs", "v1alpha1", "trainer.kubeflow.org")
+TRAINING_RUNTIME = Kind("TrainingRuntime", "trainingruntimes", "v1alpha1", "trainer.kubeflow.org")
+CLUSTER_RUNTIME = Kind(
+    "ClusterTrainingRuntime",
+    "clustertrainingruntimes",
+    "v1alpha1",
+    "trainer.kubeflow.org",
+    is_namespaced=False,
+)
+JOB_SET = Kind("JobSet", "jobsets", "v1alpha2", "jobset.x-k8s.io")
+RAY_JOB = Kind("RayJob", "rayjobs", group="ray.io")
+RAY_CLUSTER = Kind("RayCluster", "rayclusters", group="ray.io")
+HYPERPOD_JOB = Kind("HyperPodPyTorchJob", "hyperpodpytorchjobs", group="sagemaker.amazonaws.com")
+LOCAL_QUEUE = Kind("LocalQueue", "localqueues", "v1beta1", "kueue.x-k8s.io")
+WORKLOAD = Kind("Workload", "workloads", "v1beta1", "kueue.x-k8s.io")
+CLUSTER_POLICY = Kind("ClusterPolicy", "clusterpolicies", group="nvidia.com", is_namespaced=False)
+
+KINDS = tuple(value for value in list(globals().values()) if isinstance(value, Kind))
+
+
+def kind_of(manifest: dict[str, object]) -> Kind:
+    """Raises KeyError for one that we do not know."""
+    for kind in KINDS:
+        if (kind.name, kind.api_version) == (manifest.get("kind"), manifest.get("apiVersion")):
+            return kind
+    raise KeyError(f"{manifest.get('apiVersion')} {manifest.get('kind')}")

@@ -1,0 +1,48 @@
+"""What does a check say? How bad it is, what, by which evidence, why it matters, what to type next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from paceline.kube.secrets import masked
+from paceline.plan.codec import Json
+
+_SHOWN = 3
+
+
+class Level(Enum):
+    OK = "ok"
+    NOTE = "note"  # good to know; nothing is wrong
+    WARNING = "warning"  # wrong, or not to be seen; what was asked for may still work
+    PROBLEM = "problem"  # what was asked for will not work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    area: str
+    level: Level
+    what: str
+    evidence: str = ""  # which object and field
+    why: str = ""
+    command: str = ""
+
+    def lines(self) -> list[str]:
+        first = f"{self.level.value:<8} {self.area:<18} {self.what}"
+        if self.level is Level.OK:
+            return [masked(first)]
+        more = {"evidence": self.evidence, "why": self.why, "next": self.command}
+        return [masked(line) for line in (first, *(f"{'':9}{k}: {v}" for k, v in more.items() if v))]
+
+    def to_json(self) -> dict[str, Json]:
+        said = {"what": self.what, "evidence": self.evidence, "why": self.why, "next": self.command}
+        return {"area": self.area, "level": self.level.value, **{k: masked(v) for k, v in said.items()}}
+
+
+def named(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -1,0 +1,135 @@
+"""Does `paceline cluster` say which clusters there are, and what one is good for, without showing secrets?"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.served import serve
+from tests.fixtures.api_server import TOKEN, ApiServer
+from tests.kube.clusters import CLUSTERS
+
+from paceline.cli.main import run
+from paceline.cli.session import Session
+from paceline.errors import ExitCode
+
+Captured = pytest.CaptureFixture[str]
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "clusters"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer().running() as running:
+        yield running
+
+
+def cluster(folder: Path, *words: str) -> ExitCode:
+    return ExitCode(run(["cluster", *words], Session(folder=folder)))
+
+
+def test_examples_are_the_clusters_of_the_tests() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.json")} == set(CLUSTERS)
+    for name, make in CLUSTERS.items():
+        assert json.loads((EXAMPLES / f"{name}.json").read_text()) == make(), name
+
+
+def test_a_saved_cluster_is_checked_without_asking_one(capsys: Captured) -> None:
+    words = ["--from", "eks-device-plugin.json", "--need", "gpus=16,efa", "--target", "pytorchjob"]
+    assert cluster(EXAMPLES, "check", *words) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("ok       nodes and GPUs     3 usable nodes, 16 GPUs")
+    assert lines[-1].startswith("fine: 0 problems, 0 warnings (https://")
+
+
+def test_what_is_not_there_ends_with_a_code_and_says_what_to_do(capsys: Captured) -> None:
+    words = ["--from", "minikube.json", "--target", "trainjob", "--json"]
+    assert cluster(EXAMPLES, "check", *words) == ExitCode.NOT_READY
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == "paceline.cluster.check/1"
+    assert answer["data"]["fine"] is False
+    (problem,) = [one for one in answer["data"]["findings"] if one["level"] == "problem"]
+    assert problem["what"] == "TrainJob is not installed"
+    assert problem["next"].startswith("helm upgrade --install kubeflow-trainer")
+
+
+def test_a_cluster_is_asked_saved_and_checked_again(
+    server: ApiServer, tmp_path: Path, capsys: Captured
+) -> None:
+    serve(server, CLUSTERS["bottlerocket"]())
+    server.kubeconfig(tmp_path / "config")
+    words = ["check", "--kubeconfig", "config", "-n", "train", "--target", "rayjob", "--save", "seen.json"]
+    assert cluster(tmp_path, *words) == ExitCode.OK
+    live = capsys.readouterr()
+    assert cluster(tmp_path, "check", "--from", "seen.json", "--target", "rayjob") == ExitCode.OK
+    assert capsys.readouterr().out == live.out
+    assert TOKEN not in live.out + live.err + (tmp_path / "seen.json").read_text()
+
+
+def test_contexts_are_listed_without_their_secrets(
+    server: ApiServer, tmp_path: Path, capsys: Captured
+) -> None:
+    server.kubeconfig(tmp_path / "config")
+    assert cluster(tmp_path, "list", "--kubeconfig", "config") == ExitCode.OK
+    said = capsys.readouterr()
+    assert said.out == f"* test  {server.url}  namespace default\n"
+    assert TOKEN not in said.out + said.err
+    assert server.asked == []
+
+
+def test_several_files_are_one_list(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        config = {
+            "current-context": name,
+            "contexts": [{"name": name, "context": {"cluster": name, "namespace": f"ns-{name}"}}],
+            "clusters": [{"name": name, "cluster": {"server": f"https://{name}.example.com"}}],
+        }
+        (tmp_path / name).write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'one'}:{tmp_path / 'two'}")
+    assert cluster(tmp_path, "list", "--json") == ExitCode.OK
+    rows = json.loads(capsys.readouterr().out)["data"]["contexts"]
+    assert [(row["name"], row["namespace"], row["current"]) for row in rows] == [
+        ("one", "ns-one", True),
+        ("two", "ns-two", False),
+    ]
+
+
+def test_an_expired_login_is_one_error(server: ApiServer, tmp_path: Path, capsys: Captured) -> None:
+    server.kubeconfig(tmp_path / "config")
+    server.is_closed_to = True
+    assert cluster(tmp_path, "check", "--kubeconfig", "config") == ExitCode.UNREACHABLE
+    said = capsys.readouterr().err
+    assert said.count("error:") == 1
+    assert "Unauthorized" in said
+    assert TOKEN not in said
+
+
+def test_a_cluster_that_is_not_there_is_one_error(tmp_path: Path, capsys: Captured) -> None:
+    with ApiServer().running() as gone:
+        gone.kubeconfig(tmp_path / "config")
+    assert cluster(tmp_path, "check", "--kubeconfig", "config") == ExitCode.UNREACHABLE
+    assert capsys.readouterr().err.count("error:") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (["--from", "none.json"], ExitCode.TRAINING_FAILED, "cannot read"),
+        (["--from", "text.json"], ExitCode.BAD_CONFIG, "not JSON"),
+        (["--from", "other.json"], ExitCode.BAD_CONFIG, "no snapshot of a cluster"),
+        (["--from", "other.json", "--context", "a"], ExitCode.BAD_CONFIG, "--from asks none"),
+        (["--need", "gpu=1"], ExitCode.BAD_CONFIG, "nobody knows the need 'gpu=1'"),
+        (["--kubeconfig", "none"], ExitCode.NOT_READY, "cannot read"),
+        (["--kubeconfig", "text.json"], ExitCode.NOT_READY, "is no kubeconfig"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    words: list[str], code: ExitCode, what: str, tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "text.json").write_text("just a text")
+    (tmp_path / "other.json").write_text("{}")
+    assert cluster(tmp_path, "check", *words) == code
+    said = capsys.readouterr().err
+    assert what in said
+    assert said.count("error:") == 1

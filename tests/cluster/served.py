@@ -1,0 +1,33 @@
+"""How does the server of the tests become the cluster of a snapshot?"""
+
+from typing import Any
+
+from tests.fixtures.api_server import ApiServer
+
+from paceline.cluster.kinds import KINDS, Kind
+
+Object = dict[str, Any]
+
+
+def resource_of(kind: Kind) -> str:
+    return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+
+
+def serve(server: ApiServer, snapshot: Object) -> None:
+    """The server becomes the cluster of the snapshot."""
+    by_resource = {resource_of(kind): kind for kind in KINDS}
+    built_in = [
+        *("", "apps", "batch", "storage.k8s.io", "networking.k8s.io", "resource.k8s.io"),
+        *("admissionregistration.k8s.io", "authorization.k8s.io"),
+    ]
+    server.served = {
+        kind for kind in KINDS if kind.group in built_in or resource_of(kind) in snapshot["served"]
+    }
+    if "nodepools.karpenter.sh" in snapshot["served"]:
+        server.served.add(Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False))
+    for resource, found in snapshot["objects"].items():
+        kind = by_resource[resource]
+        for one in found:
+            if kind.is_namespaced:
+                one["metadata"].setdefault("namespace", snapshot["namespace"])
+            server.put({"apiVersion": kind.api_version, "kind": kind.name, **one})

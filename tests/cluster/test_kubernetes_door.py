@@ -1,0 +1,182 @@
+"""Does the door say what a server said: objects, pages, changes, logs, commands, and every kind of no?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fixtures.api_server import ApiServer
+
+from paceline.cluster.kinds import CONFIG_MAP, NODE, POD, PYTORCH_JOB, RAY_JOB
+from paceline.cluster.kubernetes_door import KubernetesApi, reach
+from paceline.cluster.port import (
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    GoneError,
+    Manifest,
+    NotThereError,
+    RefusedError,
+    UnauthorizedError,
+    UnreachableError,
+)
+from paceline.errors import NotReadyError
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer().running() as running:
+        yield running
+
+
+@pytest.fixture
+def api(server: ApiServer, tmp_path: Path) -> Iterator[KubernetesApi]:
+    reached = reach(server.kubeconfig(tmp_path / "kubeconfig"))
+    yield reached
+    reached.close()
+
+
+def pod(name: str, **labels: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "train", "labels": dict(labels)},
+        "spec": {},
+    }
+
+
+def test_what_is_created_is_there_can_be_changed_and_goes(api: KubernetesApi, server: ApiServer) -> None:
+    made = api.create(pod("one", run="r1"))
+    assert made["metadata"]["uid"]  # type: ignore[index, call-overload]
+    assert api.get(POD, "one", "train")["kind"] == "Pod"
+    changed = api.patch(POD, "one", "train", {"metadata": {"annotations": {"said": "hello"}}})
+    assert changed["metadata"]["annotations"] == {"said": "hello"}  # type: ignore[index, call-overload]
+    assert changed["metadata"]["labels"] == {"run": "r1"}  # type: ignore[index, call-overload]
+    api.delete(POD, "one", "train")
+    api.delete(POD, "one", "train")  # what is gone is fine
+    with pytest.raises(NotThereError, match='pods "one" not found'):
+        api.get(POD, "one", "train")
+    assert all(one.query.get("fieldValidation") == "Strict" for one in server.writes if one.method == "POST")
+
+
+def test_a_dry_run_writes_nothing(api: KubernetesApi, server: ApiServer) -> None:
+    api.create(pod("one"), dry_run=True)
+    assert server.of(POD) == []
+    assert server.writes == []
+
+
+def test_lists_are_whole_however_many_pages_they_have(api: KubernetesApi, server: ApiServer) -> None:
+    for number in range(1203):
+        server.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number:04d}"}})
+    found = api.find(NODE)
+    assert [one["metadata"]["name"] for one in found.items] == [f"node-{n:04d}" for n in range(1203)]  # type: ignore[index, call-overload]
+    assert len(server.asked) == 3
+
+
+def test_labels_and_fields_choose(api: KubernetesApi) -> None:
+    api.create(pod("one", run="r1"))
+    api.create(pod("two", run="r2"))
+    chosen = api.find(POD, "train", labels="run=r2").items
+    assert [one["metadata"]["name"] for one in chosen] == ["two"]  # type: ignore[index, call-overload]
+    chosen = api.find(POD, fields="metadata.name=one").items
+    assert [one["metadata"]["name"] for one in chosen] == ["one"]  # type: ignore[index, call-overload]
+
+
+def test_a_watch_that_begins_at_a_list_misses_nothing(api: KubernetesApi, server: ApiServer) -> None:
+    api.create(pod("before"))
+    since = api.find(POD, "train").version
+    api.create(pod("behind"))
+    api.delete(POD, "before", "train")
+    seen = []
+    for change in api.watch(POD, "train", since=since):
+        seen.append((change.what, change.object["metadata"]["name"]))  # type: ignore[index, call-overload]
+        if len(seen) == 2:
+            break
+    assert seen == [("ADDED", "behind"), ("DELETED", "before")]
+    server.forget_history()
+    with pytest.raises(GoneError):
+        list(api.watch(POD, "train", since=since))
+
+
+def test_logs_come_line_by_line_and_a_cut_gives_no_half_line(api: KubernetesApi, server: ApiServer) -> None:
+    for number in range(10):
+        server.say("train", "one", "pytorch", f"2026-11-15T12:00:0{number}.000000000Z", f"step {number}")
+    server.end_log("train", "one", "pytorch")
+    every = list(api.logs("one", "train", "pytorch", follow=True))
+    assert [line.split(" ", 1)[1] for line in every] == [f"step {n}" for n in range(10)]
+    assert len(list(api.logs("one", "train", "pytorch", since="2026-11-15T12:00:07Z"))) == 3
+    assert len(list(api.logs("one", "train", "pytorch", tail=4))) == 4
+    server.log("train", "one", "pytorch").cuts = [5]
+    seen: list[str] = []
+    with pytest.raises(UnreachableError):
+        seen.extend(api.logs("one", "train", "pytorch", follow=True))  # what came before the cut stays
+    assert seen == every[: len(seen)]
+    assert len(seen) < 5
+
+
+def test_a_command_in_a_pod_gets_bytes_and_gives_bytes_and_its_code(
+    api: KubernetesApi, server: ApiServer
+) -> None:
+    data = bytes(range(256)) * 1000
+    server.exec = lambda _pod, command, stdin: (3, stdin[::-1], " ".join(command).encode())
+    ran = api.run("one", "train", "main", ["head", "-c", str(len(data))], stdin=data)
+    assert (ran.code, ran.stdout) == (3, data[::-1])
+    assert ran.stderr == f"head -c {len(data)}".encode()
+    server.exec = lambda _pod, _command, _stdin: (0, b"", b"")
+    assert api.run("one", "train", "main", ["true"]).code == 0
+
+
+def test_who_may_what_and_what_is_served(api: KubernetesApi, server: ApiServer) -> None:
+    server.allowed = lambda verb, _group, resource: (verb, resource) == ("create", "rayjobs")
+    assert api.may("create", RAY_JOB, "train")
+    assert not api.may("delete", RAY_JOB, "train")
+    server.served -= {PYTORCH_JOB}
+    assert api.serves(RAY_JOB)
+    assert api.serves(CONFIG_MAP)
+    assert not api.serves(PYTORCH_JOB)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message", "kind"),
+    [
+        (403, "Forbidden", 'pods is forbidden: User "me" cannot create', ForbiddenError),
+        (403, "Forbidden", "exceeded quota: gpus, requested: 8, used: 8, limited: 8", ForbiddenError),
+        (422, "Invalid", "spec.replicas: Invalid value", RefusedError),
+        (400, "BadRequest", 'strict decoding error: unknown field "spec.replcas"', RefusedError),
+        (500, "InternalError", "failed calling webhook", UnreachableError),
+        (503, "ServiceUnavailable", "apiserver not ready", UnreachableError),
+    ],
+)
+def test_every_no_is_an_error_of_its_own(
+    status: int, reason: str, message: str, kind: type[ApiError], api: KubernetesApi, server: ApiServer
+) -> None:
+    server.rules = [lambda verb, _kind, _what: (status, reason, message) if verb == "create" else None]
+    with pytest.raises(kind) as caught:
+        api.create(pod("one"))
+    assert (caught.value.status, caught.value.reason) == (status, reason)
+    assert message in caught.value.what
+    assert caught.value.hint
+    assert server.of(POD) == []
+
+
+def test_a_name_that_is_taken_and_a_token_that_is_too_old(api: KubernetesApi, server: ApiServer) -> None:
+    api.create(pod("one"))
+    with pytest.raises(ConflictError, match="already exists"):
+        api.create(pod("one"))
+    server.is_closed_to = True
+    with pytest.raises(UnauthorizedError, match="Unauthorized") as caught:
+        api.find(POD)
+    assert "token" not in caught.value.what
+
+
+def test_a_server_that_is_not_there_or_hangs_up_is_unreachable(api: KubernetesApi, server: ApiServer) -> None:
+    server.drop_next = 1
+    with pytest.raises(UnreachableError):
+        api.find(POD)
+    assert api.find(POD).items == ()
+
+
+def test_no_kubeconfig_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(NotReadyError, match="no cluster is named by"):
+        reach(tmp_path / "nothing")
+    with pytest.raises(NotReadyError, match="no cluster is named by"):
+        reach(None)

@@ -1,0 +1,160 @@
+"""Is a cluster looked at in few questions over real HTTP, and what if it refuses to be looked at?"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.served import resource_of, serve
+from tests.fixtures.api_server import ApiServer, Refusal
+from tests.kube import clusters
+
+from paceline.cluster.kinds import Kind
+from paceline.cluster.kubernetes_door import KubernetesApi, reach
+from paceline.cluster.port import UnauthorizedError, UnreachableError
+from paceline.cluster.snapshot import MOST_QUESTIONS, take_snapshot
+from paceline.kube.checks.check import check
+from paceline.kube.checks.finding import Level
+from paceline.kube.checks.need import Need, Target
+from paceline.kube.checks.snapshot import Rule, read_snapshot
+
+Object = dict[str, Any]
+BAD = (Level.WARNING, Level.PROBLEM)
+SECRET = "hf_" + "s3" * 17
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer().running() as running:
+        yield running
+
+
+@pytest.fixture
+def api(server: ApiServer, tmp_path: Path) -> Iterator[KubernetesApi]:
+    reached = reach(server.kubeconfig(tmp_path / "kubeconfig"))
+    yield reached
+    reached.close()
+
+
+def large_cluster() -> Object:
+    """200 nodes, every operator, devices by DRA and by plugins: as many questions as there can be."""
+    made = clusters.hyperpod()
+    health = {clusters.HEALTH: "Schedulable"}
+    plugged = [f"gpu-{n:03d}" for n in range(100)]
+    claimed = [f"dra-{n:03d}" for n in range(100)]
+    made["objects"]["nodes"] = [
+        *(clusters.node(name, "ml.p5.48xlarge", gpus=8, efa=32, labels=health) for name in plugged),
+        *(clusters.node(name, "ml.p5en.48xlarge", labels=health) for name in claimed),
+    ]
+    made["objects"]["resourceslices.resource.k8s.io"] = [
+        clusters.gpu_slice(name, size, driver=driver)
+        for name in claimed
+        for driver, size in (("gpu.nvidia.com", 8), ("dra.net", 16))
+    ]
+    clusters.serve(made, "clusterpolicies.nvidia.com", "trainingruntimes.trainer.kubeflow.org")
+    made["objects"]["clusterpolicies.nvidia.com"] = [
+        {"metadata": {"name": "cluster-policy"}, "status": {"state": "ready"}}
+    ]
+    return clusters.with_kueue(clusters.with_kuberay(clusters.with_trainer(made)), "kubeflow.org/pytorchjob")
+
+
+def test_200_nodes_are_looked_at_in_25_questions(server: ApiServer, api: KubernetesApi) -> None:
+    serve(server, large_cluster())
+    server.rights = {"resourceRules": [], "incomplete": True}  # as on EKS: rights are asked for one by one
+    seen = take_snapshot(api, "train", Target.PYTORCHJOB)
+    assert len(server.asked) <= MOST_QUESTIONS == 25
+    assert server.writes == []
+    assert not [one for one in server.asked if one.path.endswith("/pods")]
+    result = check(seen, Need(gpus=1600, efa=False, nodes=200, rwx=True))
+    assert [one.what for one in result.of(*BAD)] == []
+    assert len(seen.of("nodes")) == 200
+    assert seen.rights["create pytorchjobs.kubeflow.org"]
+
+
+@pytest.mark.parametrize("name", clusters.CLUSTERS)
+def test_what_is_seen_over_http_is_what_is_there(name: str, server: ApiServer, api: KubernetesApi) -> None:
+    made = clusters.CLUSTERS[name]()
+    serve(server, made)
+    seen = take_snapshot(api, "train")
+    wanted = read_snapshot(made, name)
+    for need in (Need(), Need(gpus=16, efa=True), Need(rwx=True)):
+        said = [(one.level, one.area, one.what) for one in check(seen, need).findings]
+        assert said == [(one.level, one.area, one.what) for one in check(wanted, need).findings]
+
+
+@pytest.mark.parametrize("resource", ["nodes", "deployments.apps", "resourcequotas", "namespaces"])
+def test_what_may_not_be_seen_is_named_as_the_missing_rule(
+    resource: str, server: ApiServer, api: KubernetesApi
+) -> None:
+    def refuse(_verb: str, kind: Kind, _what: Object) -> Refusal | None:
+        message = f'{kind.plural} is forbidden: User "me" cannot look at them'
+        return (403, "Forbidden", message) if resource_of(kind) == resource else None
+
+    serve(server, clusters.eks_device_plugin())
+    server.rules.append(refuse)
+    seen = take_snapshot(api, "train")
+    verb = "get" if resource == "namespaces" else "list"
+    where = "train" if resource == "resourcequotas" else ""
+    assert seen.refused == (Rule(verb, resource, where),)
+    assert not seen.knows(resource)
+    result = check(seen, Need())
+    assert result.is_fine
+    assert [one.evidence for one in result.of(*BAD)] == [f"missing: {Rule(verb, resource, where)}"]
+
+
+def test_a_role_that_may_only_look_is_enough(server: ApiServer, api: KubernetesApi) -> None:
+    serve(server, clusters.eks_device_plugin())
+    look = {"verbs": ["get", "list", "watch"], "apiGroups": ["*"], "resources": ["*"]}
+    server.rights = {"resourceRules": [look], "incomplete": False}
+    seen = take_snapshot(api, "train", Target.PYTORCHJOB)
+    assert check(seen, Need(gpus=16)).is_fine
+    (found,) = check(seen, Need(target=Target.PYTORCHJOB)).of(*BAD)
+    assert 'resources: ["pytorchjobs"], verbs: ["create"]' in found.evidence
+    assert 'verbs: ["delete"]' in found.evidence
+    assert 'verbs: ["get"]' not in found.evidence
+
+
+def test_a_right_that_only_a_webhook_knows_of_is_asked_for(server: ApiServer, api: KubernetesApi) -> None:
+    serve(server, clusters.eks_device_plugin())
+    server.rights = {"resourceRules": [], "incomplete": True}
+    server.allowed = lambda verb, _group, _resource: verb != "delete"
+    rights = take_snapshot(api, "train", Target.PYTORCHJOB).rights
+    assert rights["create pytorchjobs.kubeflow.org"]
+    assert rights["delete pytorchjobs.kubeflow.org"] is False
+    assert "get pods/log" not in rights, "what was not asked is not known"
+
+
+def test_an_unknown_user_gets_one_clear_error(server: ApiServer, api: KubernetesApi) -> None:
+    server.is_closed_to = True
+    with pytest.raises(UnauthorizedError, match="Unauthorized") as caught:
+        take_snapshot(api, "train")
+    assert "aws sso login" in caught.value.hint
+    assert len(server.asked) == 1
+
+
+def test_a_cluster_that_does_not_answer_is_one_clear_error(server: ApiServer, api: KubernetesApi) -> None:
+    server.drop_next = 1
+    with pytest.raises(UnreachableError, match="gave no answer to GET /version"):
+        take_snapshot(api, "train")
+
+
+def test_secrets_of_other_people_s_objects_are_not_kept(server: ApiServer, api: KubernetesApi) -> None:
+    made = clusters.eks_device_plugin()
+    for one in made["objects"]["deployments.apps"]:
+        (container,) = one["spec"]["template"]["spec"]["containers"]
+        container |= {"env": [{"name": "HF_TOKEN", "value": SECRET}], "args": ["--token", SECRET]}
+        one["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": SECRET}
+    for one in made["objects"]["nodes"]:
+        one["metadata"]["annotations"] = {"said": SECRET}
+    serve(server, made)
+    saved = json.dumps(take_snapshot(api, "train").to_json())
+    assert SECRET not in saved
+    assert "training-operator:v1.9.4" in saved
+
+
+def test_kinds_are_read_in_the_version_that_is_served(server: ApiServer, api: KubernetesApi) -> None:
+    serve(server, clusters.bottlerocket())
+    assert api.served()["localqueues.kueue.x-k8s.io"] == ("v1beta1",)
+    assert api.version() == "v1.35.0"
+    assert "trainjobs.trainer.kubeflow.org" not in api.served()

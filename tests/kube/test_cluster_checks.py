@@ -1,0 +1,452 @@
+"""Do checks keep quiet about eight kinds of sound clusters, and find what is broken in them?"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.kube.clusters import (
+    CLUSTER_RUNTIMES,
+    CLUSTERS,
+    GPU,
+    HEALTH,
+    WEBHOOKS,
+    daemon_set,
+    gpu_slice,
+    named,
+    storage_class,
+    with_kueue,
+)
+
+from paceline.errors import ConfigError
+from paceline.kube.checks.check import Checked, check
+from paceline.kube.checks.finding import Level
+from paceline.kube.checks.need import Need, Target, read_need
+from paceline.kube.checks.snapshot import read_snapshot
+from paceline.kube.secrets import find_secrets
+
+Object = dict[str, Any]
+Fault = Callable[[Object], object]
+BAD = (Level.WARNING, Level.PROBLEM)
+
+
+def checked(snapshot: Object, need: str = "", target: Target | None = None) -> Checked:
+    return check(read_snapshot(snapshot, "test"), read_need(need, target))
+
+
+def objects(snapshot: Object, resource: str) -> list[Object]:
+    found: list[Object] = snapshot["objects"][resource]
+    return found
+
+
+def bad(result: Checked) -> list[str]:
+    return [f"{one.area}: {one.what}" for one in result.of(*BAD)]
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_sound_cluster_gives_no_alarm(name: str) -> None:
+    assert bad(checked(CLUSTERS[name]())) == []
+
+
+# What each of them is good for, by its owner's word.
+FITS = [
+    ("eks-device-plugin", "gpus=16,nodes=2,efa,rwx", Target.PYTORCHJOB),
+    ("gpu-operator", "gpus=16", Target.TRAINJOB),
+    ("auto-mode", "gpus=8", Target.JOB),
+    ("bottlerocket", "gpus=16,efa", Target.RAYJOB),
+    ("dra-only", "gpus=16,efa,nodes=2", None),
+    ("mixed", "gpus=20", Target.TRAINJOB),
+    ("mixed", "gpus=8,efa", Target.PYTORCHJOB),
+    ("hyperpod", "gpus=32,efa,nodes=4,rwx", Target.HYPERPOD),
+    ("minikube", "nodes=2", Target.RAYCLUSTER),
+]
+
+
+@pytest.mark.parametrize(("name", "need", "target"), FITS)
+def test_what_a_sound_cluster_has_may_be_asked_of_it(name: str, need: str, target: Target | None) -> None:
+    assert bad(checked(CLUSTERS[name](), need, target)) == []
+
+
+LACKS = [
+    ("eks-device-plugin", "gpus=17", None, "too small: 17 GPUs wanted, 16 usable"),
+    ("eks-device-plugin", "nodes=4", None, "too small: 4 nodes wanted, 3 usable"),
+    ("eks-device-plugin", "", Target.TRAINJOB, "TrainJob is not installed"),
+    ("eks-device-plugin", "", Target.RAYJOB, "RayJob and RayCluster are not installed"),
+    ("gpu-operator", "efa", None, "no node offers EFA"),
+    ("gpu-operator", "", Target.PYTORCHJOB, "PyTorchJob is not installed"),
+    ("auto-mode", "rwx", None, "no volume that several nodes can write to"),
+    ("mixed", "gpus=16,efa", None, "in no zone there is enough with EFA"),
+    ("minikube", "gpus=1", None, "no GPU, and nothing that hands out GPUs"),
+    ("minikube", "", Target.HYPERPOD, "HyperPodPyTorchJob is not installed"),
+]
+
+
+@pytest.mark.parametrize(("name", "need", "target", "what"), LACKS)
+def test_what_a_cluster_lacks_is_a_problem_if_it_is_asked_for(
+    name: str, need: str, target: Target | None, what: str
+) -> None:
+    result = checked(CLUSTERS[name](), need, target)
+    assert not result.is_fine
+    assert any(what in one.what for one in result.of(Level.PROBLEM)), bad(result)
+
+
+def test_an_autoscaler_may_add_what_is_not_there() -> None:
+    result = checked(CLUSTERS["auto-mode"](), "gpus=64")
+    assert result.is_fine
+    assert [one.why for one in result.of(Level.WARNING)] == [
+        "Karpenter may add nodes when a job asks for them; nobody promised that"
+    ]
+
+
+# Faults. Each is (cluster, what is done to it, words of what must be found).
+
+
+def _no_gpus(snapshot: Object) -> None:
+    for node in objects(snapshot, "nodes"):
+        node["status"]["allocatable"].pop(GPU, None)
+
+
+def _condition(which: int, kind: str, status: str, reason: str = "") -> Fault:
+    def strike(snapshot: Object) -> None:
+        conditions = objects(snapshot, "nodes")[which]["status"]["conditions"]
+        conditions[:] = [one for one in conditions if one["type"] != kind]
+        conditions.append({"type": kind, "status": status, "reason": reason})
+
+    return strike
+
+
+def _down(kind: str, name: str) -> Fault:
+    def strike(snapshot: Object) -> None:
+        for one in objects(snapshot, kind):
+            if name in one["metadata"]["name"]:
+                one["status"] |= {"readyReplicas": 0, "numberReady": 0}
+
+    return strike
+
+
+def _gone(kind: str, name: str) -> Fault:
+    def strike(snapshot: Object) -> None:
+        found = objects(snapshot, kind)
+        found[:] = [one for one in found if name not in one["metadata"]["name"]]
+
+    return strike
+
+
+def _add(kind: str, *more: Object) -> Fault:
+    return lambda snapshot: snapshot["objects"].setdefault(kind, []).extend(more)
+
+
+def _set(path: str, value: object) -> Fault:
+    def strike(snapshot: Object) -> None:
+        place: Any = snapshot
+        *parts, last = path.split("|")
+        for part in parts:
+            place = place[int(part)] if part.isdigit() else place.setdefault(part, {})
+        place[last] = value
+
+    return strike
+
+
+QUOTA = {
+    "metadata": {"name": "team"},
+    "status": {"hard": {"requests.nvidia.com/gpu": "8", "pods": "9"}, "used": {"pods": "9"}},
+}
+CLOSED: Object = {"metadata": {"name": "deny"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}
+LOST_CLAIM = {
+    "metadata": {"name": "data"},
+    "spec": {"storageClassName": "fast", "accessModes": ["ReadWriteOnce"]},
+    "status": {"phase": "Pending"},
+}
+INACTIVE = [{"type": "Active", "status": "False", "message": "Can't submit new workloads to clusterQueue"}]
+OPERATOR_PLUGIN = daemon_set(
+    "gpu-operator", "nvidia-device-plugin-daemonset", 2, {"app": "nvidia-device-plugin-daemonset"}
+)
+NODES, DEPLOYMENTS, SETS = "objects|nodes", "deployments.apps", "daemonsets.apps"
+
+FAULTS: list[tuple[str, Fault, str]] = [
+    ("eks-device-plugin", _no_gpus, "not offered by 2 nodes with GPUs: gpu-0, gpu-1"),
+    (
+        "eks-device-plugin",
+        _set(f"{NODES}|0|status|allocatable|{GPU}", "7"),
+        "fewer GPUs are offered",
+    ),
+    (
+        "eks-device-plugin",
+        _set(f"{NODES}|0|status|allocatable|{GPU}", "0"),
+        "not offered by 1 node with GPUs",
+    ),
+    ("eks-device-plugin", _down(SETS, "nvdp"), "nvdp-nvidia-device-plugin does not run on every node"),
+    ("eks-device-plugin", _down(SETS, "efa"), "the EFA device plugin does not run on every node"),
+    ("eks-device-plugin", _add(SETS, OPERATOR_PLUGIN), "two device plugins hand out the same GPUs"),
+    ("eks-device-plugin", _down(DEPLOYMENTS, "training-operator"), "the training operator is not at work"),
+    ("eks-device-plugin", _gone(DEPLOYMENTS, "training-operator"), "nobody acts on them"),
+    ("eks-device-plugin", _gone(WEBHOOKS, "training-operator"), "nobody checks PyTorchJobs"),
+    (
+        "eks-device-plugin",
+        _gone("csidrivers.storage.k8s.io", "ebs"),
+        "storage class gp3 has nobody behind it",
+    ),
+    ("eks-device-plugin", _add("resourcequotas", QUOTA), "quota team has no room"),
+    ("eks-device-plugin", _add("networkpolicies.networking.k8s.io", CLOSED), "may not talk to each other"),
+    ("eks-device-plugin", _add("persistentvolumeclaims", LOST_CLAIM), "claim data has no volume"),
+    ("eks-device-plugin", _set("objects|namespaces", []), "there is no namespace train"),
+    (
+        "eks-device-plugin",
+        _set(f"{NODES}|0|status|allocatable|vpc.amazonaws.com/efa", "4"),
+        "fewer EFA devices",
+    ),
+    ("gpu-operator", _set("objects|clusterpolicies.nvidia.com|0|status|state", "notReady"), "is not ready"),
+    ("gpu-operator", _down(DEPLOYMENTS, "gpu-operator"), "the GPU operator is not at work"),
+    ("gpu-operator", _down(SETS, "toolkit"), "nvidia-container-toolkit-daemonset does not run on every node"),
+    ("gpu-operator", _down(DEPLOYMENTS, "kubeflow-trainer"), "Kubeflow Trainer is not at work"),
+    (
+        "gpu-operator",
+        lambda s: s["served"].pop("jobsets.jobset.x-k8s.io"),
+        "Trainer is there, but JobSet is not",
+    ),
+    ("gpu-operator", _down(DEPLOYMENTS, "jobset"), "JobSet is not at work"),
+    ("gpu-operator", _set(f"objects|{CLUSTER_RUNTIMES}", []), "there is no runtime for torch"),
+    ("gpu-operator", _set("version", "v1.30.9"), "is older than Trainer wants"),
+    ("auto-mode", _no_gpus, "not offered by 2 nodes with GPUs: i-0, i-1"),
+    (
+        "auto-mode",
+        _condition(0, "AcceleratedHardwareReady", "False", "NvidiaXID79Error"),
+        "1 of 2 nodes cannot",
+    ),
+    ("auto-mode", _condition(1, "Ready", "Unknown", "NodeStatusUnknown"), "cannot be used: i-1"),
+    ("bottlerocket", _no_gpus, "not offered by 2 nodes with GPUs: br-0, br-1"),
+    ("bottlerocket", _set(f"{NODES}|1|spec|unschedulable", True), "cannot be used: br-1"),
+    ("bottlerocket", _down(DEPLOYMENTS, "kuberay"), "KubeRay is not at work"),
+    ("bottlerocket", _set("served|rayjobs.ray.io", ["v1alpha1"]), "rayjobs are not served in version v1"),
+    ("bottlerocket", _down(DEPLOYMENTS, "kueue"), "Kueue is not at work"),
+    (
+        "bottlerocket",
+        _set("objects|localqueues.kueue.x-k8s.io|0|status|conditions", INACTIVE),
+        "takes no jobs",
+    ),
+    ("dra-only", _set("objects|resourceslices.resource.k8s.io", []), "not offered by 2 nodes with GPUs"),
+    ("dra-only", _add("resourceslices.resource.k8s.io", gpu_slice("dra-0", 7, generation=2)), "fewer GPUs"),
+    ("dra-only", _set("version", "v1.33.4"), "GPUs by DRA on Kubernetes v1.33.4"),
+    (
+        "mixed",
+        _add("resourceslices.resource.k8s.io", gpu_slice("plugin-0", 8)),
+        "the same GPUs are offered twice by 1 node: plugin-0",
+    ),
+    ("mixed", _condition(4, "DiskPressure", "True"), "cannot be used: cpu-0"),
+    (
+        "hyperpod",
+        _set(f"{NODES}|3|metadata|labels|{HEALTH}", "UnschedulablePendingReplacement"),
+        "hyperpod-i-3",
+    ),
+    ("hyperpod", _down(DEPLOYMENTS, "hp-training"), "the HyperPod operator is not at work"),
+    ("hyperpod", _gone(DEPLOYMENTS, "cert-manager"), "cert-manager is not there"),
+    ("hyperpod", _set(f"{NODES}|0|status|allocatable|{GPU}", "6"), "there are, by 1 node: hyperpod-i-0"),
+    ("minikube", _gone(DEPLOYMENTS, "kuberay"), "the kinds of KubeRay are there, but nobody acts on them"),
+    (
+        "minikube",
+        _set(
+            "objects|storageclasses.storage.k8s.io",
+            [storage_class("standard", "k8s.io/minikube-hostpath", is_default=True)],
+        ),
+        "minikube's default storage works on its first node only",
+    ),
+    ("minikube", _condition(0, "Ready", "False", "KubeletNotReady"), "1 of 2 nodes cannot be used: minikube"),
+]
+
+
+@pytest.mark.parametrize(("name", "strike", "what"), FAULTS, ids=[f"{n}-{w}" for n, _, w in FAULTS])
+def test_a_fault_is_found_and_nothing_else_is(name: str, strike: Fault, what: str) -> None:
+    snapshot = CLUSTERS[name]()
+    strike(snapshot)
+    found = checked(snapshot).of(*BAD)
+    assert [one for one in found if what in one.what], [one.what for one in found]
+    assert all(one.evidence and (one.why or one.command) for one in found)
+    assert all(len(one.lines()) <= 8 for one in found)
+    assert len(found) == 1, [one.what for one in found]
+
+
+def test_every_kind_of_cluster_has_faults() -> None:
+    assert {name for name, _, _ in FAULTS} == set(CLUSTERS)
+
+
+def test_something_broken_is_only_a_warning_to_whom_it_does_not_matter() -> None:
+    snapshot = CLUSTERS["bottlerocket"]()
+    _down(DEPLOYMENTS, "kuberay")(snapshot)
+    assert not checked(snapshot).is_fine
+    assert not checked(snapshot, target=Target.RAYJOB).is_fine
+    assert checked(snapshot, "gpus=16").is_fine
+
+
+def test_lost_nodes_are_not_counted() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    _condition(0, "Ready", "Unknown")(snapshot)
+    found = checked(snapshot, "gpus=16").of(Level.PROBLEM)
+    assert [one.what for one in found] == ["too small: 16 GPUs wanted, 8 usable"]
+
+
+def test_parts_of_gpus_are_no_lost_gpus() -> None:
+    snapshot = CLUSTERS["gpu-operator"]()
+    for node in objects(snapshot, "nodes"):
+        node["status"]["allocatable"] |= {GPU: "0", "nvidia.com/mig-1g.5gb": "56"}
+    assert bad(checked(snapshot)) == []
+
+
+def test_claims_that_wait_for_a_pod_are_fine() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    waiting = {**LOST_CLAIM, "spec": {"storageClassName": "gp3", "accessModes": ["ReadWriteOnce"]}}
+    _add("persistentvolumeclaims", waiting)(snapshot)
+    assert bad(checked(snapshot)) == []
+
+
+def test_a_policy_that_lets_pods_of_the_namespace_talk_is_fine() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    rule: Object = {"from": [{"podSelector": {}}]}
+    opened = {"metadata": {"name": "own"}, "spec": {**CLOSED["spec"], "ingress": [rule]}}
+    _add("networkpolicies.networking.k8s.io", CLOSED, opened)(snapshot)
+    assert bad(checked(snapshot)) == []
+
+
+def test_gpus_of_a_quota_are_counted_against_the_need() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    quota: Object = {
+        "metadata": {"name": "team"},
+        "status": {"hard": {"requests.nvidia.com/gpu": "16"}, "used": {}},
+    }
+    quota["status"]["used"] = {"requests.nvidia.com/gpu": "4"}
+    _add("resourcequotas", quota)(snapshot)
+    assert bad(checked(snapshot, "gpus=12")) == []
+    found = checked(snapshot, "gpus=13").of(Level.PROBLEM)
+    assert [one.evidence for one in found] == ["ResourceQuota team: 4 of 16 used"]
+
+
+def test_a_queue_that_does_not_know_the_kind_is_told_of() -> None:
+    snapshot = with_kueue(CLUSTERS["eks-device-plugin"](), "batch/job")
+    assert bad(checked(snapshot)) == []
+    found = checked(snapshot, target=Target.PYTORCHJOB).of(*BAD)
+    assert [one.what for one in found] == ["Kueue does not look after pytorchjobs"]
+
+
+def test_what_may_not_be_seen_is_no_fault_but_the_missing_rule_is_named() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    for resource in ("nodes", "deployments.apps"):
+        del snapshot["objects"][resource]
+        snapshot["refused"].append({"verb": "list", "resource": resource, "namespace": ""})
+    result = checked(snapshot)
+    assert result.is_fine
+    assert [one.evidence for one in result.of(*BAD)] == [
+        'missing: ClusterRole: apiGroups: ["apps"], resources: ["deployments"], verbs: ["list"]',
+        'missing: ClusterRole: apiGroups: [""], resources: ["nodes"], verbs: ["list"]',
+    ]
+    assert not checked(snapshot, "gpus=1").is_fine, "nobody may say that there are GPUs"
+
+
+def test_a_right_that_a_job_needs_is_named_as_a_rule() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    snapshot["rights"]["create pytorchjobs.kubeflow.org"] = False
+    assert checked(snapshot).is_fine, "who only looks needs no such right"
+    (found,) = checked(snapshot, target=Target.PYTORCHJOB).of(Level.PROBLEM)
+    assert found.evidence == (
+        'missing: Role in namespace train: apiGroups: ["kubeflow.org"], resources: ["pytorchjobs"], '
+        'verbs: ["create"]'
+    )
+
+
+def test_old_operators_are_told_of_and_tags_without_a_number_are_not() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    for one in objects(snapshot, DEPLOYMENTS):
+        one["spec"]["template"]["spec"]["containers"][0]["image"] = "kubeflow/training-operator:v1.7.0"
+    assert [w for w in bad(checked(snapshot)) if "old: 1.7" in w]
+
+
+def test_needs_are_read_and_a_wrong_one_is_refused() -> None:
+    assert read_need("gpus=16, efa,nodes=2,rwx") == Need(gpus=16, nodes=2, efa=True, rwx=True)
+    assert read_need("") == Need()
+    for wrong in ("gpu=16", "gpus", "gpus=-1", "gpus=many", "efa=1"):
+        with pytest.raises(ConfigError, match="nobody knows the need"):
+            read_need(wrong)
+
+
+def test_a_snapshot_comes_back_as_it_was() -> None:
+    for make in CLUSTERS.values():
+        snapshot = read_snapshot(make(), "test")
+        assert read_snapshot(snapshot.to_json(), "test") == snapshot
+
+
+def test_no_finding_shows_a_secret() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    token = "hf_" + "a1" * 17
+    objects(snapshot, "nodes")[0]["metadata"]["name"] = token
+    objects(snapshot, "nodes")[0]["status"]["allocatable"][GPU] = "7"
+    _add("resourcequotas", {**QUOTA, "metadata": {"name": token}})(snapshot)
+    result = checked(snapshot)
+    assert bad(result)
+    said = [line for one in result.findings for line in one.lines()]
+    assert token not in "\n".join(said)
+    assert not list(find_secrets([one.to_json() for one in result.findings]))
+
+
+def test_drivers_of_shared_volumes_are_seen() -> None:
+    snapshot = CLUSTERS["minikube"]()
+    snapshot["objects"]["csidrivers.storage.k8s.io"] = named("nfs.csi.k8s.io")
+    assert bad(checked(snapshot, "rwx")) == []
+
+
+def test_network_devices_without_rdma_are_not_taken_for_efa() -> None:
+    snapshot = CLUSTERS["dra-only"]()
+    for one in objects(snapshot, "resourceslices.resource.k8s.io"):
+        if one["spec"]["driver"] == "dra.net":
+            for number, device in enumerate(one["spec"]["devices"]):
+                device["attributes"] = {"dra.net/rdma": {"bool": number < 4}}
+    said = [one.what for one in checked(snapshot, "efa").findings if one.area == "EFA"]
+    assert said == ["8 devices on 2 nodes"]
+
+
+def test_a_quota_for_some_pods_is_no_problem_for_all() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    _add("resourcequotas", {**QUOTA, "spec": {"scopes": ["BestEffort"]}})(snapshot)
+    result = checked(snapshot, "gpus=16", Target.PYTORCHJOB)
+    assert result.is_fine
+    assert bad(result)
+
+
+def test_fargate_and_the_control_plane_are_no_nodes_for_training() -> None:
+    snapshot = CLUSTERS["minikube"]()
+    first, second = objects(snapshot, "nodes")
+    first["spec"]["taints"] = [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]
+    second["metadata"]["labels"]["eks.amazonaws.com/compute-type"] = "fargate"
+    found = checked(snapshot, "nodes=1").of(Level.PROBLEM)
+    assert [one.what for one in found] == ["too small: 1 nodes wanted, 0 usable"]
+
+
+JUNK: tuple[object, ...] = (None, "junk", [None], {})
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_no_field_is_trusted_to_be_what_it_should_be(name: str) -> None:
+    """Every field in turn is null, a text, a list: checks say what they can, and never break."""
+    for path in _paths(CLUSTERS[name]()["objects"]):
+        for junk in JUNK:
+            snapshot = CLUSTERS[name]()
+            place: Any = snapshot["objects"]
+            for step in path[:-1]:
+                place = place[step]
+            place[path[-1]] = junk
+            checked(snapshot, "gpus=8,efa,nodes=1", Target.PYTORCHJOB)
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Of every field; of a list, the first item stands for all."""
+    inner: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif isinstance(value, list):
+        inner = list(enumerate(value))[:1]
+    here = [path] if path else []
+    return here + [found for step, one in inner for found in _paths(one, (*path, step))]
+
+
+def test_gpus_without_efa_do_not_count_where_efa_is_needed() -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    del objects(snapshot, "nodes")[0]["status"]["allocatable"]["vpc.amazonaws.com/efa"]
+    assert checked(snapshot, "gpus=16").is_fine
+    (found,) = checked(snapshot, "gpus=16,efa").of(Level.PROBLEM)
+    assert found.evidence == "eu-west-1a: 1 node, 8 GPUs"
