@@ -89,6 +89,7 @@ def test_not_one_byte_of_an_index_changes_unnoticed() -> None:
         ({"sha256": "none"}, "checksum"),
         ({"records": 9}, "do not add up"),
         ({"blocks": [HASH]}, "do not fit"),
+        ({"header_bytes": -100}, "before its first byte"),
     ],
 )
 def test_an_index_that_somebody_made_up_is_refused(change: dict[str, object], what: str) -> None:

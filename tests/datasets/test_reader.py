@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,11 @@ def reader(store: MemoryStore, folder: Path, *, limit: int = ROOM) -> PartReader
 
 
 def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # drafts are renamed and old blocks go meanwhile
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def check(read: PartReader, starts: list[int], width: int) -> None:

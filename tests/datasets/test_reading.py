@@ -6,6 +6,7 @@ from tests.fixtures.stores import MemoryStore, NoWaiting
 from paceline.datasets.errors import (
     DamagedDataError,
     MissingDataError,
+    RefusedByStoreError,
     UnreachableStoreError,
     without_secrets,
 )
@@ -67,8 +68,29 @@ def test_a_file_that_is_not_there_is_missing() -> None:
 
 
 def test_an_index_that_is_none_is_damaged() -> None:
-    with pytest.raises(DamagedDataError, match=r"index\.json is not what its index says"):
+    with pytest.raises(DamagedDataError, match=r"index\.json is no index, or was changed"):
         read_index(MemoryStore({INDEX: b"<html>log in first</html>"}), NoWaiting())
+
+
+def test_a_store_that_sends_whole_files_is_refused() -> None:
+    class Deaf(MemoryStore):
+        def read(self, name: str, start: int, size: int | None) -> bytes:
+            return super().read(name, 0, None)
+
+    with pytest.raises(RefusedByStoreError, match="sends whole files where a part was asked for"):
+        read_block(Deaf(dict.fromkeys(["a.npy"], bytes(10_000))), BLOCK, NoWaiting())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:p/ss@host/x is away", "http://host/x is away"),
+        ("http://me:p@ss@host", "http://host"),
+        ("GET https://h/d?X-Amz-Signature=abc failed", "GET https://h/d?… failed"),
+    ],
+)
+def test_odd_passwords_and_signatures_are_not_repeated(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
 
 
 def test_secrets_in_an_address_are_not_repeated() -> None:

@@ -76,7 +76,7 @@ def test_an_address_with_a_password_never_gets_into_a_plan(option: dict[str, obj
     with pytest.raises(ConfigError) as caught:
         planned(task="charlm", **option)
     (only,) = caught.value.problems
-    assert "a name or a password" in only.what
+    assert "a password or a token" in only.what
     assert "hush" not in only.what + only.hint
 
 

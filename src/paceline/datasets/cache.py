@@ -9,16 +9,19 @@ counts as used when a process first proves it.
 
 import hashlib
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from paceline.clock import unix_now_s
 from paceline.datasets.index import Block
 from paceline.errors import NotReadyError
 
 DEFAULT_MB = 10_000
 KEPT = 0.9  # of the room, after old blocks were removed
+_STALE_S = 3600  # no write of a block takes so long
 _LOOKS = 16  # a process looks at the folder after it has added this part of the room
 
 
@@ -68,7 +71,7 @@ class BlockCache:
     def keep(self, block: Block, data: bytes) -> None:
         """What was proved already. Where it cannot be written, as on a full disk, we go on without."""
         path = self.path(block)
-        draft = self.folder / f"{path.name}.{os.getpid()}.part"
+        draft = self.folder / f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part"
         try:
             draft.write_bytes(data)
             draft.rename(path)
@@ -83,11 +86,12 @@ class BlockCache:
         self._added += len(data)
         if self._added * _LOOKS >= self._limit:
             self._added = 0
-            self.make_room()
+            with suppress(OSError):  # not tidied up: no reason to lose what has come
+                self.make_room()
 
     def make_room(self) -> None:
         """Several processes may do so at once: what one has removed already is no trouble to another."""
-        listed = sorted(_listed(self.folder))
+        listed = sorted(_listed(self.folder, stale_s=unix_now_s() - _STALE_S))
         total = sum(size for _, size, _ in listed)
         if total <= self._limit:
             return
@@ -102,11 +106,12 @@ class BlockCache:
         return self.folder / block.sha256
 
 
-def _listed(folder: Path) -> Iterator[tuple[float, int, str]]:
-    """(when it was used, bytes, path) of every block."""
+def _listed(folder: Path, *, stale_s: float) -> Iterator[tuple[float, int, str]]:
+    """(when it was used, bytes, path) of every block, and of what those who died had begun to write."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            if not entry.name.endswith((".lock", ".part")):
-                with suppress(FileNotFoundError):
-                    found = entry.stat()
+            with suppress(FileNotFoundError):
+                found = entry.stat()
+                is_draft = entry.name.endswith(".part") and found.st_mtime > stale_s
+                if entry.name != ".lock" and not is_draft:
                     yield found.st_mtime, found.st_size, entry.path

@@ -4,7 +4,8 @@ import re
 
 from paceline.errors import ExitCode, HopelessError, PacelineError
 
-_SECRET = re.compile(r"//[^/@\s]+@")  # name and password in an address
+# Name and password in an address, and what follows a question mark: signatures, tokens.
+_SECRET = re.compile(r"//[^\s\"']*@|\?[^\s\"']+")
 
 
 class UnreachableStoreError(PacelineError):
@@ -45,7 +46,7 @@ class NoSuchFileError(Exception):
 
 def without_secrets(text: object) -> str:
     """Vendors' messages repeat addresses, and some people write passwords into them."""
-    return _SECRET.sub("//", str(text))
+    return _SECRET.sub(lambda found: "//" if found[0].startswith("/") else "?…", str(text))
 
 
 def unreachable(url: str, why: object) -> UnreachableStoreError:
@@ -85,15 +86,30 @@ def no_shard(url: str, file: str) -> MissingDataError:
     )
 
 
-def too_short(url: str, file: str, *, end: int) -> DamagedDataError:
+def too_short(url: str, file: str, *, end: int | None = None) -> DamagedDataError:
+    where = "what its index names" if end is None else f"byte {end}"
     return DamagedDataError(
-        f"{url}/{file} is cut short: it ends before byte {end}", _again(url, "writes what differs")
+        f"{url}/{file} is cut short: it ends before {where}", _again(url, "writes what differs")
     )
 
 
 def other_bytes(url: str, file: str) -> DamagedDataError:
     return DamagedDataError(
         f"{url}/{file} is not what its index says: the SHA-256 differs", _again(url, "writes what differs")
+    )
+
+
+def no_index(url: str) -> DamagedDataError:
+    return DamagedDataError(
+        f"{url}/index.json is no index, or was changed",
+        f"remove {url}/index.json, and run the same `paceline data shard … --out {url}` again",
+    )
+
+
+def no_ranges(url: str) -> RefusedByStoreError:
+    return RefusedByStoreError(
+        f"{url} sends whole files where a part was asked for",
+        "read it from a store that answers HTTP ranges, or copy it to a folder",
     )
 
 

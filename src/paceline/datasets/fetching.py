@@ -1,8 +1,8 @@
 """How do blocks come here before they are needed, each once on this machine? Threads fetch what is announced.
 
 Whoever needs a block that is on its way waits for it and does not ask twice;
-nor do other processes with the same cache, which stand in line at a lock of the
-block's own. What goes wrong on the way is raised where the block is needed, and
+nor do other processes with the same cache, which stand in line for a while at a
+lock of the block's own. What goes wrong on the way is raised where the block is needed, and
 an announced block that nobody needs any more is nobody's trouble.
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
+from paceline.clock import SystemClock
 from paceline.datasets.cache import BlockCache
 from paceline.datasets.errors import other_bytes
 from paceline.datasets.index import Block
@@ -23,12 +24,13 @@ from paceline.datasets.reading import read_block
 from paceline.datasets.store import Store
 
 THREADS = 8
+WAIT_S, LOOK_S = 10.0, 0.05  # for the lock: it spares a second fetch, and who is frozen may hold up nobody
 MOST_ANNOUNCED = 256  # blocks that wait to be fetched before anybody needs them
 
 
 class Fetcher:
     def __init__(self, store: Store, cache: BlockCache) -> None:
-        self._store, self.cache = store, cache
+        self._store, self.cache, self._clock = store, cache, SystemClock()
         self._pid = 0
         self._begin()
 
@@ -110,15 +112,28 @@ class Fetcher:
         processes wait for each other's blocks.
         """
         place = int(block.sha256[:15], 16)
-        self._set_lock(fcntl.F_WRLCK, place)
+        is_alone = self._has_lock(place)
         try:
             yield
         finally:
-            self._set_lock(fcntl.F_UNLCK, place)
+            if is_alone:
+                self._set_lock(fcntl.F_UNLCK, place)
+
+    def _has_lock(self, place: int) -> bool:
+        """Not, when another keeps it too long, or where the disk knows no locks: then both fetch."""
+        for _ in range(int(WAIT_S / LOOK_S)):
+            try:
+                self._set_lock(fcntl.F_WRLCK, place)
+                return True
+            except (BlockingIOError, PermissionError):  # another has it
+                self._clock.sleep(LOOK_S)
+            except OSError:
+                return False
+        return False
 
     def _set_lock(self, kind: int, place: int) -> None:
         # struct flock: kind, whence, start, length, pid
-        fcntl.fcntl(self._lock, fcntl.F_OFD_SETLKW, struct.pack("hhqqi", kind, os.SEEK_SET, place, 1, 0))
+        fcntl.fcntl(self._lock, fcntl.F_OFD_SETLK, struct.pack("hhqqi", kind, os.SEEK_SET, place, 1, 0))
 
     def _after_a_fork(self) -> None:
         if self._pid != os.getpid():  # threads stay with the parent, and so do its locks

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from paceline.datasets.errors import BrokenLineError, NoSuchFileError, refused, without_secrets
-from paceline.errors import NotReadyError
+from paceline.datasets.errors import BrokenLineError, NoSuchFileError, refused, too_short, without_secrets
+from paceline.errors import NotReadyError, PacelineError
 
 
 class FsspecStore:
@@ -24,7 +24,11 @@ class FsspecStore:
             return b""
         with self._answered(name):
             files, root = self._files()
-            found: bytes = files.cat_file(f"{root}/{name}", start, None if size is None else start + size)
+            path = f"{root}/{name}"
+            if size is None:  # asked for what is behind the end, many stores raise
+                whole: bytes = files.cat_file(path)
+                return whole[start:]
+            found: bytes = files.cat_file(path, start, start + size)
             return found
 
     def sha256(self, name: str) -> str | None:
@@ -60,9 +64,13 @@ class FsspecStore:
     def _answered(self, name: str) -> Iterator[None]:
         try:
             yield
+        except PacelineError:
+            raise
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NoSuchFileError(name) from error
         except PermissionError as error:
             raise refused(self.url, error) from error
-        except OSError as error:
+        except Exception as error:  # each kind of store has its own: aiohttp's and gcsfs' are no OSErrors
+            if 416 in (getattr(error, "status", 0), getattr(error, "code", 0)):
+                raise too_short(self.url, name) from error
             raise BrokenLineError(without_secrets(error)) from error

@@ -13,8 +13,9 @@ from paceline.datasets.errors import (
     BrokenLineError,
     NoSuchFileError,
     no_data_set,
+    no_index,
+    no_ranges,
     no_shard,
-    other_bytes,
     too_short,
     unreachable,
 )
@@ -36,6 +37,8 @@ def read_block(store: Store, block: Block, clock: Clock | None = None) -> bytes:
             piece = tried(store, partial(store.read, block.file, start, missing), clock)
         except NoSuchFileError as error:
             raise no_shard(store.url, block.file) from error
+        if len(piece) > missing:
+            raise no_ranges(store.url)
         if not piece:
             raise too_short(store.url, block.file, end=block.start + block.size)
         pieces.append(piece)
@@ -53,7 +56,7 @@ def read_index(store: Store, clock: Clock | None = None) -> Index:
     try:
         return decode(raw)
     except (ValueError, KeyError, TypeError) as error:
-        raise other_bytes(store.url, INDEX) from error
+        raise no_index(store.url) from error
 
 
 def tried(store: Store, ask: Callable[[], T], clock: Clock | None = None) -> T:

@@ -13,18 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from urllib3.exceptions import HTTPError
+
 from paceline import environ
 from paceline.datasets.errors import (
     BrokenLineError,
     NoSuchFileError,
     no_bucket,
+    no_ranges,
     refused,
     without_secrets,
 )
 from paceline.errors import NotReadyError
 from paceline.plan.check_checkpoints import split_store
 
-CONNECT_S, READ_S = 5, 30
+CONNECT_S, READ_S = 5, 8  # of silence; five tries and their pauses stay below the 60 s that peers wait
 CONNECTIONS = 32
 PIECE = 1 << 16
 _CHECKSUM = "sha256"  # in the object's metadata
@@ -56,12 +59,15 @@ class S3Store:
         end = "" if size is None else start + size - 1
         with self._answered(name):
             try:
-                body = self._client().get_object(**self._key(name), Range=f"bytes={start}-{end}")["Body"]
+                answer = self._client().get_object(**self._key(name), Range=f"bytes={start}-{end}")
             except self._errors().ClientError as error:
                 if _code(error) in ("416", "InvalidRange"):
                     return b""
                 raise
-            return _received(body)
+            if answer["ResponseMetadata"]["HTTPStatusCode"] != 206:  # all of it, whatever was asked for
+                answer["Body"].close()
+                raise no_ranges(self.url)
+            return _received(answer["Body"])
 
     def sha256(self, name: str) -> str | None:
         """As it was said when it was written; who wrote it otherwise did not say, and it is read."""
@@ -104,7 +110,7 @@ class S3Store:
             raise self._of_answer(name, error) from error
         except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.ProfileNotFound) as error:
             raise refused(self.url, error) from error
-        except (errors.BotoCoreError, OSError) as error:
+        except (errors.BotoCoreError, HTTPError, OSError) as error:
             raise BrokenLineError(without_secrets(error)) from error
 
     def _of_answer(self, name: str, error: Any) -> Exception:  # Any: botocore's ClientError
@@ -159,7 +165,7 @@ def _received(body: Any) -> bytes:  # Any: botocore's stream
         with body:
             while piece := body.read(PIECE):
                 pieces.append(piece)
-    except (errors.BotoCoreError, OSError):
+    except (errors.BotoCoreError, HTTPError, OSError):
         if not pieces:
             raise
     return b"".join(pieces)

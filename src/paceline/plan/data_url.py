@@ -31,8 +31,10 @@ def what_is_wrong(text: str) -> tuple[str, str] | None:
     found = _URL.fullmatch(text)
     if found is None or not is_remote(text):
         return None
-    if "@" in found[2].split("/")[0]:
-        what = f"the {found[1]}:// address holds a name or a password, which would end up in plans and logs"
+    if "@" in found[2] or "?" in found[2]:
+        what = (
+            f"the {found[1]}:// address may hold a password or a token, which would end up in plans and logs"
+        )
         return (
             what,
             "write s3://BUCKET/PREFIX, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",

@@ -67,7 +67,7 @@ class SampleStream:
 def blocks_mixed(num_samples: int, block: int, dice: np.random.Generator) -> Indices:
     """Stretches of `block` samples in a random order, and each eight of them that follow mixed.
 
-    Whoever reads along needs no more than eight stretches at a time, and each only once.
+    Whoever reads along needs eight stretches at a time, or nine where the last is a short one.
     """
     starts = dice.permutation(-(-num_samples // block)) * block
     order = np.concatenate([np.arange(start, min(start + block, num_samples)) for start in starts])

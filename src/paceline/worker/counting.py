@@ -22,6 +22,7 @@ from paceline.tasks.load import load_task, task_class
 from paceline.worker.kernel import die_with_parent
 
 Answer = dict[str, Json]
+LOOK_S = 0.1  # between two looks whether anybody still wants to know
 
 
 def count_samples(order: Answer, orders: socket.socket) -> Answer:
@@ -39,11 +40,11 @@ def count_samples(order: Answer, orders: socket.socket) -> Answer:
         _answer_and_exit(order, orders, tell)
     os.close(tell)
     with os.fdopen(told, "rb") as answers:
-        ready, _, _ = select.select([answers.fileno(), orders.fileno()], [], [])
-        if answers.fileno() not in ready and not orders.recv(1, socket.MSG_PEEK):
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise BrokenPipeError
+        while not select.select([answers.fileno()], [], [], LOOK_S)[0]:
+            if _is_unwanted(orders):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                raise BrokenPipeError
         text = answers.read()
     _, status = os.waitpid(pid, 0)
     if text:
@@ -52,6 +53,16 @@ def count_samples(order: Answer, orders: socket.socket) -> Answer:
     code = os.waitstatus_to_exitcode(status)
     what = f"task {order['task']} could not be built: its process ended with exit code {code}"
     return _refused(PacelineError(what, "build it in a Python of your own, and look at what it does"))
+
+
+def _is_unwanted(orders: socket.socket) -> bool:
+    """The command is gone, or wants all to end now. What it said is looked at, and stays for the zygote."""
+    news = select.poll()
+    news.register(orders, select.POLLIN | select.POLLRDHUP)
+    events = dict(news.poll(0)).get(orders.fileno(), 0)
+    if events & (select.POLLRDHUP | select.POLLHUP):
+        return True
+    return bool(events) and b'"op": "kill"' in orders.recv(1 << 16, socket.MSG_PEEK)
 
 
 def order_of(plan: Plan) -> Answer:
