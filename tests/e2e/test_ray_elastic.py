@@ -91,6 +91,7 @@ def test_an_actor_that_dies_and_one_whose_node_is_lost_are_replaced_and_the_othe
 def test_other_modes_go_on_too_on_a_ray_of_their_own(mode: str, who: str, tmp_path: Path) -> None:
     with on_ray(tmp_path / "run", "--mode", mode, "--checkpoint-every", "50", *ENDLESS) as run:
         until(lambda: _has(run, "checkpoint"), "a checkpoint", within_s=WITHIN_S)
+        until(lambda: _has(run, "worker_started", who), f"{who} is there", within_s=WITHIN_S)
         before = run.pid_of(who)
         kill(before)
         until(lambda: run.pid_of(who) != before, "it is replaced", within_s=WITHIN_S)
@@ -101,9 +102,9 @@ def test_other_modes_go_on_too_on_a_ray_of_their_own(mode: str, who: str, tmp_pa
         assert_nothing_was_lost(tmp_path / "run")
 
 
-def _has(run: OnRay, kind: str) -> bool:
+def _has(run: OnRay, kind: str, who: str = "") -> bool:
     path = run.run_dir / "events.jsonl"
-    return path.exists() and any(e.kind == kind for e in read_history(path).plain)
+    return path.exists() and any(e.kind == kind and who in ("", e.who) for e in read_history(path).plain)
 
 
 @pytest.mark.soak

@@ -212,7 +212,8 @@ class ElasticSupervisor:
         if _is_server(who):
             assert self.server_restarts is not None, "a run with servers says how they are replaced"
             restarts = self.server_restarts
-        living = sum(_crew(other) == _crew(who) for other in self._pids)
+        # 0: on its way, and perhaps without room.
+        living = sum(pid > 0 and _crew(other) == _crew(who) for other, pid in self._pids.items())
         decision = restarts.lost(who, why, monotonic_s(), living=living, dice=self.dice.random())
         match decision:
             case Replace(_, at_s, reason):
@@ -232,7 +233,7 @@ class ElasticSupervisor:
             self._orders.append({"op": "kill"})
             return
         self._paused = failure
-        first = min(self._pids, key=_index, default=None)
+        first = min((who for who, pid in self._pids.items() if pid > 0), key=_index, default=None)
         saver = None if first is None else _index(first)
         self._orders.append({"op": "pause", "is_paused": True, "saver": saver})
         saved = f"{first} saves what it has" if first is not None else "nobody is left who could save"

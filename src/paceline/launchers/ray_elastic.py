@@ -53,6 +53,7 @@ class ElasticGroup:
         self._ended, self._order = Ended(), ""
         self._is_ending = self._is_over = False
         self._told_s = 0.0
+        self._lived_s = 0.0  # when somebody was last seen to live
 
     def run(self, run_dir: Path, resume_from: Path | None) -> Ended:
         words = words_of(self._plan, run_dir, resume_from, self._supervisor.coordinator)
@@ -73,9 +74,9 @@ class ElasticGroup:
 
     def close(self) -> None:
         """Nobody is left, and the room is free."""
-        for member in self._members.values():
-            self._dismiss(member)
-        self._members, self._echoes = {}, {}
+        self._echoes = {}
+        while self._members:  # one by one: Ctrl-C may come in between, and then it is called again
+            self._dismiss(self._members.popitem()[1])
         for place in {id(place): place for place, _ in self._places.values()}.values():
             self._ray.release(place)
         self._places = {}
@@ -175,6 +176,8 @@ class ElasticGroup:
                 self._hear_out(member)
             elif member.process is None and not self._is_ending:
                 self._await_room(member)
+        if any(member.process is not None for member in self._members.values()):
+            self._lived_s = monotonic_s()
         if self._is_ending:
             self._send_away_latecomers()
 
@@ -219,7 +222,8 @@ class ElasticGroup:
             self._tell({"ev": "note", "text": text})
         member.roomless_s = now_s
         lives = any(other.process is not None for other in self._members.values())
-        if not lives and (self._wishes.stop or waited_s > self._plan.timeout_s):
+        alone_s = now_s - max(member.since_s, self._lived_s)  # a replacement may be on its way
+        if not lives and (self._wishes.stop or alone_s > max(START_S, self._plan.timeout_s)):
             nodes, bundles = self._ray.nodes(), bundles_of(self._plan)
             raise TrainingError(
                 "no worker lives, and what is left of the Ray cluster is too small\n"
@@ -251,9 +255,11 @@ class ElasticGroup:
         self._supervisor.exited(member.who, code, self._ended.ledger)
 
     def _dismiss(self, member: Member) -> None:
-        self._ray.kill(member.actor)
-        if member.process is not None:
-            member.process.end()  # of a node that Ray has given up it might live on for a moment
+        try:
+            self._ray.kill(member.actor)
+        finally:
+            if member.process is not None:
+                member.process.end()  # of a node that Ray has given up it might live on for a moment
 
     def _obey(self, order: Message) -> None:
         match order["op"]:

@@ -54,7 +54,8 @@ class BreakableGroup:
         """From any thread: whoever waits in the group here gets an error."""
         sockets, self._sockets = self._sockets, set()
         kept = [one for fd, inode in sockets if (one := _shut(fd, inode)) is not None]
-        _kept.append((monotonic_s(), kept))
+        if kept:  # whoever cuts twice keeps nothing more
+            _kept.append((monotonic_s(), kept))
         _close_old()
 
     def leave(self) -> None:
@@ -71,14 +72,14 @@ def is_lost_peer(error: RuntimeError) -> bool:
 def _connect(
     path: str, rank: Rank, world_size: int, timeout_s: float, is_over: Callable[[], bool]
 ) -> ProcessGroupGloo:
-    answers: queue.SimpleQueue[ProcessGroupGloo | RuntimeError] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[ProcessGroupGloo | Exception] = queue.SimpleQueue()
 
     def connect() -> None:
-        store = FileStore(path, world_size)
-        store.set_timeout(timedelta(seconds=min(JOIN_S, timeout_s)))
         try:
+            store = FileStore(path, world_size)
+            store.set_timeout(timedelta(seconds=min(JOIN_S, timeout_s)))
             answers.put(ProcessGroupGloo(store, rank, world_size, timedelta(seconds=timeout_s)))
-        except RuntimeError as error:
+        except Exception as error:  # also a full disk: it is raised where somebody waits
             answers.put(error)
 
     threading.Thread(target=connect, name="connecting", daemon=True).start()
@@ -90,7 +91,7 @@ def _connect(
                 what = "the generation ended while its workers were connecting"
                 raise PeerLostError(what, "the run goes on in the next one") from None
             continue
-        if isinstance(found, RuntimeError):
+        if isinstance(found, Exception):
             raise found
         return found
 
