@@ -74,6 +74,12 @@ def test_what_not_everybody_has_is_refused() -> None:
     assert all("not everybody in this benchmark has it" in what for what in found)
 
 
+def test_two_modes_of_one_name_are_refused_since_only_one_would_take_part() -> None:
+    request = TorchRequest(config=TrainConfig(task="xor"), modes=("ssgd", "mine:Ssgd"), launchers=("local",))
+    with pytest.raises(ConfigError, match="ssgd and mine:Ssgd would both be called ssgd"):
+        lay_out(request, Facts(modules=frozenset({"mine"})))
+
+
 def test_unknown_launchers_are_refused() -> None:
     assert problems(TrainConfig(task="xor"), launchers=("local", "slurm")) == [
         "there is no launcher 'slurm' here"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.fixtures.searches import Here, laid_out
 
-from paceline.app.tune import heard, known_to_asha
+from paceline.app.tune import Book, heard, known_to_asha
 from paceline.app.tune_folder import Record, Seen, Status, TuneFolder, best_of, waiting
-from paceline.app.tune_plan import Tuning
+from paceline.app.tune_plan import Trial, Tuning
 from paceline.app.tune_trial import WORST, begun
 from paceline.errors import ConfigError, NotReadyError, PacelineError
 from paceline.plan.codec import dumps
@@ -44,6 +44,9 @@ def test_what_was_decided_comes_back_whole(folder: TuneFolder, tuning: Tuning) -
     assert folder.tuning() == tuning
     with pytest.raises(ConfigError, match="holds a search already"):
         folder.check_is_free()
+    with pytest.raises(ConfigError, match="holds a search already"):
+        folder.begin(replace(tuning, lower_is_better=False))  # two have begun at once
+    assert folder.tuning() == tuning
 
 
 def test_trials_that_are_over_are_not_repeated_and_all_others_are_made(
@@ -134,12 +137,53 @@ def test_asha_is_told_what_earlier_sessions_have_seen(tuning: Tuning) -> None:
     seen = (Seen(step=4, rung=1, value=0.5), Seen(step=8, rung=2, value=None))
     records = {
         1: replace(over(1, 0.5, Status.STOPPED), evaluations=seen),
-        2: replace(over(2, 0.5, Status.INTERRUPTED), evaluations=seen),
+        2: replace(over(2, 0.5), evaluations=seen),
         3: replace(over(3, 0.5, Status.FAILED), evaluations=seen),
         4: over(4, 0.5),
     }
     assert known_to_asha(tuning, records) == (((1, 0.5), (2, WORST)),) * 2
     assert known_to_asha(replace(tuning, lower_is_better=False), records)[0] == ((1, -0.5), (2, WORST))
+
+
+@pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.RUNNING, Status.LOST])
+def test_a_trial_that_goes_on_does_not_compete_with_its_own_past(tuning: Tuning, status: Status) -> None:
+    seen = (Seen(step=4, rung=1, value=0.5),)
+    assert known_to_asha(tuning, {1: replace(over(1, 0.5, status), evaluations=seen)}) == ()
+
+
+def test_asha_is_not_told_of_trials_that_are_evaluated_at_their_end_only(tuning: Tuning) -> None:
+    blind = replace(tuning.trials[0], plan=replace(tuning.trials[0].plan, evaluation=None))
+    mixed = replace(tuning, trials=(blind, *tuning.trials[1:]))
+    at_the_end = replace(over(1, 0.1), evaluations=(Seen(step=40, rung=1, value=0.1),))
+    on_the_way = replace(over(2, 0.5), evaluations=(Seen(step=4, rung=1, value=0.5),))
+    assert known_to_asha(mixed, {1: at_the_end, 2: on_the_way}) == (((1, 0.5),),)
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.ends: list[tuple[int, Status, str]] = []
+
+    def began(self, trial: Trial, over: int) -> None: ...
+
+    def evaluated(self, trial: Trial, record: Record) -> None: ...
+
+    def progress(self, trial: Trial, step: int) -> None: ...
+
+    def ended(self, trial: Trial, record: Record) -> None:
+        self.ends.append((trial.number, record.status, record.why))
+
+    def note(self, text: str) -> None: ...
+
+
+def test_a_trial_whose_process_never_started_is_lost_and_the_search_goes_on(
+    folder: TuneFolder, tuning: Tuning
+) -> None:
+    watching = Watching()
+    book = Book(tuning, folder, {}, watching)
+    book.lost(2, "no node would have it")
+    assert watching.ends == [(2, Status.LOST, "no node would have it")]
+    assert folder.records(tuning)[2].status is Status.LOST
+    assert tuning.trials[1] in waiting(tuning, folder.records(tuning)), "it is tried again by --resume"
 
 
 def test_a_run_of_another_plan_or_without_a_checkpoint_is_begun_anew(tuning: Tuning, tmp_path: Path) -> None:

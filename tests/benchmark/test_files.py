@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.benchmark.made import run
 from tests.benchmark.test_compare import compared, pair
 
-from paceline.benchmark.files import write_all
+from paceline.benchmark.files import forget, write_all
 from paceline.benchmark.measured import read, write
 
 
@@ -63,3 +63,14 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     found = replace(run("ray", 2, 5.0, None, on_ray=True), epochs=None)
     write(found, tmp_path / "measured.json")
     assert read(tmp_path / "measured.json") == found
+
+
+def test_an_earlier_benchmark_is_forgotten_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "plots").mkdir()
+    others = [tmp_path / "notes.txt", tmp_path / "plots" / "mine.png"]
+    for path in others:
+        path.touch()
+    write_all(compared(pair()), tmp_path)
+    forget(tmp_path)
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(others)
+    forget(tmp_path / "nowhere")

@@ -13,7 +13,7 @@ from paceline.plan.codec import Json
 
 
 def apart(name: str, numbers: list[int], log: Path, notes: list[str] | None = None) -> Answered:
-    orders: list[dict[str, Json]] = [{"number": number} for number in numbers]
+    orders: list[dict[str, Json]] = [{"number": number, "folder": str(log.parent)} for number in numbers]
     env = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     said = notes if notes is not None else []
     return run_apart(f"tests.fixtures.apart:{name}", orders, log=log, note=said.append, env=env)
@@ -30,11 +30,10 @@ def test_each_order_is_carried_out_by_a_process_of_its_own(tmp_path: Path) -> No
 
 
 def test_an_error_there_is_the_same_error_here_and_ends_the_others(tmp_path: Path) -> None:
-    pids: list[str] = []
     with pytest.raises(NotReadyError, match="0 is too much") as told:
-        apart("first_refuses_others_wait", [0, 1], tmp_path / "log.txt", pids)
+        apart("first_refuses_others_wait", [0, 1], tmp_path / "log.txt")
     assert told.value.hint == "take less"
-    assert not any(is_running(int(pid)) for pid in pids)
+    assert not is_running(int((tmp_path / "pid").read_text()))
 
 
 def test_what_nobody_expected_is_told_with_its_last_words_and_where_the_rest_is(tmp_path: Path) -> None:

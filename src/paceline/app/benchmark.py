@@ -14,7 +14,7 @@ from paceline.app.compare_plan import order_of
 from paceline.app.machine import look_at_machine
 from paceline.benchmark.compare import compare
 from paceline.benchmark.compared import Benchmark
-from paceline.benchmark.files import write_all
+from paceline.benchmark.files import forget, write_all
 from paceline.benchmark.measured import Measured, write
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import ConfigError, Problem
@@ -61,6 +61,7 @@ def benchmark(
     folders = {(name, n): out / "runs" / f"{name}-{n + 1}" for n, names in enumerate(order) for name in names}
     for folder in folders.values():
         _may_be_replaced(folder)
+    forget(out)  # else half a benchmark would leave the comparison of an earlier one
     machine, began_s, done = look_at_machine(), monotonic_s(), 0
     runs: dict[str, list[Measured]] = {name: [] for name in by_name}
     for number, names in enumerate(order):

@@ -72,6 +72,8 @@ def lay_out(
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     ours = tuple(_own(said, resolve(said, facts, count=count)) for _, said in configs)
+    if problems := _namesakes([mode for mode, _ in configs], ours):
+        raise ConfigError(problems)
     first = next((own.plan for own in ours if own.plan.num_workers > 1), ours[0].plan)
     together = replace(first, mode="ddp", launcher=Launcher.LOCAL, ray=None, compress=None, lr_scale=1.0)
     peers = _peers(request)
@@ -114,6 +116,18 @@ def _own(said: TrainConfig, plan: Plan) -> Own:
     # `ddp` and `ray` are the files of others.
     stem = f"paceline-{name}" if name in ("ddp", "ray", "baseline") else name
     return Own(name=stem + suffix, title=("our ddp" if name == "ddp" else name) + words, plan=plan)
+
+
+def _namesakes(modes: Sequence[str], ours: Sequence[Own]) -> list[Problem]:
+    """Turns and files go by name: of two with one name, only the last would take part."""
+    found: list[Problem] = []
+    first: dict[str, str] = {}
+    for mode, own in zip(modes, ours, strict=True):
+        if own.name in first:
+            what = f"{first[own.name]} and {mode} would both be called {own.name}"
+            found.append(Problem(what, "leave one out, or give its class another name", "--modes"))
+        first.setdefault(own.name, mode)
+    return found
 
 
 def _shared(config: TrainConfig) -> tuple[TrainConfig, list[Problem]]:

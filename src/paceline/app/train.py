@@ -118,7 +118,8 @@ def _carry_out(
     # Said also when it came too late to stop this run: it was meant for whatever would come next, too.
     if asked_by and "stopped_by" not in result:
         result["stopped_by"] = asked_by[0]
-    (run_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    # Whole or not there: half of it would be taken for a damaged run.
+    write_durably(run_dir / "result.json", [(json.dumps(result, indent=2) + "\n").encode()])
     return result
 
 

@@ -69,11 +69,15 @@ def tune(
         return Outcome(tuning=tuning, records=records, best=folder.conclude(tuning, records))
     _check_ready(address)
     with closing(_connected(todo, address, parallel)), folder.locked():
+        # Only now does nobody else write there: what was read before may be old.
         if is_new:
             folder.begin(tuning)
-        book = _Book(tuning, folder, records, watcher)
-        with _ctrl_c_stops(book, watcher):
-            _search(todo, book, parallel)
+        else:
+            records = folder.records(tuning)
+        book = Book(tuning, folder, records, watcher)
+        if todo := waiting(tuning, records):
+            with _ctrl_c_stops(book, watcher):
+                _search(todo, book, parallel)
         return book.conclude()
 
 
@@ -113,7 +117,7 @@ def _connected(todo: Sequence[Trial], address: str, parallel: int) -> Ray:
     )
 
 
-def _search(todo: Sequence[Trial], book: "_Book", parallel: int) -> None:
+def _search(todo: Sequence[Trial], book: "Book", parallel: int) -> None:
     from paceline.launchers.ray_tune_door import search  # brings Ray
 
     search(
@@ -126,7 +130,7 @@ def _search(todo: Sequence[Trial], book: "_Book", parallel: int) -> None:
     )
 
 
-class _Book:
+class Book:
     """Writes down what Ray Tune tells, and says when to stop."""
 
     def __init__(
@@ -159,8 +163,7 @@ class _Book:
     # What Ray Tune tells.
 
     def began(self, number: int) -> None:
-        before = self._records.get(number, Record(number=number, status=Status.RUNNING))
-        self._write(replace(before, status=Status.RUNNING, why=""))
+        self._write(replace(self._known(number), status=Status.RUNNING, why=""))
         over = sum(record.status.is_over for record in self._records.values())
         self._watcher.began(self._trials[number], over)
 
@@ -192,7 +195,8 @@ class _Book:
         self._watcher.note(f"trial {number} was lost: {why}; it is begun once more")
 
     def lost(self, number: int, why: str) -> None:
-        self._write(replace(self._records[number], status=Status.LOST, why=why))
+        # Of one whose process never started, `began` was not told.
+        self._write(replace(self._known(number), status=Status.LOST, why=why))
         self._watcher.ended(self._trials[number], self._records[number])
 
     def conclude(self) -> Outcome:
@@ -205,6 +209,9 @@ class _Book:
             raise ConfigError([Problem(what, "name another with --metric, in a new search", "--metric")])
         best = self._folder.conclude(self._tuning, self._records)
         return Outcome(tuning=self._tuning, records=self._records, best=best, stopped_by=self.stopped_by)
+
+    def _known(self, number: int) -> Record:
+        return self._records.get(number, Record(number=number, status=Status.RUNNING))
 
     def _write(self, record: Record) -> None:
         self._records[record.number] = record
@@ -248,12 +255,16 @@ def heard(before: Record, report: Mapping[str, object]) -> Record:
 
 
 def known_to_asha(tuning: Tuning, records: Mapping[int, Record]) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """What trials have shown at each rung in earlier sessions; less is better, and no number is worst."""
+    """What trials that are over have shown at each rung; less is better, and no number is worst.
+
+    One that goes on would compete with its own past; one that is evaluated at its end only never met a rung.
+    """
     sign = 1.0 if tuning.lower_is_better else -1.0
+    evaluated = {trial.number for trial in tuning.trials if trial.plan.evaluation is not None}
     return tuple(
         tuple((one.rung, WORST if one.value is None else sign * one.value) for one in record.evaluations)
-        for record in records.values()
-        if record.status is not Status.FAILED and record.evaluations
+        for number, record in records.items()
+        if number in evaluated and record.status in (Status.FINISHED, Status.STOPPED) and record.evaluations
     )
 
 
@@ -262,7 +273,7 @@ def _whole(value: object) -> int:
 
 
 @contextmanager
-def _ctrl_c_stops(book: _Book, watcher: TuneWatcher) -> Iterator[None]:
+def _ctrl_c_stops(book: Book, watcher: TuneWatcher) -> Iterator[None]:
     """The first Ctrl-C (or SIGTERM) stops the trials in order, the second ends everything now."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals belong to the main thread, and so to whoever runs it

@@ -68,14 +68,14 @@ class TuneFolder:
         return self.path / "trials" / f"{number:03d}"
 
     def begin(self, tuning: Tuning) -> None:
+        """ConfigError if somebody else was faster."""
+        self._check_holds_none()
         make_folder(self.path)
         write_durably(self.path / "tune.json", [(json.dumps(to_json(tuning), indent=1) + "\n").encode()])
 
     def check_is_free(self) -> None:
         """ConfigError if something is there."""
-        if (self.path / "tune.json").exists():
-            hint = f"go on with it: paceline tune --resume {self.path}; or name another folder with --out"
-            raise ConfigError([Problem(f"{self.path} holds a search already", hint, "--out")])
+        self._check_holds_none()
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise ConfigError([Problem(f"{self.path} is not empty", "name a new folder with --out", "--out")])
 
@@ -122,6 +122,11 @@ class TuneFolder:
             raise NotReadyError(what, "wait for it, or name another folder with --out") from error
         finally:
             os.close(fd)
+
+    def _check_holds_none(self) -> None:
+        if (self.path / "tune.json").exists():
+            hint = f"go on with it: paceline tune --resume {self.path}; or name another folder with --out"
+            raise ConfigError([Problem(f"{self.path} holds a search already", hint, "--out")])
 
     def _file(self, number: int) -> Path:
         return self.path / "trials" / f"{number:03d}.json"

@@ -131,7 +131,9 @@ class _Run:
     def evaluated(self, message: Message) -> None:
         step, metrics = int(str(message["step"])), json.loads(str(message["metrics"]))
         if step < self._plan.steps:  # afterwards nobody has to decide whether it goes on
-            self._reports.put({"step": step, "steps": self._plan.steps, **self._valued(metrics, step)})
+            self._reports.put(
+                {"step": step, "steps": self._plan.steps, **valued(metrics, step, self._plan, self._order)}
+            )
 
     def _train(self, launcher: LocalLauncher) -> None:
         try:
@@ -145,9 +147,8 @@ class _Run:
 
     def _result(self, launcher: LocalLauncher) -> dict[str, Json]:
         run_dir = Path(self._order.run_dir)
-        if (run_dir / "plan.json").exists() and is_finished(run_dir, self._plan):
-            done: dict[str, Json] = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
-            return done
+        if (result := done(self._plan, run_dir)) is not None:
+            return result
         checkpoint = begun(self._plan, run_dir)
         if checkpoint is None and run_dir.exists():
             shutil.rmtree(run_dir)  # half a run without a checkpoint says nothing
@@ -156,35 +157,14 @@ class _Run:
 
     def _ended(self, result: dict[str, Json]) -> Report:
         report: Report = {"steps": self._plan.steps, "done": True, "seconds": result["wall_s"]}
-        by_patience = str(result.get("stopped_by", "")).startswith(EARLY_STOP)
-        if result["stopped_early"] and not by_patience:
+        if result["stopped_early"] and not _is_by_patience(result):
             self._is_stopped = True
             return {**report, "step": self._last["step"], "state": "interrupted"}
-        value = self._valued(_metrics_of(result, self._order.metric), self._plan.steps)
-        if not value:
-            known = sorted({*_names(result.get("metrics")), *_names(_last(result.get("evaluations")))})
-            return {**report, "step": self._plan.steps, "state": "unmeasured", "known": ", ".join(known)}
-        return {**report, "step": self._plan.steps, "state": "finished", **value}
+        return {**report, **concluded(result, self._plan, self._order)}
 
     def _failed(self, why: str) -> Report:
         self._has_failed = True
         return {**self._last, "steps": self._plan.steps, "done": True, "state": "failed", "why": why}
-
-    def _valued(self, metrics: dict[str, Json], step: int) -> Report:
-        """Empty: the metric is not among them."""
-        name = next((name for name in self._order.metric if name in metrics), None)
-        if name is None:
-            return {}
-        value = metrics[name]
-        number = float(value) if isinstance(value, int | float) else None
-        score = WORST if number is None else number if self._order.lower_is_better else -number
-        return {
-            "metric": name,
-            "has_value": number is not None,
-            "value": 0.0 if number is None else number,
-            "rung": rung_of(self._plan, step),
-            "score": max(-WORST, min(WORST, score)),
-        }
 
 
 class _Listening:
@@ -213,6 +193,46 @@ class _Listening:
         )
 
 
+def valued(metrics: dict[str, Json], step: int, plan: Plan, order: Order) -> Report:
+    """Empty: the metric is not among them."""
+    name = next((name for name in order.metric if name in metrics), None)
+    if name is None:
+        return {}
+    value = metrics[name]
+    number = float(value) if isinstance(value, int | float) else None
+    found: Report = {
+        "metric": name,
+        "has_value": number is not None,
+        "value": 0.0 if number is None else number,
+        "rung": rung_of(plan, step),
+    }
+    if plan.evaluation is None:
+        return found  # at its end, where ASHA would compare it with the first evaluation of others
+    score = WORST if number is None else number if order.lower_is_better else -number
+    return {**found, "score": max(-WORST, min(WORST, score))}
+
+
+def concluded(result: dict[str, Json], plan: Plan, order: Order) -> Report:
+    """Of a run that came to its end, by its steps or by its own patience."""
+    step = int(str(_last(result).get("step", plan.steps))) if _is_by_patience(result) else plan.steps
+    value = valued(_metrics_of(result, order.metric), step, plan, order)
+    if not value:
+        known = sorted({*_names(result.get("metrics")), *_names(_last(result).get("metrics"))})
+        return {"step": step, "state": "unmeasured", "known": ", ".join(known)}
+    return {"step": step, "state": "finished", **value}
+
+
+def done(plan: Plan, run_dir: Path) -> dict[str, Json] | None:
+    """The result of a trial that came to its end before; None: it goes on, or is done again."""
+    try:
+        if not (run_dir / "plan.json").exists() or not is_finished(run_dir, plan):
+            return None
+    except PacelineError:
+        return None  # half a result says nothing: whoever wrote it was killed
+    found: dict[str, Json] = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
+    return found
+
+
 def begun(plan: Plan, run_dir: Path) -> Checkpoint | None:
     """From where a trial goes on that was interrupted; None: it is done from the beginning."""
     try:
@@ -226,17 +246,22 @@ def begun(plan: Plan, run_dir: Path) -> Checkpoint | None:
 def _metrics_of(result: dict[str, Json], wanted: Sequence[str]) -> dict[str, Json]:
     """Of the weights that the run keeps: the best, or else the last. At the end other things are measured."""
     best = result.get("best")
-    kept = best.get("metrics") if isinstance(best, dict) else _last(result.get("evaluations"))
+    kept = best.get("metrics") if isinstance(best, dict) else _last(result).get("metrics")
     for found in (kept, result.get("metrics")):
         if isinstance(found, dict) and any(name in found for name in wanted):
             return found
     return {}
 
 
-def _last(evaluations: Json) -> Json:
-    if isinstance(evaluations, list) and evaluations and isinstance(evaluations[-1], dict):
-        return evaluations[-1].get("metrics")
-    return None
+def _is_by_patience(result: dict[str, Json]) -> bool:
+    return str(result.get("stopped_by", "")).startswith(EARLY_STOP)
+
+
+def _last(result: dict[str, Json]) -> dict[str, Json]:
+    """The last evaluation; empty: there is none."""
+    evaluations = result.get("evaluations")
+    last = evaluations[-1] if isinstance(evaluations, list) and evaluations else None
+    return last if isinstance(last, dict) else {}
 
 
 def _names(metrics: Json) -> list[str]:

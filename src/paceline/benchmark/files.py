@@ -12,6 +12,19 @@ from paceline.plan.codec import Json, to_json
 from paceline.report.comparison import Estimate, finite
 from paceline.report.plots import draw_all
 
+_WRITTEN = (
+    "comparison.json",
+    "comparison.csv",
+    "report.html",
+    "baseline_results.json",
+    "*_results_*workers.json",
+    *(
+        f"plots/{name}.{kind}"
+        for name in ("speedup-*", "efficiency-*", "time", "curve-*")
+        for kind in ("png", "svg")
+    ),
+)
+
 
 def write_all(benchmark: Benchmark, folder: Path) -> None:
     (folder / "comparison.json").write_text(dumps(benchmark), encoding="utf-8")
@@ -20,6 +33,13 @@ def write_all(benchmark: Benchmark, folder: Path) -> None:
         (folder / name).write_text(json.dumps(finite(result), indent=2) + "\n", encoding="utf-8")
     (folder / "report.html").write_text(benchmark_page(benchmark), encoding="utf-8")
     draw_all(figures_of(benchmark), folder / "plots")
+
+
+def forget(folder: Path) -> None:
+    """Remove what `write_all` has left there before, and nothing else."""
+    for pattern in _WRITTEN:
+        for path in folder.glob(pattern):
+            path.unlink()
 
 
 def results_of(benchmark: Benchmark) -> dict[str, dict[str, Json]]:

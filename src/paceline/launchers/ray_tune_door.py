@@ -123,10 +123,11 @@ def search(
 ) -> None:
     """Make all trials, or, when somebody wants it, stop those that run; Ray is connected already.
 
-    `by` is `module:Class` of what makes them.
+    `by` is `module:Class` of what makes them. What the listener raises ends the search, and is raised here.
     """
     environ.set_unless_said(**_SETTINGS)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    callback = Callback(listener)
     before = signal.getsignal(signal.SIGUSR1)
     try:
         with tempfile.TemporaryDirectory(prefix="paceline-tune-", ignore_cleanup_errors=True) as folder:
@@ -136,8 +137,8 @@ def search(
                 config={"by": by, "trial": tune.grid_search([json.dumps(asdict(t)) for t in trials])},
                 max_concurrent_trials=parallel,
                 scheduler=FIFOScheduler() if halving is None else _asha(halving),
-                stop=_Stopper(wants_stop),
-                callbacks=[_Callback(listener)],
+                stop=_Stopper(lambda: callback.error is not None or wants_stop()),
+                callbacks=[callback],
                 storage_path=folder,
                 max_failures=_RETRIES,
                 reuse_actors=True,
@@ -148,6 +149,8 @@ def search(
             )
     finally:
         signal.signal(signal.SIGUSR1, before)
+    if callback.error is not None:
+        raise callback.error
 
 
 def _name(trial: Any) -> str:  # Any: Ray's own
@@ -184,29 +187,41 @@ class _Stopper(tune.Stopper):  # type: ignore[misc]  # Ray has no types
         return self._wants_stop()
 
 
-class _Callback(tune.Callback):  # type: ignore[misc]  # Ray has no types
-    """Passes on what Tune tells. Any: Tune's own objects."""
+class Callback(tune.Callback):  # type: ignore[misc]  # Ray has no types
+    """Passes on what Tune tells, until the listener fails. Any: Tune's own objects.
+
+    Tune would take what is raised here for the death of a trial.
+    """
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        self.error: Exception | None = None  # the first that the listener raised
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._listener.began(_number(trial))
+        self._tell(lambda: self._listener.began(_number(trial)))
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         if result.get("number") == _number(trial):  # a process that is reused answers for one at a time
-            self._listener.heard(_number(trial), result)
+            self._tell(lambda: self._listener.heard(_number(trial), result))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._listener.ended(_number(trial))
+        self._tell(lambda: self._listener.ended(_number(trial)))
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._listener.again(_number(trial), _why(trial))
+        self._tell(lambda: self._listener.again(_number(trial), _why(trial)))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._listener.lost(_number(trial), _why(trial))
+        self._tell(lambda: self._listener.lost(_number(trial), _why(trial)))
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        if self.error is not None:
+            return
+        try:
+            what()
+        except Exception as error:  # whatever it is: `search` raises it
+            self.error = error
 
 
 def _number(trial: Any) -> int:  # Any: Ray's own

@@ -1,0 +1,47 @@
+"""Is what goes wrong with whoever listens to Ray Tune told as it is, and not as the death of a trial?"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
+
+from paceline.launchers.ray_tune_door import Callback, Placed
+
+
+@dataclass
+class FullDisk:
+    """Listens until it has to write."""
+
+    told: list[str] = field(default_factory=list)
+
+    def began(self, number: int) -> None:
+        self.told.append(f"began {number}")
+
+    def heard(self, number: int, report: Mapping[str, object]) -> None:
+        self.told.append(f"heard {number}")
+
+    def ended(self, number: int) -> None:
+        raise OSError(28, f"no space left for trial {number}")
+
+    def again(self, number: int, why: str) -> None:
+        self.told.append(f"again {number}")
+
+    def lost(self, number: int, why: str) -> None:
+        self.told.append(f"lost {number}")
+
+
+def test_the_first_error_of_the_listener_is_kept_and_nothing_is_told_after_it() -> None:
+    listener = FullDisk()
+    callback = Callback(listener)
+    one, two = (
+        SimpleNamespace(config={"trial": json.dumps(asdict(Placed(number=n, text="", cpus=1, gpus=0)))})
+        for n in (1, 2)
+    )
+    callback.on_trial_start(0, [], one)
+    callback.on_trial_result(0, [], one, {"number": 1})
+    assert callback.error is None
+    callback.on_trial_complete(0, [], one)
+    callback.on_trial_complete(0, [], two)
+    callback.on_trial_error(0, [], two)
+    assert str(callback.error) == "[Errno 28] no space left for trial 1"
+    assert listener.told == ["began 1", "heard 1"]
