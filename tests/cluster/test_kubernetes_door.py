@@ -1,11 +1,14 @@
 """Does the door say what a server said: objects, pages, changes, logs, commands, and every kind of no?"""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 from tests.fixtures.api_server import ApiServer
 
+from paceline.cluster import kubernetes_door
 from paceline.cluster.kinds import CONFIG_MAP, NODE, POD, PYTORCH_JOB, RAY_JOB
 from paceline.cluster.kubernetes_door import KubernetesApi, reach
 from paceline.cluster.port import (
@@ -125,6 +128,52 @@ def test_a_command_in_a_pod_gets_bytes_and_gives_bytes_and_its_code(
     assert api.run("one", "train", "main", ["true"]).code == 0
 
 
+def test_a_command_whose_connection_is_cut_is_unreachable(api: KubernetesApi, server: ApiServer) -> None:
+    def die(_pod: str, _command: list[str], _stdin: bytes) -> tuple[int, bytes, bytes]:
+        raise ConnectionAbortedError
+
+    server.exec = die
+    with pytest.raises(UnreachableError):
+        api.run("one", "train", "main", ["sleep", "1"])
+
+
+def test_a_command_that_says_nothing_is_given_up(
+    api: KubernetesApi, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_door, "_QUIET_S", 0.3)
+    monkeypatch.setattr(kubernetes_door, "_POLL_S", 0.05)
+    over = Event()
+    server.exec = lambda _pod, _command, _stdin: (int(over.wait(60)), b"", b"")
+    try:
+        with pytest.raises(UnreachableError, match="nothing was heard"):
+            api.run("one", "train", "main", ["sleep", "1"])
+    finally:
+        over.set()
+
+
+def test_a_server_that_takes_a_command_and_never_answers_is_given_up(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_door, "_ANSWER_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        server.url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        reached = reach(server.kubeconfig(tmp_path / "kubeconfig"))
+        with pytest.raises(UnreachableError, match="timed out"):
+            reached.run("one", "train", "main", ["true"])
+        reached.close()
+
+
+def test_a_password_in_the_address_is_used_and_not_shown(server: ApiServer, tmp_path: Path) -> None:
+    server.url = server.url.replace("http://", "http://me:s3cr3tvalue@")
+    reached = reach(server.kubeconfig(tmp_path / "kubeconfig"))
+    assert reached.find(POD).items == ()
+    server.drop_next = 1
+    with pytest.raises(UnreachableError) as caught:
+        reached.find(POD)
+    assert "s3cr3tvalue" not in f"{caught.value.what} {reached.server}"
+    reached.close()
+
+
 def test_who_may_what_and_what_is_served(api: KubernetesApi, server: ApiServer) -> None:
     server.allowed = lambda verb, _group, resource: (verb, resource) == ("create", "rayjobs")
     assert api.may("create", RAY_JOB, "train")
@@ -139,6 +188,7 @@ def test_who_may_what_and_what_is_served(api: KubernetesApi, server: ApiServer) 
     ("status", "reason", "message", "kind"),
     [
         (403, "Forbidden", 'pods is forbidden: User "me" cannot create', ForbiddenError),
+        (403, "Forbidden", 'pods is forbidden: User "system:anonymous" cannot create', UnauthorizedError),
         (403, "Forbidden", "exceeded quota: gpus, requested: 8, used: 8, limited: 8", ForbiddenError),
         (422, "Invalid", "spec.replicas: Invalid value", RefusedError),
         (400, "BadRequest", 'strict decoding error: unknown field "spec.replcas"', RefusedError),

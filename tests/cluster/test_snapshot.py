@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from tests.cluster.served import resource_of, serve
 from tests.fixtures.api_server import ApiServer, Refusal
 from tests.kube import clusters
 
-from paceline.cluster.kinds import Kind
+from paceline.cluster.kinds import ACCESS_REVIEW, LOCAL_QUEUE, NODE, RULES_REVIEW, Kind, kind_of
 from paceline.cluster.kubernetes_door import KubernetesApi, reach
 from paceline.cluster.port import UnauthorizedError, UnreachableError
 from paceline.cluster.snapshot import MOST_QUESTIONS, take_snapshot
+from paceline.kube import kinds as rendered_kinds
+from paceline.kube import render
 from paceline.kube.checks.check import check
 from paceline.kube.checks.finding import Level
 from paceline.kube.checks.need import Need, Target
@@ -155,6 +158,38 @@ def test_secrets_of_other_people_s_objects_are_not_kept(server: ApiServer, api: 
 
 def test_kinds_are_read_in_the_version_that_is_served(server: ApiServer, api: KubernetesApi) -> None:
     serve(server, clusters.bottlerocket())
-    assert api.served()["localqueues.kueue.x-k8s.io"] == ("v1beta1",)
-    assert api.version() == "v1.35.0"
-    assert "trainjobs.trainer.kubeflow.org" not in api.served()
+    newer = replace(LOCAL_QUEUE, version="v1beta2")
+    server.served = server.served - {LOCAL_QUEUE} | {newer}
+    for queue in server.of(LOCAL_QUEUE):
+        server.put({**queue, "apiVersion": newer.api_version})
+    seen = take_snapshot(api, "train")
+    assert seen.served["localqueues.kueue.x-k8s.io"] == ("v1beta2",)
+    assert [one for one in server.asked if one.path == newer.path("train")]
+    assert len(seen.of("localqueues.kueue.x-k8s.io")) == 1
+    assert "trainjobs.trainer.kubeflow.org" not in seen.served
+
+
+def test_a_webhook_that_is_down_hides_its_own_kind_only(server: ApiServer, api: KubernetesApi) -> None:
+    broken = (500, "InternalError", "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=LocalQueue failed")
+    serve(server, clusters.bottlerocket())
+    server.rules = [lambda _verb, kind, _what: broken if kind == LOCAL_QUEUE else None]
+    result = check(take_snapshot(api, "train"), Need())
+    assert [one.what for one in result.of(*BAD)] == ["queues in namespace train could not be read"]
+    assert result.of(Level.OK)
+    server.rules = [lambda _verb, kind, _what: broken if kind == NODE else None]
+    with pytest.raises(UnreachableError):
+        take_snapshot(api, "train")
+
+
+def test_who_may_not_ask_for_rights_asks_once(server: ApiServer, api: KubernetesApi) -> None:
+    serve(server, clusters.eks_device_plugin())
+    no = (403, "Forbidden", 'selfsubjectaccessreviews is forbidden: User "me" cannot create')
+    server.rules = [lambda _verb, kind, _what: no if kind in (RULES_REVIEW, ACCESS_REVIEW) else None]
+    assert take_snapshot(api, "train", Target.PYTORCHJOB).rights == {}
+    assert len([one for one in server.asked if one.path == ACCESS_REVIEW.path()]) == 1
+
+
+def test_what_can_be_rendered_can_be_created_and_checked() -> None:
+    for api_version, name in rendered_kinds.KINDS:
+        assert kind_of({"apiVersion": api_version, "kind": name}).name == name
+    assert {one.value for one in render.Target} == {one.value for one in Target}

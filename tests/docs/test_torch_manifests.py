@@ -35,7 +35,7 @@ def test_the_index_job_is_the_one_that_was_promised() -> None:
     config, data, output, job = _read("kubeflow/pytorchjob-sp500.yaml")
     assert {one["metadata"]["namespace"] for one in (config, data, output, job)} == {"ml-training"}
     assert yaml.safe_load(config["data"]["config.yaml"])["model"]["kind"] == "lstm"
-    assert "ReadOnlyMany" in data["spec"]["accessModes"]
+    assert data["spec"]["accessModes"] == ["ReadWriteMany"]
     assert output["spec"]["accessModes"] == ["ReadWriteMany"]
     replicas = job["spec"]["pytorchReplicaSpecs"]
     assert {name: one["replicas"] for name, one in replicas.items()} == {"Master": 1, "Worker": 3}

@@ -318,6 +318,17 @@ def test_gpus_of_a_quota_are_counted_against_the_need() -> None:
     assert [one.evidence for one in found] == ["ResourceQuota team: 4 of 16 used"]
 
 
+@pytest.mark.parametrize("level", ["baseline", "restricted"])
+def test_a_namespace_that_enforces_pod_security_takes_no_pod_with_efa(level: str) -> None:
+    snapshot = CLUSTERS["eks-device-plugin"]()
+    _set("objects|namespaces|0|metadata|labels", {"pod-security.kubernetes.io/enforce": level})(snapshot)
+    assert bad(checked(snapshot, "gpus=16")) == []
+    (found,) = checked(snapshot, "efa").of(*BAD)
+    assert found.level is Level.PROBLEM
+    assert "IPC_LOCK" in found.why
+    assert ("init-pytorch" in found.why) is (level == "restricted")
+
+
 def test_a_queue_that_does_not_know_the_kind_is_told_of() -> None:
     snapshot = with_kueue(CLUSTERS["eks-device-plugin"](), "batch/job")
     assert bad(checked(snapshot)) == []

@@ -94,6 +94,21 @@ def test_of_two_exceptions_the_one_that_torchelastic_saw_first_is_told() -> None
     assert (finding.rank, finding.pod) == (5, "demo-worker-1")
 
 
+def test_torch_s_rank_is_not_taken_for_the_number_of_a_node() -> None:
+    """Rank 1 of eight on each node is on the first one; pod 1 is the second."""
+    summary = (
+        "Root Cause (first observed failure):\n time : 2026-11-15_10:00:03\n host : demo-0\n rank : 1 (x)"
+    )
+    objects = [pod("demo-0-abcde", ended_s=T0_S + 9), pod("demo-1-fghij", ended_s=T0_S + 8)]
+    logs = [
+        {"pod": "demo-0-abcde", "text": f"{ROOTS['user-exception']}\n{summary}"},
+        {"pod": "demo-1-fghij", "text": ROOTS["user-exception"]},
+    ]
+    finding = diagnose(read_record({"objects": objects, "logs": logs}, "x"))
+    assert finding is not None
+    assert finding.pod == "demo-0-abcde"
+
+
 def test_what_is_not_known_is_said_with_the_best_evidence() -> None:
     objects = [pod("demo-worker-0", ended_s=T0_S + 9, code=137)]
     logs = [{"pod": "demo-worker-0", "text": "all is well\nreading the third shard"}]
@@ -161,6 +176,72 @@ def test_events_of_an_attempt_before_are_over(uid: str, at_s: float, over: bool)
     assert (finding is None) is over
 
 
+@pytest.mark.parametrize(("at_s", "over"), [(T0_S - 50, True), (T0_S + 5, False)])
+def test_events_of_pods_that_are_gone_are_over_when_others_began_later(at_s: float, over: bool) -> None:
+    """Pods of an Indexed Job have names that never come back."""
+    one = pod("demo-0-abcde")
+    one["metadata"]["creationTimestamp"] = write_time(T0_S)
+    event = _event("demo-0-vwxyz", "Preempted", "Preempted by pod 7 on node n", at_s=at_s)
+    finding = diagnose(read_record({"at": T0_S + 20, "objects": [one, event]}, "x"))
+    assert (finding is None) is over
+
+
+def _event(of: str, reason: str, message: str, *, at_s: float = T0_S) -> dict[str, Any]:
+    event = {"kind": "Event", "type": "Warning", "reason": reason, "message": message}
+    subject = {"kind": "Pod", "name": of, "namespace": "train"}
+    return {**event, "involvedObject": subject, "lastTimestamp": write_time(at_s)}
+
+
+def _pending(said: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    one = pod("demo-worker-0")
+    requests = {"nvidia.com/gpu": "8"}
+    one["spec"] = {"containers": [{"name": "pytorch", "resources": {"requests": requests}}]}
+    one["status"] = {"phase": "Pending", "conditions": [condition]}
+    return one
+
+
+@pytest.mark.parametrize("reason", ["Nominated", "TriggeredScaleUp"])
+def test_a_group_of_no_nodes_that_grows_is_waited_for(reason: str) -> None:
+    said = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+    failed, growing = _event("demo-worker-0", "FailedScheduling", said), _event("demo-worker-0", reason, "")
+    before = diagnose(read_record({"at": T0_S, "objects": [_pending(said), failed]}, "x"))
+    assert before is not None
+    assert (before.failure.name, before.failure.patience_s) == ("placement", 60.0)
+    growing |= {"type": "Normal", "message": "Pod should schedule on: nodeclaim/gpu-x"}
+    after = diagnose(read_record({"at": T0_S, "objects": [_pending(said), failed, growing]}, "x"))
+    assert after is not None
+    assert after.failure.name == "autoscaling"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("node.kubernetes.io/unschedulable", "cluster-busy"), ("team", "")]
+)
+def test_a_node_that_is_cordoned_is_one_that_could_hold_the_pod(key: str, name: str) -> None:
+    said = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) were unschedulable."
+    nodes: list[dict[str, Any]] = [
+        {
+            "kind": "Node",
+            "metadata": {"name": f"n-{gpus}"},
+            "status": {"allocatable": {"nvidia.com/gpu": gpus}},
+        }
+        for gpus in ("1", "8")
+    ]
+    nodes[1]["spec"] = {"taints": [{"key": key, "effect": "NoSchedule"}]}
+    finding = diagnose(read_record({"at": T0_S, "objects": [_pending(said), *nodes]}, "x"))
+    assert finding is not None
+    assert finding.failure.name == (name or "never-fits")
+
+
+def test_who_comes_without_a_login_is_told_to_log_in() -> None:
+    message = 'pods is forbidden: User "system:anonymous" cannot list resource "pods" in API group ""'
+    answer = {"verb": "list", "path": "/api/v1/pods", "code": 403, "message": message}
+    finding = diagnose(read_record({"answers": [answer], "client": "36.0.0"}, "x"))
+    assert finding is not None
+    assert finding.failure.name == "unauthorized"
+    assert "36.0.0" in finding.cause
+
+
 def test_a_container_that_runs_again_has_got_over_it() -> None:
     one = pod("demo-worker-0")
     before = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": write_time(T0_S - 9)}
@@ -216,6 +297,15 @@ def test_one_job_of_a_namespace_can_be_picked() -> None:
     labelled["metadata"]["labels"] = {"training.kubeflow.org/job-name": "demo-2"}
     whole = read_record({"kind": "List", "items": [pod("demo-worker-0"), labelled]}, "x")
     assert diagnose(narrowed(whole, "demo")) is None, "the name of one job begins like that of the other"
+    there = _event("demo-2-worker-0", "Preempted", "Preempted by pod 7 on node n")
+    gone = _event("demo-2-worker-1", "Preempted", "Preempted by pod 7 on node n")
+    mine = _event("demo-worker-1", "Preempted", "Preempted by pod 7 on node n")
+    log = {"pod": "demo-2-worker-1", "text": ROOTS["user-exception"]}
+    items = [pod("demo-worker-0"), labelled, there, gone]
+    whole = read_record({"objects": items, "logs": [log]}, "x")
+    assert diagnose(narrowed(whole, "demo")) is None
+    assert len(narrowed(whole, "demo-2").events) == 2
+    assert len(narrowed(read_record({"objects": [*items, mine]}, "x"), "demo").events) == 1
 
 
 @pytest.mark.parametrize("value", [[], None, 7, {}, {"items": []}, {"objects": [1, None]}])

@@ -267,7 +267,7 @@ def test_what_is_asked_for_comes_with_the_job() -> None:
         "NetworkPolicy", "PyTorchJob",
     ]  # fmt: skip
     data, output = made[:2]
-    assert data["spec"]["accessModes"] == ["ReadWriteOnce", "ReadOnlyMany"]
+    assert data["spec"]["accessModes"] == ["ReadWriteMany"], "drivers of EBS, EFS and FSx refuse ReadOnlyMany"
     assert output["spec"]["accessModes"] == ["ReadWriteMany"]
     assert output["spec"]["storageClassName"] == "efs"
     policy = made[5]["spec"]
@@ -293,6 +293,8 @@ def test_what_no_manifest_can_say_is_said_in_words() -> None:
 
     assert "IPC_LOCK" in said("pytorchjob-efa")
     assert "IPC_LOCK" not in said("hyperpod-compat")
+    assert "claim data is new and empty" in said("pytorchjob-kept")
+    assert "claim output is" not in said("pytorchjob-kept")
     assert "init-pytorch" in said("pytorchjob")
     assert "init-pytorch" not in said("pytorchjob-elastic")
     assert "go with it" in said("job")

@@ -14,6 +14,8 @@ from paceline.cluster.port import (
 )
 from paceline.plan.codec import Json
 
+_LOG_IN = "log in again: `aws sso login`, then `aws eks update-kubeconfig --name CLUSTER`"
+
 
 def error_of(status: int, answer: Mapping[str, Json], asked: str, server: str) -> ApiError:
     """`answer` is the server's Status object, `asked` what was asked of it."""
@@ -25,10 +27,9 @@ def error_of(status: int, answer: Mapping[str, Json], asked: str, server: str) -
 def _meaning(status: int, message: str) -> tuple[type[ApiError], str]:
     match status:
         case 401:
-            return (
-                UnauthorizedError,
-                "log in again: `aws sso login`, then `aws eks update-kubeconfig --name CLUSTER`",
-            )
+            return UnauthorizedError, _LOG_IN
+        case 403 if "system:anonymous" in message:  # the login was lost on the way, so nobody asked
+            return UnauthorizedError, _LOG_IN
         case 403 if "exceeded quota" in message:
             return ForbiddenError, "ask for less, wait until other jobs end, or have the quota raised"
         case 403:

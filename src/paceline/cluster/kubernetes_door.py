@@ -8,14 +8,17 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
+import websocket
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config.config_exception import ConfigException
-from kubernetes.stream import stream
+from kubernetes.stream import stream, ws_client
 
+from paceline.clock import monotonic_s
 from paceline.cluster.answers import error_of
 from paceline.cluster.kinds import ACCESS_REVIEW, POD, Kind, kind_of
 from paceline.cluster.port import (
@@ -30,15 +33,27 @@ from paceline.cluster.port import (
 )
 from paceline.errors import NotReadyError
 from paceline.kube.reading import mapping, mappings
+from paceline.kube.secrets import masked
 from paceline.plan.codec import Json
 
 _ANSWER_S = 30.0  # for anything that is no stream
 _QUIET_S = 120.0  # for the next bytes of a stream; a watch is told to end before that
+_POLL_S = 1.0  # a silent command is looked after so often
 _PAGE = 500
 # All kinds in one answer: the stable form, that of 1.27 to 1.29, and what older servers have.
 _LISTED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 _ALL_KINDS = f"{_LISTED.format('v2')},{_LISTED.format('v2beta1')},application/json"
 _AGAIN = "check that the cluster is up and the network is there (`kubectl cluster-info`), then run it again"
+
+
+class _PatientSocket(websocket.WebSocket):
+    """The client opens sockets without a timeout, and has no setting for one."""
+
+    def connect(self, url: str, **options: Any) -> None:
+        super().connect(url, timeout=_ANSWER_S, **options)  # type: ignore[no-untyped-call]
+
+
+ws_client.WebSocket = _PatientSocket
 
 
 def reach(kubeconfig: Path | None = None, context: str | None = None) -> "KubernetesApi":
@@ -61,7 +76,8 @@ def reach(kubeconfig: Path | None = None, context: str | None = None) -> "Kubern
 class KubernetesApi:
     def __init__(self, api: client.ApiClient) -> None:
         self._api = api
-        self.server = str(api.configuration.host)
+        self._url = str(api.configuration.host)
+        self.server = masked(self._url)  # a password may stand in it
 
     def close(self) -> None:
         self._api.close()
@@ -162,14 +178,21 @@ class KubernetesApi:
         stdout, stderr = bytearray(), bytearray()
         with closing(socket):
             try:
+                socket.sock.settimeout(_QUIET_S)
                 for start in range(0, len(stdin), 1 << 16):
                     socket.write_stdin(stdin[start : start + (1 << 16)])
+                heard_s = monotonic_s()
                 while socket.is_open():
-                    socket.update(timeout=_QUIET_S)
-                    stdout += bytes(socket.read_channel(1) or b"")
-                    stderr += bytes(socket.read_channel(2) or b"")
+                    socket.update(timeout=_POLL_S)
+                    said, complained = (bytes(socket.read_channel(one) or b"") for one in (1, 2))
+                    stdout += said
+                    stderr += complained
+                    if said or complained:
+                        heard_s = monotonic_s()
+                    elif monotonic_s() - heard_s > _QUIET_S:
+                        raise TimeoutError(f"nothing was heard for {_QUIET_S:.0f} s")
                 last = socket.read_channel(3)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, websocket.WebSocketException) as error:
                 raise self._cut(f"running {command[0]} in pod {pod}", error) from error
             finally:
                 socket.sock.shutdown()  # `close` leaves the socket open once the other side has closed
@@ -263,7 +286,7 @@ class KubernetesApi:
         try:
             answer: urllib3.response.BaseHTTPResponse = self._api.rest_client.pool_manager.request(
                 method,
-                f"{self.server}{path}?{urlencode(chosen)}",
+                f"{self._url}{path}?{urlencode(chosen)}",
                 body=None if body is None else json.dumps(body),
                 headers=headers,
                 preload_content=False,
@@ -286,7 +309,7 @@ class KubernetesApi:
         return error_of(status, answer, what, self.server)
 
     def _cut(self, what: str, error: Exception) -> UnreachableError:
-        return UnreachableError(f"{self.server} gave no answer to {what}: {error}", _AGAIN)
+        return UnreachableError(f"{self.server} gave no answer to {what}: {masked(str(error))}", _AGAIN)
 
 
 def _chosen(**wishes: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """How is a snapshot of a cluster taken? In at most 25 questions for 200 nodes, and with rights to look only.
 
 Pods are not asked for: there are thousands, and what nodes offer does not depend on them. What the server
-refuses to show is noted as the missing rule; who we are (401) and whether it answers are errors.
+refuses to show is noted as the missing rule, and a kind whose own operator fails (500) is left out; who we
+are (401) and whether it answers are errors.
 """
 
 from dataclasses import replace
@@ -29,7 +30,7 @@ from paceline.cluster.kinds import (
     VALIDATING_WEBHOOK,
     Kind,
 )
-from paceline.cluster.port import Api, ForbiddenError, Manifest, NotThereError
+from paceline.cluster.port import Api, ForbiddenError, Manifest, NotThereError, UnreachableError
 from paceline.kube.checks import kueue, trainer
 from paceline.kube.checks.kept import kept
 from paceline.kube.checks.need import Target
@@ -107,6 +108,10 @@ class _Reading:
         except ForbiddenError:
             self.refused.append(Rule("list", resource, namespace or ""))
             return
+        except UnreachableError as error:
+            if error.status < 500 or not _is_custom(kind):
+                raise
+            return  # its operator's conversion webhook is down; the server itself answers
         self._asked += max(0, len(found) - 1) // _PAGE
         self.objects[resource] = [kept(resource, one) for one in found]
 
@@ -141,12 +146,19 @@ class _Reading:
             if f"{verb} {resource}" in known or kind is None or self._asked >= MOST_QUESTIONS:
                 continue
             self._asked += 1
-            known[f"{verb} {resource}"] = self._api.may(verb, kind, namespace)
+            try:
+                known[f"{verb} {resource}"] = self._api.may(verb, kind, namespace)
+            except ForbiddenError:
+                break  # who may not ask this may not ask the next one
         return known
 
     def _as_served(self, kind: Kind) -> Kind:
         versions = self._served.get(_resource(kind), (kind.version,))
         return kind if kind.version in versions else replace(kind, version=versions[0])
+
+
+def _is_custom(kind: Kind) -> bool:
+    return "." in kind.group and not kind.group.endswith(".k8s.io")
 
 
 def _resource(kind: Kind) -> str:

@@ -9,6 +9,10 @@ def notes(intent: Intent, target: Target) -> list[str]:
     if torch is None:
         return []
     found = [*_exceptions(intent, torch), *_of_kind(intent, torch, target)]
+    read_only = {volume.claim for volume in torch.volumes if volume.is_read_only}
+    for claim in torch.claims:
+        if claim.name in read_only:
+            found.append(f"claim {claim.name} is new and empty, and this job only reads it: fill it first")
     if torch.results == "/results":
         found.append("results lie in the pod of rank 0 and go with it; --checkpoint-volume keeps them")
     if intent.pods.least != intent.pods.most:

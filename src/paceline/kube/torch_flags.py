@@ -52,10 +52,10 @@ def clashes(volumes: Sequence[Volume]) -> list[Problem]:
 
 
 def read_claims(texts: Sequence[str], volumes: Sequence[Volume], nodes: int) -> Read[Claim]:
-    """CLAIM=SIZE[/STORAGECLASS]; how it is used says who must be able to reach it."""
+    """CLAIM=SIZE[/STORAGECLASS]; the number of nodes says who must be able to reach it."""
     found: list[Claim] = []
     problems: list[Problem] = []
-    mounted = {volume.claim: volume for volume in volumes}
+    mounted = {volume.claim for volume in volumes}
     for text in texts:
         name, _, rest = text.partition("=")
         size, _, storage = rest.partition("/")
@@ -68,15 +68,10 @@ def read_claims(texts: Sequence[str], volumes: Sequence[Volume], nodes: int) -> 
             hint = "mount it by --volume or --checkpoint-volume, or leave it out"
             problems.append(Problem(what, hint, "--create-volume"))
         else:
-            modes = _modes(mounted[name], nodes)
-            found.append(Claim(name=name, size=size, storage_class=storage or None, modes=modes))
+            # Also for reading only: it must be filled first, and few drivers take two modes, or ReadOnlyMany.
+            mode = "ReadWriteMany" if nodes > 1 else "ReadWriteOnce"
+            found.append(Claim(name=name, size=size, storage_class=storage or None, modes=(mode,)))
     return tuple(found), problems
-
-
-def _modes(volume: Volume, nodes: int) -> tuple[str, ...]:
-    if volume.is_read_only:
-        return ("ReadWriteOnce", "ReadOnlyMany")  # somebody must be able to fill it, once
-    return ("ReadWriteMany",) if nodes > 1 else ("ReadWriteOnce",)
 
 
 def read_variables(texts: Sequence[str]) -> Read[tuple[str, str]]:

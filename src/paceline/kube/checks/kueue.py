@@ -11,6 +11,7 @@ from paceline.kube.checks.workloads import deployments, fine, has_label, operato
 from paceline.kube.reading import mapping, mappings
 
 AREA = "Kueue"
+_QUEUES = "localqueues.kueue.x-k8s.io"
 CONFIG = "kueue-manager-config"
 CONFIG_FILE = "controller_manager_config.yaml"
 _FRAMEWORKS = {
@@ -23,13 +24,22 @@ _FRAMEWORKS = {
 
 
 def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
-    if "localqueues.kueue.x-k8s.io" not in seen.served:
+    if _QUEUES not in seen.served:
         return  # nobody has to have queues
     found = deployments(seen, _is_it)
     troubles = operator_at_work(seen, need, AREA, found, name="Kueue", matters=need.target is not None)
     yield from troubles
-    queues = seen.of("localqueues.kueue.x-k8s.io")
-    if seen.knows("localqueues.kueue.x-k8s.io") and not queues:
+    queues = seen.of(_QUEUES)
+    if not seen.knows(_QUEUES) and all(rule.resource != _QUEUES for rule in seen.refused):
+        yield Finding(
+            area=AREA,
+            level=Level.WARNING,
+            what=f"queues in namespace {seen.namespace} could not be read",
+            evidence=f"{_QUEUES}: the server failed to answer",
+            why="Kueue's own webhook converts them, and does not answer; jobs that name a queue fail too",
+            command="kubectl -n kueue-system get pods,endpoints",
+        )
+    if seen.knows(_QUEUES) and not queues:
         yield Finding(
             area=AREA,
             level=Level.NOTE,

@@ -35,14 +35,14 @@ def _namespace(seen: Snapshot, need: Need) -> Iterator[Finding]:
     labels = labels_of(seen.of("namespaces")[0])
     enforced = str(labels.get("pod-security.kubernetes.io/enforce", "privileged"))
     says = {
-        "restricted": "what is rendered by default passes; --profile compat and EFA's IPC_LOCK do not",
+        "restricted": "what is rendered by default passes; --profile compat, EFA's IPC_LOCK and init-pytorch,"
+        " a container that training-operator adds to PyTorchJobs of several nodes, do not",
         "baseline": "what is rendered passes, but for EFA's IPC_LOCK",
     }
     if enforced in says:
-        clash = need.efa
         yield Finding(
             area=AREA,
-            level=Level.WARNING if clash else Level.NOTE,
+            level=Level.PROBLEM if need.efa else Level.NOTE,
             what=f"namespace {seen.namespace} enforces Pod Security {enforced}",
             evidence="label pod-security.kubernetes.io/enforce",
             why=says[enforced],

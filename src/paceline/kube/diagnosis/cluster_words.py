@@ -31,6 +31,7 @@ from paceline.kube.diagnosis.snapshot import (
     times_seen,
 )
 from paceline.kube.diagnosis.table.nodes import NODE_LOST
+from paceline.kube.diagnosis.table.scheduling import PLACEMENT, is_grown_for
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
 
@@ -83,6 +84,8 @@ def _conditions(snapshot: Snapshot) -> Iterator[Sign]:
     for pod in snapshot.pods:
         for one in conditions(pod):
             found = classify(str(one.get("message", "")), Source.CLUSTER)
+            if found is not None and found.failure is PLACEMENT and is_grown_for(pod, snapshot):
+                continue
             if one.get("type") == "PodScheduled" and one.get("status") == "False" and found is not None:
                 line = f"pod/{name_of(pod)} PodScheduled=False: {one.get('message')}"
                 at_s = read_time(one.get("lastTransitionTime"))
@@ -119,6 +122,10 @@ def _events(snapshot: Snapshot) -> Iterator[Sign]:
 def _is_over(failure: Failure, pod: Object, event: Object, snapshot: Snapshot) -> bool:
     if _is_older(event, pod) or phase(pod) == "Succeeded":
         return True
+    if not pod and _has_successor(event, snapshot):
+        return True
+    if failure is PLACEMENT and pod and is_grown_for(pod, snapshot):
+        return True
     if failure is NODE_LOST and any(
         name_of(node) == node_of(pod) and condition(node, "Ready").get("status") == "True"
         for node in snapshot.nodes
@@ -133,6 +140,15 @@ def _is_over(failure: Failure, pod: Object, event: Object, snapshot: Snapshot) -
         for status in mappings(pod, "status", "containerStatuses")
         for when, state in (("state", "running"), ("state", "terminated"), ("lastState", "terminated"))
     )
+
+
+def _has_successor(event: Object, snapshot: Snapshot) -> bool:
+    """Of a pod that is gone, from before the job or a pod of it began: of an attempt before."""
+    at_s = event_time(event)
+    if at_s is None or subject_of(event).get("kind") != "Pod":
+        return False
+    made = (mapping(one, "metadata").get("creationTimestamp") for one in (*snapshot.jobs, *snapshot.pods))
+    return any(at_s < born for born in map(read_time, made) if born is not None)
 
 
 def _is_older(event: Object, pod: Object) -> bool:

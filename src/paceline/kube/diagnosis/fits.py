@@ -8,6 +8,8 @@ from paceline.kube.diagnosis.snapshot import Object, labels_of, name_of
 from paceline.kube.reading import mapping, mappings
 from paceline.kube.words import read_quantity
 
+# Taints that a node gets from its own state: cordoned, not ready, short of memory. They go again.
+_PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 _AUTOSCALED = ("karpenter.sh/nodepool", "karpenter.sh/provisioner-name", "eks.amazonaws.com/compute-type")
 
 
@@ -45,7 +47,7 @@ def allocatable(node: Object) -> dict[str, Decimal]:
 
 
 def matching(pod: Object, nodes: Iterable[Object]) -> list[Object]:
-    """Those that its selector and its tolerations allow."""
+    """Those that its selector and its tolerations allow, in their better days."""
     wanted = mapping(pod, "spec", "nodeSelector")
     return [
         node
@@ -57,7 +59,9 @@ def matching(pod: Object, nodes: Iterable[Object]) -> list[Object]:
 def _tolerates(pod: Object, node: Object) -> bool:
     tolerations = mappings(pod, "spec", "tolerations")
     hard = [
-        one for one in mappings(node, "spec", "taints") if one.get("effect") in ("NoSchedule", "NoExecute")
+        one
+        for one in mappings(node, "spec", "taints")
+        if one.get("effect") in ("NoSchedule", "NoExecute") and not str(one.get("key")).startswith(_PASSING)
     ]
     return all(any(_meets(toleration, taint) for toleration in tolerations) for taint in hard)
 

@@ -113,14 +113,17 @@ def _number(value: object) -> float | None:
 def narrowed(snapshot: Snapshot, job: str) -> Snapshot:
     """What belongs to one job of a recorded namespace, and what is there for all: nodes and quotas."""
     kept = [one for one in snapshot.objects if one.get("kind") != "Event" and _is_of(one, job)]
-    names = {name_of(one) for one in kept}
-    events = [
-        one
-        for one in snapshot.of("Event")
-        if str(subject_of(one).get("name", "")) in names | {job}
-        or _belongs(str(subject_of(one).get("name")), job)
-    ]
-    logs = tuple(log for log in snapshot.logs if log.pod in names or _belongs(log.pod, job))
+    names = {name_of(one) for one in kept} | {job}
+    others = _named_like(snapshot, job) - names
+
+    def is_ours(name: str) -> bool:
+        if name in names:
+            return True
+        # Of a pod that is gone; but it may have been of another job, whose name begins like this one's.
+        return _belongs(name, job) and not any(_belongs(name, other) for other in others)
+
+    events = [one for one in snapshot.of("Event") if is_ours(str(subject_of(one).get("name", "")))]
+    logs = tuple(log for log in snapshot.logs if is_ours(log.pod))
     return Snapshot(
         at_s=snapshot.at_s,
         objects=(*kept, *events),
@@ -138,6 +141,13 @@ def job_names(snapshot: Snapshot) -> list[str]:
         str(labels_of(pod)[label]) for pod in snapshot.pods for label in _OWNERS if label in labels_of(pod)
     }
     return sorted(named | {name_of(job) for job in snapshot.jobs})
+
+
+def _named_like(snapshot: Snapshot, job: str) -> set[str]:
+    """Names that begin like the job's, of objects that are not of it and of the jobs that own them."""
+    alien = [one for one in snapshot.objects if one.get("kind") != "Event" and not _is_of(one, job)]
+    owners = {str(labels_of(one)[label]) for one in alien for label in _OWNERS if label in labels_of(one)}
+    return {name for name in owners | {name_of(one) for one in alien} if _belongs(name, job)}
 
 
 def _is_of(one: Object, job: str) -> bool:

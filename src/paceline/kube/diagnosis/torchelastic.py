@@ -22,7 +22,10 @@ class Root:
     rank: int
 
     def is_of(self, pod: str, rank: int | None) -> bool:
-        return rank == self.rank or bool(pod and self.host.split(".")[0] == pod and rank is None)
+        """By its host, if the pod is known: the rank of a pod counts nodes, and this one processes."""
+        host = self.host.split(".")[0]
+        # A pod of an Indexed Job has a tail that its host's name lacks.
+        return pod == host or pod.startswith(f"{host}-") if pod else rank == self.rank
 
 
 def first_failure(logs: Iterable[Log]) -> Root | None:

@@ -34,7 +34,7 @@ UNAUTHORIZED = Failure(
     name="unauthorized",
     what="the cluster does not know who asks (401)",
     kind=FailureClass.CONFIG,
-    cause="the cluster does not accept these credentials (401 Unauthorized){client}",
+    cause="the cluster was given no credentials that it accepts{client}",
     why="the login has expired, or the kubeconfig is of another cluster",
     command="aws sso login && aws eks update-kubeconfig --name CLUSTER",
     remedy=Remedy.STOP,
@@ -109,6 +109,7 @@ _CANNOT = (
     r'(?P<user>User "[^"]*") cannot (?P<verb>\w+) resource "(?P<plural>[^"]+)"'
     r'(?: in API group "(?P<group>[^"]*)")?(?: in the namespace "(?P<where>[^"]*)")?'
 )
+_NOBODY = r'User "system:anonymous"'  # who comes without credentials is called so, and then refused (403)
 TEXTS = (
     text(API_THROTTLED, r"\(TooManyRequests\)|server has received too many requests", *_SAID),
     text(API_THROTTLED, r"client rate limiter Wait returned an error", *_SAID),
@@ -141,6 +142,7 @@ LATE_TEXTS = (
         *_SAID,
     ),
     text(CRD_MISSING, r"ensure CRDs are installed first|no kind .* is registered", *_SAID),
+    text(UNAUTHORIZED, _NOBODY, *_SAID),
     text(FORBIDDEN, _CANNOT, *_SAID),
     text(FORBIDDEN, r"\(403\)\s*Reason: Forbidden|attempt to grant extra privileges", *_SAID),
     text(UNAUTHORIZED, r"\(Unauthorized\)|\(401\)\s*Reason: Unauthorized", *_SAID),
@@ -192,7 +194,7 @@ def _judged(answer: Answer, line: str, snapshot: Snapshot) -> Sign | None:
             after_s = answer.retry_after_s
             values = {} if after_s is None else {"later": f" in {after_s:g} s", "after_s": f"{after_s:g}"}
             return Sign(API_THROTTLED, (line,), at_s=answer.at_s, values=values)
-        case 401:
+        case 401 | 403 if answer.code == 401 or re.search(_NOBODY, answer.message):
             client = snapshot.client
             known = f"; version {client} of the kubernetes client loses them: install another"
             values = {"client": known} if _BROKEN_CLIENTS.fullmatch(client) else {}

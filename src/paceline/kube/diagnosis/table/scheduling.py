@@ -17,9 +17,10 @@ NEVER_FITS = Failure(
     what="no node could ever hold the pod",
     kind=FailureClass.CONFIG,
     cause="the job can never run on this cluster: {table}",
-    why="even empty nodes have less than it asks for, and nothing here adds nodes",
+    why="even empty nodes have less than it asks for, and nobody has said that nodes are added",
     command="kubectl get nodes -o custom-columns=NAME:.metadata.name,HAS:.status.allocatable",
     remedy=Remedy.STOP,
+    patience_s=60.0,  # an autoscaler needs some seconds to say that it adds a node
 )
 CLUSTER_BUSY = Failure(
     number=10,
@@ -64,6 +65,7 @@ PLACEMENT = Failure(
     why="nodes carry a taint that the pod does not tolerate, or lack a label that it wants",
     command="kubectl describe nodes | grep -E '^Name:|^Taints:|^Labels:'",
     remedy=Remedy.STOP,
+    patience_s=60.0,  # as above: a group of no nodes grows
 )
 VOLUME_ZONE = Failure(
     number=13,
@@ -148,7 +150,6 @@ _GROWING = ("TriggeredScaleUp", "Nominated")
 
 def look(snapshot: Snapshot) -> Iterator[Sign]:
     stuck = [pod for pod in snapshot.pods if _unscheduled(pod)]
-    growing = {name_of(pod_of_event(snapshot, event)) for event in events_of(snapshot, *_GROWING)}
     for event in events_of(snapshot, *_GROWING):
         pod = pod_of_event(snapshot, event)
         if _unscheduled(pod):
@@ -160,8 +161,13 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
             gates = ", ".join(str(gate.get("name")) for gate in mappings(pod, "spec", "schedulingGates"))
             line = f"pod/{name_of(pod)} PodScheduled=False, SchedulingGated: {gates}"
             yield Sign(GATED, (line,), _since(pod), pod, {"gate": gates or "that it does not name"})
-        elif name_of(pod) not in growing:
+        elif not is_grown_for(pod, snapshot):
             yield from _unschedulable(pod, snapshot)
+
+
+def is_grown_for(pod: Object, snapshot: Snapshot) -> bool:
+    """Has an autoscaler said that it adds a node for this pod?"""
+    return any(pod_of_event(snapshot, event) is pod for event in events_of(snapshot, *_GROWING))
 
 
 def _unscheduled(pod: Object) -> bool:
