@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.searches import Here, laid_out
 
 from paceline.app.tune import Book, heard, known_to_asha
-from paceline.app.tune_folder import Record, Seen, Status, TuneFolder, best_of, waiting
+from paceline.app.tune_folder import Record, Seen, Status, TuneFolder, best_of, stopped_ahead, waiting
 from paceline.app.tune_plan import Trial, Tuning
 from paceline.app.tune_trial import WORST, begun
 from paceline.errors import ConfigError, NotReadyError, PacelineError
@@ -70,6 +70,9 @@ def test_the_best_is_of_those_that_came_to_their_end(folder: TuneFolder, tuning:
     assert best_of(tuning, records) is tuning.trials[2]
     assert best_of(replace(tuning, lower_is_better=False), records) is tuning.trials[1]
     assert best_of(tuning, {1: records[1], 4: records[4]}) is None
+    assert stopped_ahead(tuning, records, tuning.trials[2]) is tuning.trials[0]
+    assert stopped_ahead(replace(tuning, lower_is_better=False), records, tuning.trials[1]) is None
+    assert stopped_ahead(tuning, {3: records[3]}, tuning.trials[2]) is None
     assert folder.conclude(tuning, {1: records[1]}) is None
     assert not (folder.path / "best.yaml").exists()
     folder.conclude(tuning, records)

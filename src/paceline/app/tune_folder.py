@@ -151,12 +151,27 @@ def waiting(tuning: Tuning, records: Mapping[int, Record]) -> list[Trial]:
 
 def best_of(tuning: Tuning, records: Mapping[int, Record]) -> Trial | None:
     """Of those that came to their end: what was stopped on the way is not known to be worth the rest."""
+    return _first(tuning, records, Status.FINISHED)
+
+
+def stopped_ahead(tuning: Tuning, records: Mapping[int, Record], best: Trial) -> Trial | None:
+    """One that was stopped at a better value than the best one ended with, which got worse on its way."""
+    ahead = _first(tuning, records, Status.STOPPED)
+    if ahead is None:
+        return None
+    there, here = records[ahead.number].value, records[best.number].value
+    assert there is not None, "it was found by its value"
+    assert here is not None, "it was found by its value"
+    return ahead if (there < here) == tuning.lower_is_better and there != here else None
+
+
+def _first(tuning: Tuning, records: Mapping[int, Record], status: Status) -> Trial | None:
     sign = 1.0 if tuning.lower_is_better else -1.0
     values = {
         trial.number: sign * value
         for trial in tuning.trials
         if (record := records.get(trial.number)) is not None
-        and record.status is Status.FINISHED
+        and record.status is status
         and (value := record.value) is not None
     }
     if not values:

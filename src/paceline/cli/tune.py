@@ -188,7 +188,7 @@ def _goal(tuning: "Tuning") -> str:
 
 
 def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
-    from paceline.app.tune_folder import Status
+    from paceline.app.tune_folder import Status, stopped_ahead
     from paceline.cli.tune_table import table
     from paceline.plan.codec import to_json
 
@@ -205,6 +205,12 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
         lines += ["", f"best       trial {best.number}: {best.words}"]
         lines += [f"           {record.metric} {record.value:.6g}"]
         lines += [f"train it   paceline train --config {path / 'best.yaml'}"]
+        if (ahead := stopped_ahead(tuning, outcome.records, best)) is not None:
+            value = outcome.records[ahead.number].value
+            lines += [
+                f"note       trial {ahead.number} was stopped early at {value:.6g}, and the best one got worse"
+                " later: try --scheduler none, or a larger --grace"
+            ]
     if lost or outcome.stopped_by:
         lines += [f"go on      {again}"]
     records: list[Json] = [to_json(record) for record in outcome.records.values()]
