@@ -208,7 +208,7 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
         if (ahead := stopped_ahead(tuning, outcome.records, best)) is not None:
             value = outcome.records[ahead.number].value
             lines += [
-                f"note       trial {ahead.number} was stopped early at {value:.6g}, and the best one got worse"
+                f"note       trial {ahead.number} was stopped early at {value:.6g}, and the best got worse"
                 " later: try --scheduler none, or a larger --grace"
             ]
     if lost or outcome.stopped_by:
