@@ -1,17 +1,6 @@
 """Measured runs with numbers made by hand, so that what follows from them can be worked out on paper."""
 
 from paceline.benchmark.measured import Cluster, Measured, Seen
-from paceline.report.comparison import Machine
-
-MACHINE = Machine(
-    cpu="A processor <with> signs & more",
-    processors=4,
-    memory_bytes=8 << 30,
-    system="Linux",
-    python="3.11.7",
-    torch="2.13.0",
-    load=0.1,
-)
 
 
 def run(

@@ -3,7 +3,8 @@
 import math
 
 import pytest
-from tests.benchmark.made import MACHINE, run
+from tests.benchmark.made import run
+from tests.report.made import MACHINE
 
 from paceline.benchmark.compare import Runs, compare
 from paceline.benchmark.compared import Benchmark

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.fixtures.command import paceline
-from tests.fixtures.s3_server import BUCKET, s3_server
+from tests.fixtures.s3_server import BUCKET, empty_bucket, s3_server
 
 from paceline.app.checkpoint_keeper import CheckpointKeeper
 from paceline.checkpoints.catalog import DAMAGED, folder_at, verified
@@ -20,9 +20,7 @@ from paceline.checkpoints.store import Snapshot, write_snapshot
 from paceline.errors import PacelineError
 from paceline.plan.plan import Plan
 
-boto3 = pytest.importorskip(
-    "boto3", reason="the object store is NOT tested: pip install 'moto[server]' boto3"
-)
+pytest.importorskip("boto3", reason="the object store is NOT tested: pip install 'moto[server]' boto3")
 pytest.importorskip("moto.server", reason="the object store is NOT tested: pip install 'moto[server]'")
 
 URL = f"s3://{BUCKET}/team/first"
@@ -37,16 +35,10 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
 
 @pytest.fixture
 def client(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:  # Any: boto3's
-    """An empty bucket."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    s3 = boto3.client("s3")
-    s3.create_bucket(Bucket=BUCKET)
-    yield s3
-    for entry in s3.list_objects_v2(Bucket=BUCKET).get("Contents", []):
-        s3.delete_object(Bucket=BUCKET, Key=entry["Key"])
-    s3.delete_bucket(Bucket=BUCKET)
-    s3.close()
+    with empty_bucket(BUCKET) as s3:
+        yield s3
 
 
 def keys(client: Any) -> list[str]:  # Any: boto3's

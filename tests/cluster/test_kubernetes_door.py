@@ -1,7 +1,6 @@
 """Does the door say what a server said: objects, pages, changes, logs, commands, and every kind of no?"""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
@@ -23,19 +22,6 @@ from paceline.cluster.port import (
     UnreachableError,
 )
 from paceline.errors import NotReadyError
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer().running() as running:
-        yield running
-
-
-@pytest.fixture
-def api(server: ApiServer, tmp_path: Path) -> Iterator[KubernetesApi]:
-    reached = reach(server.kubeconfig(tmp_path / "kubeconfig"))
-    yield reached
-    reached.close()
 
 
 def pod(name: str, **labels: str) -> Manifest:

@@ -1,9 +1,7 @@
 """Is a cluster looked at in few questions over real HTTP, and what if it refuses to be looked at?"""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from tests.fixtures.api_server import ApiServer, Refusal
 from tests.kube import clusters
 
 from paceline.cluster.kinds import ACCESS_REVIEW, LOCAL_QUEUE, NODE, RULES_REVIEW, Kind, kind_of
-from paceline.cluster.kubernetes_door import KubernetesApi, reach
+from paceline.cluster.kubernetes_door import KubernetesApi
 from paceline.cluster.port import UnauthorizedError, UnreachableError
 from paceline.cluster.snapshot import MOST_QUESTIONS, take_snapshot
 from paceline.kube import kinds as rendered_kinds
@@ -25,19 +23,6 @@ from paceline.kube.checks.snapshot import Rule, read_snapshot
 Object = dict[str, Any]
 BAD = (Level.WARNING, Level.PROBLEM)
 SECRET = "hf_" + "s3" * 17
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer().running() as running:
-        yield running
-
-
-@pytest.fixture
-def api(server: ApiServer, tmp_path: Path) -> Iterator[KubernetesApi]:
-    reached = reach(server.kubeconfig(tmp_path / "kubeconfig"))
-    yield reached
-    reached.close()
 
 
 def large_cluster() -> Object:

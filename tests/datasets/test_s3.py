@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.fixtures.cutting_proxy import cutting_proxy
-from tests.fixtures.s3_server import s3_server
+from tests.fixtures.s3_server import empty_bucket, s3_server
 from tests.fixtures.stores import numbers, source
 
 from paceline.datasets.errors import (
@@ -22,7 +22,7 @@ from paceline.datasets.opening import open_data_set
 from paceline.datasets.s3_store import S3Store
 from paceline.datasets.writing import Written, write_data_set
 
-boto3 = pytest.importorskip("boto3", reason="the store is NOT tested: pip install 'moto[server]' boto3")
+pytest.importorskip("boto3", reason="the store is NOT tested: pip install 'moto[server]' boto3")
 pytest.importorskip("moto.server", reason="the store is NOT tested: pip install 'moto[server]'")
 
 BUCKET = "data-sets"
@@ -38,16 +38,10 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
 
 @pytest.fixture
 def client(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:  # Any: boto3's
-    """An empty bucket."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    s3 = boto3.client("s3")
-    s3.create_bucket(Bucket=BUCKET)
-    yield s3
-    for entry in s3.list_objects_v2(Bucket=BUCKET).get("Contents", []):
-        s3.delete_object(Bucket=BUCKET, Key=entry["Key"])
-    s3.delete_bucket(Bucket=BUCKET)
-    s3.close()
+    with empty_bucket(BUCKET) as s3:
+        yield s3
 
 
 def write() -> Written:

@@ -1,7 +1,5 @@
 """Which files does a benchmark leave? Results of each, the comparison, a table, pictures and a page."""
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -10,6 +8,7 @@ from paceline.benchmark.figures import figures_of
 from paceline.benchmark.page import benchmark_page
 from paceline.plan.codec import Json, to_json
 from paceline.report.comparison import Estimate, finite
+from paceline.report.files import csv_with_heads
 from paceline.report.plots import draw_all
 
 _WRITTEN = (
@@ -95,12 +94,7 @@ def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, J
 
 
 def csv_of(benchmark: Benchmark) -> str:
-    rows = [_line(row) for row in benchmark.rows.values()]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_with_heads([_line(row) for row in benchmark.rows.values()])
 
 
 def _line(row: Row) -> dict[str, str | int | float | None]:

@@ -8,6 +8,7 @@ scripts write them, pictures, and a page.
 import csv
 import io
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paceline.plan.codec import Json
@@ -30,7 +31,10 @@ def write_all(comparison: Comparison, folder: Path) -> list[Figure]:
 
 
 def csv_of(comparison: Comparison) -> str:
-    rows = [_row(cell) for cell in comparison.cells.values()]
+    return csv_with_heads([_row(cell) for cell in comparison.cells.values()])
+
+
+def csv_with_heads(rows: Sequence[Mapping[str, str | int | float | None]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
