@@ -1,4 +1,4 @@
-"""How does a job come to a cluster? Everything is asked first; it is created when nothing speaks against it."""
+"""How does a job come to a cluster? All is asked first; it is created when nothing speaks against it."""
 
 import sys
 from dataclasses import dataclass
