@@ -9,14 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from paceline.cluster.kinds import Kind
-from paceline.cluster.port import (
-    Api,
-    ForbiddenError,
-    GoneError,
-    NotThereError,
-    UnauthorizedError,
-    UnreachableError,
-)
+from paceline.cluster.port import Api, ApiError, ForbiddenError, GoneError, NotThereError
 from paceline.kube.diagnosis.snapshot import name_of
 
 _PAUSE_S = 2.0
@@ -58,5 +51,5 @@ class Bell:
                 since = ""
             except (ForbiddenError, NotThereError):  # looking now and then must do
                 return
-            except (UnreachableError, UnauthorizedError):
+            except ApiError:  # cut off, or a login that is being renewed
                 self._over.wait(_PAUSE_S)

@@ -10,15 +10,7 @@ from dataclasses import dataclass, field
 
 from paceline.clock import monotonic_s
 from paceline.cluster.kinds import POD
-from paceline.cluster.port import (
-    Api,
-    ApiError,
-    ForbiddenError,
-    NotThereError,
-    RefusedError,
-    UnauthorizedError,
-    UnreachableError,
-)
+from paceline.cluster.port import Api, ApiError, ForbiddenError, NotThereError
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping, mappings
 from paceline.kube.submission.log_lines import LogCursor
@@ -88,7 +80,7 @@ class LogStreams:
                 if isinstance(error, ForbiddenError):
                     self.put(Line(prefix, f"(its log may not be read: {error})", pod))
                 return
-            except (UnreachableError, RefusedError, UnauthorizedError):
+            except ApiError:
                 # Cut off, a container that is not ready yet, or a login that is being renewed.
                 self._over.wait(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

@@ -60,7 +60,7 @@ def _written(mark: Mark) -> dict[str, str]:
         "changes": list(attempts.changes),
     }
     budget: dict[str, Json] = {"infra": policy.infra, "app": policy.app, "pending_s": policy.pending_s}
-    budget["changes"] = sorted(policy.allowed_changes)
+    budget |= {"first_delay_s": policy.first_delay_s, "changes": sorted(policy.allowed_changes)}
     return {
         _SENT: write_time(mark.sent_s),
         _ATTEMPTS: _short(past),
@@ -85,6 +85,7 @@ def read_mark(job: Object) -> Mark | None:
                 infra=int(budget["infra"]),
                 app=int(budget["app"]),
                 pending_s=None if budget["pending_s"] is None else float(budget["pending_s"]),
+                first_delay_s=float(budget["first_delay_s"]),
                 allowed_changes=frozenset(map(str, budget["changes"])),
             ),
             beside=tuple(map(str, beside)),
