@@ -305,7 +305,7 @@ def test_a_failure_of_the_cluster_starts_the_whole_gang_again(cluster: Cluster, 
     (second,) = server.of(JOB)
     mark = read_mark(second)
     assert mark is not None
-    assert (mark.attempts.number, mark.attempts.failures[0].failure) == (2, mark.attempts.failures[0].failure)
+    assert (mark.attempts.number, mark.attempts.failures[0].failure) == (2, "evicted")
     succeed(server, 0, 1)
     done = follower.end()
     assert (done.end is not None and done.end.code, done.attempt) == (ExitCode.OK, 2)

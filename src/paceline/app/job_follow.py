@@ -240,7 +240,13 @@ class Follower:
 
         pods = [name_of(pod) for pod in snapshot.pods]
         recreate(
-            self.cluster.api, kind, self.name, self.cluster.namespace, marked(manifest, mark), pods, wait
+            self.cluster.api,
+            kind,
+            self.name,
+            self.cluster.namespace,
+            marked(manifest, mark),
+            pods=pods,
+            wait=wait,
         )
         self.shown.say(f"attempt {attempts.number} is sent")
 

@@ -75,7 +75,6 @@ def submit(
     from paceline.app.job_cluster import reached
     from paceline.app.job_submit import read_manifests
     from paceline.app.job_submit import submit as send
-    from paceline.app.job_watcher import start_watcher
     from paceline.cli.job_follow import follow_job
     from paceline.kube.diagnosis.retry import RetryPolicy
     from paceline.kube.intent import Profile
@@ -90,8 +89,14 @@ def submit(
         say(session, f"{sent.kind}/{sent.name} is sent to namespace {sent.namespace}")
         if not detach:
             return follow_job(session, cluster, place, sent.name, for_s=for_s, command="job.submit")
-        watcher = start_watcher(place, sent.namespace, sent.name)
-        say(session, f"process {watcher.pid} watches it: {watcher.log}")
-        answer: dict[str, Json] = {"name": sent.name, "namespace": sent.namespace, "ended": False}
-        emit(session, "job.submit", {**answer, "watcher": watcher.pid, "log": str(watcher.log)}, [])
-        return ExitCode.OK
+        return _detached(session, place, sent.namespace, sent.name)
+
+
+def _detached(session: Session, place: "Place", namespace: str, name: str) -> ExitCode:
+    from paceline.app.job_watcher import start_watcher
+
+    watcher = start_watcher(place, namespace, name)
+    say(session, f"process {watcher.pid} watches it: {watcher.log}")
+    answer: dict[str, Json] = {"name": name, "namespace": namespace, "ended": False}
+    emit(session, "job.submit", {**answer, "watcher": watcher.pid, "log": str(watcher.log)}, [])
+    return ExitCode.OK

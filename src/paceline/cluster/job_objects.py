@@ -1,16 +1,24 @@
 """Where is a job in the cluster, and how does it come and go with all that belongs to it?"""
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 from paceline.cluster.kinds import JOB_KINDS, KINDS, POD, Kind, kind_of
-from paceline.cluster.port import Api, ConflictError, ForbiddenError, Manifest, NotThereError
+from paceline.cluster.port import (
+    Api,
+    ConflictError,
+    ForbiddenError,
+    Manifest,
+    NotThereError,
+    UnreachableError,
+)
 from paceline.errors import ConfigError, Problem
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping
 from paceline.kube.submission.mark import RUN, Mark, marked
 from paceline.kube.submission.same import is_part_of
 
+Answer = TypeVar("Answer")
 # They hold data that outlives a job.
 _STAYS = ("PersistentVolumeClaim",)
 
@@ -122,17 +130,34 @@ def recreate(
     name: str,
     namespace: str,
     manifest: Object,
+    *,
     pods: Sequence[str],
     wait: Callable[[], None],
 ) -> None:
     """The whole gang again: the old one goes first, with its `pods`, because the new ones have their names.
 
-    `wait` returns after a moment, or raises when it has been long enough.
+    `wait` returns after a moment, or raises when it has been long enough. A server that does not answer is
+    asked again: once the old one is gone, only we know what the new one looks like.
     """
-    api.delete(kind, name, namespace)
-    while _is_there(api, kind, name, namespace) or any(_is_there(api, POD, pod, namespace) for pod in pods):
+    _until_answered(lambda: api.delete(kind, name, namespace), wait)
+
+    def is_there() -> bool:
+        return _is_there(api, kind, name, namespace) or any(_is_there(api, POD, p, namespace) for p in pods)
+
+    while _until_answered(is_there, wait):
         wait()
-    api.create(cast("Manifest", dict(manifest)))
+    try:
+        _until_answered(lambda: api.create(cast("Manifest", dict(manifest))), wait)
+    except ConflictError:  # made by a call whose answer was lost
+        return
+
+
+def _until_answered(ask: Callable[[], Answer], wait: Callable[[], None]) -> Answer:
+    while True:
+        try:
+            return ask()
+        except UnreachableError:
+            wait()
 
 
 def _is_there(api: Api, kind: Kind, name: str, namespace: str) -> bool:

@@ -70,7 +70,6 @@ class Following:
     phase: Phase = Phase.PENDING
     said: str = ""
     again: Resubmit | None = None  # announced, and not made yet
-    was_there: bool = True
 
     @classmethod
     def after(cls, attempts: Attempts) -> "Following":
