@@ -178,6 +178,12 @@ def test_a_job_that_can_never_fit_is_refused_before_anything_exists(
     assert server.writes == []
 
 
+def test_where_an_autoscaler_adds_nodes_nobody_knows_what_fits(cluster: Cluster, server: ApiServer) -> None:
+    about = {"name": "cluster-autoscaler-status", "namespace": "kube-system"}
+    server.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": about})
+    assert "whether it fits is not known" in send(cluster, pods=4).notes[0]
+
+
 def test_a_quota_that_is_too_small_is_seen_before(cluster: Cluster, server: ApiServer) -> None:
     status = {"hard": {"requests.nvidia.com/gpu": "8"}, "used": {"requests.nvidia.com/gpu": "0"}}
     server.put(

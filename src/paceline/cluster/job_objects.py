@@ -40,9 +40,11 @@ def jobs_of_ours(api: Api, namespace: str | None) -> list[tuple[Kind, Manifest]]
     found: list[tuple[Kind, Manifest]] = []
     for kind in JOB_KINDS:
         try:
-            found += [(kind, one) for one in api.find(kind, namespace, labels=RUN).items]
+            marked_ones = api.find(kind, namespace, labels=RUN).items
         except (NotThereError, ForbiddenError):
             continue
+        # KubeRay copies a RayJob's labels to the RayCluster that it makes.
+        found += [(kind, one) for one in marked_ones if not mapping(one, "metadata").get("ownerReferences")]
     return found
 
 

@@ -82,7 +82,8 @@ LOCAL_QUEUE = Kind("LocalQueue", "localqueues", "v1beta1", "kueue.x-k8s.io")
 WORKLOAD = Kind("Workload", "workloads", "v1beta1", "kueue.x-k8s.io")
 CLUSTER_POLICY = Kind("ClusterPolicy", "clusterpolicies", group="nvidia.com", is_namespaced=False)
 
-JOB_KINDS = (PYTORCH_JOB, TRAIN_JOB, RAY_JOB, RAY_CLUSTER, HYPERPOD_JOB, JOB)  # one stands for a whole job
+# One of them stands for a whole job; operators make the later ones of the earlier, with the same name.
+JOB_KINDS = (PYTORCH_JOB, TRAIN_JOB, RAY_JOB, RAY_CLUSTER, HYPERPOD_JOB, JOB_SET, JOB)
 KINDS = tuple(
     value for value in list(globals().values()) if isinstance(value, Kind) and "/" not in value.plural
 )

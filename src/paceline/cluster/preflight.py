@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.cluster.job_objects import find_job, there_already
-from paceline.cluster.kinds import EVENT, NODE, POD, POD_LOG, QUOTA, Kind, kind_of
+from paceline.cluster.kinds import CONFIG_MAP, EVENT, NODE, POD, POD_LOG, QUOTA, Kind, kind_of
 from paceline.cluster.port import Api, ConflictError, ForbiddenError, Manifest, NotThereError
 from paceline.errors import Problem
 from paceline.kube.diagnosis.snapshot import name_of
 from paceline.kube.submission.fit import Row, fit, quota_rows
 from paceline.kube.submission.gang import roles
+
+_NODE_POOL = Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +86,21 @@ def _room(
     except (ForbiddenError, NotThereError):
         notes.append("quotas may not be seen: the server will say if one is too small")
     try:
-        found = fit(gang, api.find(NODE).items)
-        if not found:
+        found = [] if not fits or _adds_nodes(api) else fit(gang, api.find(NODE).items)
+        if fits and not found:
             notes.append("nodes come when they are needed, or none was seen: whether it fits is not known")
-        rows += found if fits else []
+        rows += found
     except (ForbiddenError, NotThereError):
         notes.append("nodes may not be seen: whether it fits is not known")
     return rows, notes
+
+
+def _adds_nodes(api: Api) -> bool:
+    """Karpenter has a kind of its own; a cluster autoscaler keeps its state in a ConfigMap."""
+    if api.serves(_NODE_POOL):
+        return True
+    try:
+        api.get(CONFIG_MAP, "cluster-autoscaler-status", "kube-system")
+    except (NotThereError, ForbiddenError):
+        return False
+    return True
