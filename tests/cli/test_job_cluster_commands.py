@@ -45,9 +45,14 @@ def call(server: ApiServer, tmp_path: Path, capsys: Captured) -> Call:
 
 
 def put_pod(server: ApiServer, state: dict[str, Any], phase: str) -> None:
-    about = {"name": "demo-0-abcde", "namespace": "train", "uid": "pod-1", "creationTimestamp": _now()}
+    about: dict[str, Any] = {
+        "name": "demo-0-abcde",
+        "namespace": "train",
+        "uid": "pod-1",
+        "creationTimestamp": _now(),
+    }
     inside = [{"name": "pytorch", "image": "example.com/x:1", "restartCount": 0, "state": state}]
-    about["labels"] = {"job-name": "demo", "batch.kubernetes.io/job-completion-index": "0"}  # type: ignore[assignment]
+    about["labels"] = {"job-name": "demo", "batch.kubernetes.io/job-completion-index": "0"}
     server.put(
         {
             "apiVersion": "v1",

@@ -3,7 +3,6 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from paceline.app.job_cluster import Cluster
 from paceline.clock import unix_now_s
@@ -17,9 +16,6 @@ from paceline.kube.submission.fit import Row, table
 from paceline.kube.submission.gang import job_in
 from paceline.kube.submission.mark import Mark
 from paceline.kube.validate import validate
-
-if TYPE_CHECKING:
-    from paceline.cluster.port import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +101,7 @@ def dry_run(cluster: Cluster, manifests: list[Object]) -> list[str]:
     there: list[str] = []
     for one in in_namespace(manifests, cluster.namespace):
         try:
-            cluster.api.create(cast("Manifest", one), dry_run=True)
+            cluster.api.create(one, dry_run=True)
         except ConflictError:
             there.append(f"{one['kind']}/{name_of(one)}")
     return there

@@ -36,6 +36,5 @@ def start_watcher(place: Place, namespace: str, name: str) -> Watcher:
     except OSError as error:
         hint = f"the job goes on; watch it yourself: paceline job attach {name} -n {namespace} --for 0"
         raise PacelineError(f"no watcher could be started: {error}", hint) from error
-    # The process outlives us on purpose: nobody waits for it.
-    process.returncode = 0
+    process.returncode = 0  # it outlives us on purpose: nobody waits for it, and nobody shall warn
     return Watcher(process.pid, log)

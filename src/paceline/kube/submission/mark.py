@@ -60,7 +60,8 @@ def _written(mark: Mark) -> dict[str, str]:
         "changes": list(attempts.changes),
     }
     budget: dict[str, Json] = {"infra": policy.infra, "app": policy.app, "pending_s": policy.pending_s}
-    budget |= {"first_delay_s": policy.first_delay_s, "changes": sorted(policy.allowed_changes)}
+    budget["first_delay_s"] = policy.first_delay_s
+    budget["changes"] = [*sorted(policy.allowed_changes)]
     return {
         _SENT: write_time(mark.sent_s),
         _ATTEMPTS: _short(past),
