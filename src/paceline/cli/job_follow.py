@@ -21,13 +21,15 @@ def follow_job(
     """For so many seconds, then a watcher goes on; 0: to the end."""
     from paceline.app.job_watcher import start_watcher
 
-    follower = _follower(session, cluster, name)
+    told: list[Finding] = []
+    follower = _follower(session, cluster, name, told)
     try:
         done = follower.follow(for_s or None)
     except KeyboardInterrupt:
         say(session, f"the job goes on: paceline job attach {name} -n {cluster.namespace}")
         raise
     answer: dict[str, Json] = {"name": name, "namespace": cluster.namespace, "attempt": done.attempt}
+    answer["finding"] = told[-1].to_json() if told else None
     if done.end is not None:
         answer |= {"ended": True, "says": done.end.says, "exit_code": int(done.end.code)}
         say(session, done.end.says)
@@ -44,7 +46,8 @@ def follow_job(
     return ExitCode.OK
 
 
-def _follower(session: Session, cluster: "Cluster", name: str) -> "Follower":
+def _follower(session: Session, cluster: "Cluster", name: str, told: "list[Finding]") -> "Follower":
+    """`told`: every finding is put there too."""
     from paceline.app.job_follow import Follower, Shown
 
     def line(one: "Line") -> None:
@@ -53,6 +56,7 @@ def _follower(session: Session, cluster: "Cluster", name: str) -> "Follower":
         print(f"{one.prefix} {one.text}", file=stream, flush=True)
 
     def tell(finding: "Finding") -> None:
+        told.append(finding)
         for text in finding.lines():
             say(session, text)
 
