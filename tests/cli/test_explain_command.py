@@ -64,10 +64,12 @@ def test_a_job_that_was_not_recorded_is_not_called_healthy(capsys: Captured) -> 
     assert "recorded are demo" in err
 
 
-def test_a_name_alone_is_refused_with_the_command_that_records(tmp_path: Path, capsys: Captured) -> None:
-    assert explain(tmp_path, "demo") == ExitCode.BAD_CONFIG
+def test_neither_name_nor_recording_is_refused_with_the_command_that_records(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    assert explain(tmp_path) == ExitCode.BAD_CONFIG
     err = capsys.readouterr().err
-    assert "can only be explained from a recording" in err
+    assert "explained by its name, or from a recording" in err
     assert "kubectl get pods,events,jobs,pvc,resourcequotas,nodes -n NAMESPACE -o json > FILE.json" in err
 
 

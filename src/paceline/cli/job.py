@@ -1,4 +1,4 @@
-"""`paceline job`: what a cluster is asked for, whether manifests are sound, and why a job is stuck."""
+"""`paceline job`: manifests, whether they are sound, jobs in a cluster, and why one is stuck."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,20 +6,25 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.job_explain import explain
+from paceline.cli.job_live import attach, list_jobs, logs, status, stop
+from paceline.cli.job_place import place_options
 from paceline.cli.job_render import render
+from paceline.cli.job_submit import submit
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
+    from paceline.app.job_cluster import Place
+    from paceline.kube.intent import Profile
     from paceline.plan.codec import Json
 
 
 @click.group("job")
 @common_options
 def job(session: Session) -> None:
-    """Write the manifests of a job on Kubernetes, check manifests, explain a job. No cluster is asked."""
+    """Write and check the manifests of a job on Kubernetes, send it to a cluster, follow and explain it."""
 
 
 @job.command("validate")
@@ -31,8 +36,12 @@ def job(session: Session) -> None:
     show_default=True,
     help="compat does not ask for Pod Security restricted, for limits, or for Ray's token.",
 )
+@click.option("--server", is_flag=True, help="Then ask the cluster too, by a dry run. Nothing is created.")
 @common_options
-def validate(session: Session, files: tuple[Path, ...], profile: str) -> None:
+@place_options
+def validate(
+    session: Session, place: "Place", *, files: tuple[Path, ...], profile: str, server: bool
+) -> None:
     """Check the manifests of jobs offline: PyTorchJob, TrainJob and its runtimes, Job, HyperPodPyTorchJob,
     RayJob, RayCluster, and what comes with them. Unknown fields, types, amounts, names, the operators' rules,
     secrets in clear text. Exit code 3 with every problem, its file, line and field."""
@@ -48,8 +57,22 @@ def validate(session: Session, files: tuple[Path, ...], profile: str) -> None:
     for name in others:
         say(session, f"not checked, but for secrets: {name}")
     answer: dict[str, Json] = {"objects": list(objects), "not_checked": list(others)}
+    if server:
+        answer["there_already"] = list(_ask_server(session, place, files, Profile(profile)))
     emit(session, "job.validate", answer, [f"ok  {name}" for name in objects])
 
 
-job.add_command(render)
-job.add_command(explain)
+def _ask_server(session: Session, place: "Place", files: tuple[Path, ...], profile: "Profile") -> list[str]:
+    from paceline.app.job_cluster import reached
+    from paceline.app.job_submit import dry_run, read_manifests
+
+    manifests = [one for file in files for one in read_manifests(session.folder / file, profile)]
+    with reached(place) as cluster:
+        there = dry_run(cluster, manifests)
+    for name in there:
+        say(session, f"there already, so the server did not look at it: {name}")
+    return there
+
+
+for command in (render, explain, submit, status, logs, attach, stop, list_jobs):
+    job.add_command(command)

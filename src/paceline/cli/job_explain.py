@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.job_place import place_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
 from paceline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from paceline.app.explain import Explained
+    from paceline.app.job_cluster import Place
     from paceline.plan.codec import Json
 
 
@@ -32,8 +35,11 @@ if TYPE_CHECKING:
     help="A pod's log, in a file that is called like the pod. Repeatable.",
 )
 @common_options
-def explain(session: Session, name: str | None, file: Path | None, logs: tuple[Path, ...]) -> None:
-    """Say why a recorded job is stuck or dead. No cluster is asked, and nothing is changed.
+@place_options
+def explain(
+    session: Session, place: "Place", *, name: str | None, file: Path | None, logs: tuple[Path, ...]
+) -> None:
+    """Say why a job is stuck or dead: NAME in a cluster, or a recording of one. Nothing is changed.
 
     Record it: kubectl get pods,events,jobs,pvc,resourcequotas,nodes -n NAMESPACE -o json > FILE.json
 
@@ -41,16 +47,9 @@ def explain(session: Session, name: str | None, file: Path | None, logs: tuple[P
     exact: kubectl logs POD -n NAMESPACE --timestamps > POD.log (with --previous > POD.previous.log after a
     restart). NAME picks one job of the recording.
     """
-    from paceline.app.explain import explain_record
-    from paceline.kube.diagnosis.record import KUBECTL
     from paceline.kube.diagnosis.retry import Resubmit, Stop, told
 
-    if file is None:
-        what = "a job can only be explained from a recording"
-        hint = f"record it with {KUBECTL}, and add --from FILE.json"
-        raise ConfigError([Problem(what, hint, "--from")])
-    place = file if str(file) == "-" else session.folder / file
-    done = explain_record(place, [session.folder / log for log in logs], name)
+    done = _explained(session, place, name, file, logs)
     verdict, finding = done.verdict, done.finding
     decision: dict[str, Json] = {"action": verdict.action, "says": verdict.says}
     if isinstance(verdict, Resubmit | Stop):
@@ -64,3 +63,22 @@ def explain(session: Session, name: str | None, file: Path | None, logs: tuple[P
         "decision": decision,
     }
     emit(session, "job.explain", {**answer, "seen": done.seen}, lines)
+
+
+def _explained(
+    session: Session, place: "Place", name: str | None, file: Path | None, logs: tuple[Path, ...]
+) -> "Explained":
+    from paceline.app.explain import explain_record
+    from paceline.app.job_cluster import reached
+    from paceline.app.job_live import explain_live
+    from paceline.kube.diagnosis.record import KUBECTL
+
+    if file is not None:
+        place_of_it = file if str(file) == "-" else session.folder / file
+        return explain_record(place_of_it, [session.folder / log for log in logs], name)
+    if name is None or logs:
+        what = "a job is explained by its name, or from a recording"
+        hint = f"say NAME; or record it with {KUBECTL}, and add --from FILE.json"
+        raise ConfigError([Problem(what, hint, "--from")])
+    with reached(place) as cluster:
+        return explain_live(cluster, name)

@@ -26,6 +26,7 @@ class Kind:
 
 
 POD = Kind("Pod", "pods")
+POD_LOG = Kind("Pod", "pods/log")
 EVENT = Kind("Event", "events")
 NODE = Kind("Node", "nodes", is_namespaced=False)
 NAMESPACE = Kind("Namespace", "namespaces", is_namespaced=False)
@@ -81,7 +82,11 @@ LOCAL_QUEUE = Kind("LocalQueue", "localqueues", "v1beta1", "kueue.x-k8s.io")
 WORKLOAD = Kind("Workload", "workloads", "v1beta1", "kueue.x-k8s.io")
 CLUSTER_POLICY = Kind("ClusterPolicy", "clusterpolicies", group="nvidia.com", is_namespaced=False)
 
-KINDS = tuple(value for value in list(globals().values()) if isinstance(value, Kind))
+# One of them stands for a whole job; operators make the later ones of the earlier, with the same name.
+JOB_KINDS = (PYTORCH_JOB, TRAIN_JOB, RAY_JOB, RAY_CLUSTER, HYPERPOD_JOB, JOB_SET, JOB)
+KINDS = tuple(
+    value for value in list(globals().values()) if isinstance(value, Kind) and "/" not in value.plural
+)
 
 
 def kind_of(manifest: dict[str, object]) -> Kind:

@@ -146,6 +146,7 @@ class KubernetesApi:
         since: str = "",
         follow: bool = False,
         tail: int | None = None,
+        previous: bool = False,
     ) -> Iterator[str]:
         chosen = _chosen(
             container=container,
@@ -153,6 +154,7 @@ class KubernetesApi:
             sinceTime=since,
             follow="true" if follow else "",
             tailLines="" if tail is None else str(tail),
+            previous="true" if previous else "",
         )
         for line in self._stream(f"{POD.path(namespace, pod)}/log", chosen):
             yield line.decode("utf-8", "replace")
@@ -199,7 +201,10 @@ class KubernetesApi:
         return Ran(_exit_code(bytes(last or b""), pod), bytes(stdout), bytes(stderr))
 
     def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
-        asked: dict[str, Json] = {"verb": verb, "group": kind.group, "resource": kind.plural}
+        resource, _, part = kind.plural.partition("/")  # such as pods/log
+        asked: dict[str, Json] = {"verb": verb, "group": kind.group, "resource": resource}
+        if part:
+            asked["subresource"] = part
         if namespace is not None and kind.is_namespaced:
             asked["namespace"] = namespace
         review: Manifest = {

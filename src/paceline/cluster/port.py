@@ -126,8 +126,10 @@ class Api(Protocol):
         since: str = "",
         follow: bool = False,
         tail: int | None = None,
+        previous: bool = False,
     ) -> Iterator[str]:
-        """Lines `TIMESTAMP TEXT`; with `follow` until the container ends. UnreachableError when cut off."""
+        """Lines `TIMESTAMP TEXT`; with `follow` until the container ends. UnreachableError when cut off.
+        `previous`: of the container before it was restarted."""
         ...
 
     def run(

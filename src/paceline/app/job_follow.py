@@ -1,0 +1,262 @@
+"""How is a job followed to its end, or until the shell wants to return? Look, ask the core, carry out.
+
+Only one watcher may start a job again. Whoever follows asks for that right by an annotation with a date, and
+keeps it by renewing it; others only show what happens.
+"""
+
+import queue
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from paceline.app.job_cluster import Cluster
+from paceline.clock import monotonic_s, unix_now_s
+from paceline.errors import NotReadyError, PacelineError
+from paceline.kube.diagnosis.finding import Finding
+from paceline.kube.diagnosis.retry import RetryPolicy
+from paceline.kube.diagnosis.snapshot import Snapshot, name_of
+from paceline.kube.reading import mapping
+from paceline.kube.submission.again import can_exclude, next_manifest
+from paceline.kube.submission.following import Again, Charge, End, Following, Remove, Say, Tell, look
+from paceline.kube.submission.mark import Mark, Watch, marked, read_mark, read_watch, watch_patch
+
+if TYPE_CHECKING:
+    from paceline.cluster.job_logs import Line, LogStreams
+    from paceline.cluster.kinds import Kind
+    from paceline.cluster.port import Manifest
+
+_NO_RETRIES = RetryPolicy(infra=0)  # for jobs that others have sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    look_s: float = 5.0  # at least so often
+    ring_s: float = 1.0  # at most so often
+    lease_s: float = 90.0
+    gone_s: float = 180.0  # patience with an old gang that does not go
+    logs_s: float = 10.0  # for the ends of logs, when a job is over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Where words go."""
+
+    line: "Callable[[Line], None]"
+    say: Callable[[str], None]
+    tell: Callable[[Finding], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """`end` is None when the time was over before the job was."""
+
+    end: End | None
+    attempt: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Follower:
+    cluster: Cluster
+    name: str
+    shown: Shown
+    pace: Pace = field(default_factory=Pace)
+    watcher: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    _items: "queue.Queue[Line | None]" = field(default_factory=queue.Queue)
+    _state: Following = field(default_factory=Following)
+    _uid: str = ""
+    _mark: Mark | None = None
+    _charge: Charge = Charge.NOBODYS
+    _missing_since_s: float | None = None
+    _is_cut_off: bool = False
+
+    def follow(self, for_s: float | None) -> Followed:
+        """To the job's end, or for so many seconds. Raises NotReadyError, ApiError."""
+        from paceline.cluster.job_bell import Bell
+        from paceline.cluster.job_logs import LogStreams
+        from paceline.cluster.job_objects import find_job
+        from paceline.cluster.kinds import POD
+
+        api, namespace = self.cluster.api, self.cluster.namespace
+        found = find_job(api, self.name, namespace)
+        if found is None:
+            raise no_such_job(self.name, namespace)
+        kind = found[0]
+        streams = LogStreams(api, namespace, self.name, self._items.put)
+        bell = Bell(api, namespace, self.name, lambda: self._items.put(None))
+        bell.listen(POD, kind)
+        end: End | None = None
+        until_s = None if for_s is None else monotonic_s() + for_s
+        try:
+            while end is None and (until_s is None or monotonic_s() < until_s):
+                end = self._look(kind, streams)
+                if end is None:
+                    self._wait(until_s)
+        finally:
+            bell.close()
+            streams.finish(self.pace.logs_s if end is not None else 0.0)
+            self._drain()
+            self._give_up_charge(kind)
+        return Followed(end, self._state.watching.attempts.number)
+
+    def _wait(self, until_s: float | None) -> None:
+        """Lines are shown as they come; the bell shortens the time to the next look."""
+        began_s = monotonic_s()
+        next_s = began_s + self.pace.look_s
+        while True:
+            most_s = min(next_s, until_s or next_s) - monotonic_s()
+            if most_s <= 0:
+                return
+            try:
+                item = self._items.get(timeout=most_s)
+            except queue.Empty:
+                return
+            if item is None:
+                next_s = min(next_s, began_s + self.pace.ring_s)
+            else:
+                self.shown.line(item)
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                item = self._items.get_nowait()
+            except queue.Empty:
+                return
+            if item is not None:
+                self.shown.line(item)
+
+    def _look(self, kind: "Kind", streams: "LogStreams") -> End | None:
+        from paceline.cluster.port import UnreachableError
+
+        try:
+            job, snapshot = self._see(kind)
+            self._take_charge(kind, job)
+        except UnreachableError as error:
+            if not self._is_cut_off:
+                self.shown.say(f"the cluster does not answer, it is asked again: {error}")
+            self._is_cut_off = True
+            return None
+        self._is_cut_off = False
+        streams.follow(snapshot.pods)
+        if job is None and self._charge is Charge.ANOTHERS and self._may_come_back(snapshot):
+            return None
+        policy = self._mark.policy if self._mark is not None else _NO_RETRIES
+        actions, self._state = look(
+            snapshot, job, self._state, policy, charge=self._charge, dice=random.random()
+        )
+        for action in actions:
+            match action:
+                case Say():
+                    self.shown.say(action.text)
+                case Tell():
+                    self.shown.tell(action.finding)
+                case Again():
+                    self._again(kind, snapshot, action)
+                case Remove():
+                    self._remove(kind)
+                case End():
+                    return action
+        return None
+
+    def _see(self, kind: "Kind") -> "tuple[Manifest | None, Snapshot]":
+        from paceline.cluster.job_snapshot import job_snapshot
+        from paceline.cluster.port import NotThereError
+
+        api, namespace = self.cluster.api, self.cluster.namespace
+        try:
+            job: Manifest | None = {"kind": kind.name, **api.get(kind, self.name, namespace)}
+        except NotThereError:
+            job = None
+        if job is not None and (uid := str(mapping(job, "metadata").get("uid"))) != self._uid:
+            self._uid, self._mark = uid, read_mark(job)  # a new attempt, of ours or of another watcher
+            attempts = self._mark.attempts if self._mark is not None else Following().watching.attempts
+            self._state = Following.after(attempts)
+        return job, job_snapshot(api, job, self.name, namespace)
+
+    def _may_come_back(self, snapshot: Snapshot) -> bool:
+        """Another watcher may be making the next attempt."""
+        if self._missing_since_s is None:
+            self._missing_since_s = snapshot.at_s
+        return snapshot.at_s - self._missing_since_s < self.pace.look_s * 2
+
+    def _take_charge(self, kind: "Kind", job: "Manifest | None") -> None:
+        from paceline.cluster.port import ConflictError, ForbiddenError, NotThereError
+
+        if job is None or self._mark is None:
+            return
+        self._missing_since_s = None
+        now_s, watch = unix_now_s(), read_watch(job)
+        is_mine = watch.watcher == self.watcher
+        if watch.is_on(now_s) and (not is_mine or watch.until_s - now_s > self.pace.lease_s / 2):
+            self._charge = Charge.OURS if is_mine else Charge.ANOTHERS
+            return
+        mine = watch_patch(
+            Watch(watcher=self.watcher, until_s=now_s + self.pace.lease_s),
+            str(mapping(job, "metadata").get("resourceVersion", "")),
+        )
+        try:
+            self.cluster.api.patch(kind, self.name, self.cluster.namespace, mine)
+            self._charge = Charge.OURS
+        except ConflictError:  # somebody was quicker, or the operator wrote: seen at the next look
+            self._charge = Charge.OURS if is_mine and watch.is_on(now_s) else Charge.ANOTHERS
+        except (ForbiddenError, NotThereError):
+            self._charge = Charge.NOBODYS
+
+    def _give_up_charge(self, kind: "Kind") -> None:
+        from paceline.cluster.port import ApiError
+
+        if self._charge is not Charge.OURS:
+            return
+        self._charge = Charge.ANOTHERS
+        try:
+            self.cluster.api.patch(kind, self.name, self.cluster.namespace, watch_patch(None))
+        except ApiError as error:  # it ends by itself
+            if error.status != 404:
+                self.shown.say(f"the right to start it again ends in {self.pace.lease_s:.0f} s: {error}")
+
+    def _again(self, kind: "Kind", snapshot: Snapshot, action: Again) -> None:
+        from paceline.cluster.job_objects import recreate
+
+        assert self._mark is not None, "only a job that carries our mark is ours to start again"
+        attempts, original = action.attempts, self._mark.manifest
+        if attempts.excluded and not can_exclude(original):
+            self.shown.say("this job's pods are its runtime's: nodes cannot be left out of the next attempt")
+        manifest = next_manifest(original, attempts.excluded, attempts.changes)
+        mark = Mark(
+            manifest=original,
+            sent_s=self._mark.sent_s,
+            attempts=attempts,
+            policy=self._mark.policy,
+            beside=self._mark.beside,
+        )
+        until_s = monotonic_s() + self.pace.gone_s
+
+        def wait() -> None:
+            if monotonic_s() > until_s:
+                what = f"the pods of attempt {attempts.number - 1} do not go away"
+                raise PacelineError(what, f"kubectl -n {self.cluster.namespace} get pods; is a node lost?")
+            self._wait(monotonic_s() + self.pace.ring_s)
+
+        pods = [name_of(pod) for pod in snapshot.pods]
+        recreate(
+            self.cluster.api,
+            kind,
+            self.name,
+            self.cluster.namespace,
+            marked(manifest, mark),
+            pods=pods,
+            wait=wait,
+        )
+        self.shown.say(f"attempt {attempts.number} is sent")
+
+    def _remove(self, kind: "Kind") -> None:
+        from paceline.cluster.job_objects import remove_job
+
+        self._drain()
+        remove_job(self.cluster.api, kind, self.name, self.cluster.namespace, self._mark)
+
+
+def no_such_job(name: str, namespace: str) -> PacelineError:
+    hint = f"paceline job list -n {namespace} says which there are; -n chooses another namespace"
+    return NotReadyError(f"there is no job {name} in namespace {namespace}", hint)

@@ -1,0 +1,166 @@
+"""What can be known of jobs in a cluster, from any machine? State, list, logs, cause; and their end."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline.app.explain import Explained
+from paceline.app.job_cluster import Cluster
+from paceline.app.job_follow import no_such_job
+from paceline.clock import unix_now_s
+from paceline.kube.diagnosis.judge import Watching, judge
+from paceline.kube.diagnosis.pods import node_of, phase, rank_of
+from paceline.kube.diagnosis.progress import newest_checkpoint
+from paceline.kube.diagnosis.retry import RetryPolicy
+from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of, namespace_of
+from paceline.kube.reading import mappings
+from paceline.kube.submission.mark import Mark, read_mark, read_watch
+from paceline.kube.submission.prefix import prefix_of
+from paceline.kube.submission.state import Phase, has_own_retries, phase_of
+
+if TYPE_CHECKING:
+    from paceline.cluster.job_logs import Line
+    from paceline.cluster.kinds import Kind
+    from paceline.cluster.port import Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodState:
+    name: str
+    rank: int | None
+    phase: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    name: str
+    kind: str
+    namespace: str
+    phase: Phase
+    attempt: int
+    in_charge: str  # who starts it again
+    pods: tuple[PodState, ...]
+    checkpoint: int | None
+    explained: Explained
+
+
+def job_status(cluster: Cluster, name: str) -> Status:
+    """Raises NotReadyError, ApiError."""
+    kind, job, snapshot, mark = _seen(cluster, name)
+    return Status(
+        name=name,
+        kind=kind.name,
+        namespace=cluster.namespace,
+        phase=phase_of(job, snapshot.pods),
+        attempt=1 if mark is None else mark.attempts.number,
+        in_charge=_in_charge(job, mark),
+        pods=tuple(
+            PodState(name=name_of(pod), rank=rank_of(pod), phase=phase(pod), node=node_of(pod))
+            for pod in snapshot.pods
+        ),
+        checkpoint=newest_checkpoint(snapshot),
+        explained=_explained(snapshot, mark),
+    )
+
+
+def explain_live(cluster: Cluster, name: str) -> Explained:
+    _, _, snapshot, mark = _seen(cluster, name)
+    return _explained(snapshot, mark)
+
+
+def stop_job(cluster: Cluster, name: str) -> list[str]:
+    """What was removed. Volumes stay."""
+    from paceline.cluster.job_objects import find_job, remove_job
+
+    found = find_job(cluster.api, name, cluster.namespace)
+    if found is None:
+        raise no_such_job(name, cluster.namespace)
+    kind, job = found
+    return remove_job(cluster.api, kind, name, cluster.namespace, read_mark(job))
+
+
+def list_jobs(cluster: Cluster, *, everywhere: bool) -> list[dict[str, str]]:
+    from paceline.cluster.job_objects import jobs_of_ours
+    from paceline.cluster.kinds import POD
+    from paceline.cluster.port import ForbiddenError
+
+    where = None if everywhere else cluster.namespace
+    jobs = jobs_of_ours(cluster.api, where)
+    try:
+        pods = cluster.api.find(POD, where).items if jobs else ()
+    except ForbiddenError:
+        pods = ()
+    rows = []
+    for kind, job in jobs:
+        mine = [
+            pod
+            for pod in pods
+            if namespace_of(pod) == namespace_of(job) and name_of(pod).startswith(f"{name_of(job)}-")
+        ]
+        mark = read_mark(job)
+        rows.append(
+            {
+                "name": name_of(job),
+                "namespace": namespace_of(job),
+                "kind": kind.name,
+                "phase": phase_of(job, mine).value,
+                "attempt": str(1 if mark is None else mark.attempts.number),
+            }
+        )
+    return rows
+
+
+def job_logs(cluster: Cluster, name: str, rank: int | None, tail: int | None) -> "Iterator[Line]":
+    """What is there now, pod by pod. Following is `Follower`'s."""
+    from paceline.cluster.job_logs import Line
+    from paceline.cluster.port import NotThereError, RefusedError
+    from paceline.kube.diagnosis.times import split_line
+
+    _, _, snapshot, _ = _seen(cluster, name, logs=False)
+    for pod in sorted(snapshot.pods, key=_order):
+        if rank is not None and rank_of(pod) != rank:
+            continue
+        for container in mappings(pod, "spec", "containers"):
+            try:
+                its = cluster.api.logs(name_of(pod), cluster.namespace, str(container["name"]), tail=tail)
+                for line in its:
+                    yield Line(prefix_of(pod, name), split_line(line)[1], name_of(pod))
+            except (NotThereError, RefusedError):  # it has not begun
+                continue
+
+
+def _order(pod: Object) -> tuple[int, str]:
+    rank = rank_of(pod)
+    return (1 << 30) if rank is None else rank, name_of(pod)
+
+
+def _seen(
+    cluster: Cluster, name: str, *, logs: bool = True
+) -> "tuple[Kind, Manifest, Snapshot, Mark | None]":
+    from paceline.cluster.job_objects import find_job
+    from paceline.cluster.job_snapshot import job_snapshot
+
+    found = find_job(cluster.api, name, cluster.namespace)
+    if found is None:
+        raise no_such_job(name, cluster.namespace)
+    kind, job = found
+    snapshot = job_snapshot(cluster.api, job, name, cluster.namespace, logs=logs)
+    return kind, job, snapshot, read_mark(job)
+
+
+def _explained(snapshot: Snapshot, mark: Mark | None) -> Explained:
+    policy = RetryPolicy() if mark is None else mark.policy
+    past = Watching() if mark is None else Watching(attempts=mark.attempts)
+    verdict, finding, _ = judge(snapshot, past, policy, checkpoint=newest_checkpoint(snapshot))
+    seen = f"{len(snapshot.pods)} pods, {len(snapshot.events)} events, {len(snapshot.logs)} logs"
+    return Explained(finding=finding, verdict=verdict, seen=seen)
+
+
+def _in_charge(job: Object, mark: Mark | None) -> str:
+    watch = read_watch(job)
+    if mark is not None and watch.is_on(unix_now_s()):
+        return f"watcher {watch.watcher}"
+    if has_own_retries(job):
+        return "its operator"
+    return "nobody" if mark is None else "nobody; `paceline job attach` takes it over"

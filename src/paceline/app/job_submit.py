@@ -1,0 +1,107 @@
+"""How does a job come to a cluster? All is asked first; it is created when nothing speaks against it."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.app.job_cluster import Cluster
+from paceline.clock import unix_now_s
+from paceline.errors import ConfigError, ExitCode, PacelineError, Problem
+from paceline.kube.diagnosis.retry import RetryPolicy
+from paceline.kube.diagnosis.snapshot import Object, name_of
+from paceline.kube.intent import Profile
+from paceline.kube.manifest import read_documents
+from paceline.kube.reading import mapping
+from paceline.kube.submission.fit import Row, table
+from paceline.kube.submission.gang import job_in
+from paceline.kube.submission.mark import Mark
+from paceline.kube.validate import validate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    name: str
+    kind: str
+    namespace: str
+    made: tuple[str, ...]  # beside the job
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+class NoRoomError(PacelineError):
+    """The job can never run as things are; its exit code is that of wrong settings."""
+
+    exit_code = ExitCode.BAD_CONFIG
+
+
+class RightsError(ConfigError):
+    """Something is missing in the cluster, or a right in it."""
+
+    exit_code = ExitCode.NOT_READY
+
+
+def submit(cluster: Cluster, manifests: list[Object], policy: RetryPolicy, *, fits: bool = True) -> Submitted:
+    """Raises NoRoomError, RightsError, ConfigError, ApiError; then nothing is left in the cluster."""
+    from paceline.cluster.job_objects import create_job, goes_with, in_namespace
+    from paceline.cluster.preflight import preflight
+
+    found = job_in(manifests)
+    if found is None:
+        hint = "a file for submit holds one job, and what it needs beside it: paceline job render writes one"
+        raise ConfigError([Problem("there is not exactly one job in what shall be sent", hint, "FILE")])
+    all_of_it = in_namespace(manifests, cluster.namespace)
+    job = next(one for one in all_of_it if one["kind"] == found["kind"])
+    beside = [one for one in all_of_it if one is not job]
+    done = preflight(cluster.api, beside, job, cluster.namespace, fits=fits)
+    if done.problems:
+        raise RightsError(done.problems)
+    if not done.is_fine:
+        _refuse(done.rows)
+    mark = Mark(manifest=job, sent_s=unix_now_s(), policy=policy, beside=goes_with(done.to_make))
+    create_job(cluster.api, done.to_make, job, mark)
+    return Submitted(
+        name=name_of(job),
+        kind=str(job["kind"]),
+        namespace=cluster.namespace,
+        made=tuple(f"{one['kind']}/{name_of(one)}" for one in done.to_make),
+        rows=tuple(done.rows),
+        notes=tuple(done.notes),
+    )
+
+
+def _refuse(rows: list[Row]) -> None:
+    listed = "\n".join(f"  {line}" for line in table(rows))
+    short = [row for row in rows if not row.is_enough]
+    what = f"the job cannot run here: {short[0].what} ({short[0].where}) needs {short[0].needs}"
+    hint = "ask for less or for other nodes, or have the quota raised; --skip-fit sends it all the same"
+    if any(row.where.startswith("quota") for row in short):
+        hint = "ask for less, wait until other jobs end, or have the quota raised"
+    raise NoRoomError(f"{what}, has {short[0].has}; nothing was created\n{listed}", hint)
+
+
+def read_manifests(path: Path, profile: Profile) -> list[Object]:
+    """Of a file, or of stdin (-), checked as `job validate` does. Raises ConfigError, PacelineError."""
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise PacelineError(f"cannot read {path}: {reason}", "name a file of manifests in YAML") from error
+    checked = validate(text, str(path), profile)
+    if checked.problems:
+        raise ConfigError(checked.problems)
+    documents, _ = read_documents(text, str(path))
+    return [mapping(one.value) for one in documents]
+
+
+def dry_run(cluster: Cluster, manifests: list[Object]) -> list[str]:
+    """Would the server take them? Names of those that are there already. Raises ApiError, ConfigError."""
+    from paceline.cluster.job_objects import in_namespace
+    from paceline.cluster.port import ConflictError
+
+    there: list[str] = []
+    for one in in_namespace(manifests, cluster.namespace):
+        try:
+            cluster.api.create(one, dry_run=True)
+        except ConflictError:
+            there.append(f"{one['kind']}/{name_of(one)}")
+    return there

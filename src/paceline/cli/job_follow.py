@@ -1,0 +1,65 @@
+"""How does a job that is followed look on a terminal? Lines of all ranks with prefixes; talk on stderr."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.errors import ExitCode
+
+if TYPE_CHECKING:
+    from paceline.app.job_cluster import Cluster, Place
+    from paceline.app.job_follow import Follower
+    from paceline.cluster.job_logs import Line
+    from paceline.kube.diagnosis.finding import Finding
+    from paceline.plan.codec import Json
+
+
+def follow_job(
+    session: Session, cluster: "Cluster", place: "Place", name: str, *, for_s: float, command: str
+) -> ExitCode:
+    """For so many seconds, then a watcher goes on; 0: to the end."""
+    from paceline.app.job_watcher import start_watcher
+
+    told: list[Finding] = []
+    follower = _follower(session, cluster, name, told)
+    try:
+        done = follower.follow(for_s or None)
+    except KeyboardInterrupt:
+        say(session, f"the job goes on: paceline job attach {name} -n {cluster.namespace}")
+        raise
+    answer: dict[str, Json] = {"name": name, "namespace": cluster.namespace, "attempt": done.attempt}
+    answer["finding"] = told[-1].to_json() if told else None
+    if done.end is not None:
+        answer |= {"ended": True, "says": done.end.says, "exit_code": int(done.end.code)}
+        say(session, done.end.says)
+        emit(session, command, answer, [])
+        return done.end.code
+    watcher = start_watcher(place, cluster.namespace, name)
+    say(
+        session,
+        f"after {for_s:.0f} s the shell returns; process {watcher.pid} goes on watching: {watcher.log}",
+    )
+    say(session, f"see it from any machine: paceline job attach {name} -n {cluster.namespace}")
+    answer |= {"ended": False, "watcher": watcher.pid, "log": str(watcher.log)}
+    emit(session, command, answer, [])
+    return ExitCode.OK
+
+
+def _follower(session: Session, cluster: "Cluster", name: str, told: "list[Finding]") -> "Follower":
+    """`told`: every finding is put there too."""
+    from paceline.app.job_follow import Follower, Shown
+
+    def line(one: "Line") -> None:
+        # With --json, stdout holds the answer alone.
+        stream = sys.stderr if session.common.json else sys.stdout
+        print(f"{one.prefix} {one.text}", file=stream, flush=True)
+
+    def tell(finding: "Finding") -> None:
+        told.append(finding)
+        for text in finding.lines():
+            say(session, text)
+
+    return Follower(
+        cluster=cluster, name=name, shown=Shown(line=line, say=lambda text: say(session, text), tell=tell)
+    )

@@ -1,0 +1,175 @@
+"""Where is a job in the cluster, and how does it come and go with all that belongs to it?"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
+
+from paceline.cluster.kinds import JOB_KINDS, KINDS, POD, Kind, kind_of
+from paceline.cluster.port import (
+    Api,
+    ConflictError,
+    ForbiddenError,
+    Manifest,
+    NotThereError,
+    UnreachableError,
+)
+from paceline.errors import ConfigError, Problem
+from paceline.kube.diagnosis.snapshot import Object, name_of
+from paceline.kube.reading import mapping
+from paceline.kube.submission.mark import RUN, Mark, marked
+from paceline.kube.submission.same import is_part_of
+
+Answer = TypeVar("Answer")
+# They hold data that outlives a job.
+_STAYS = ("PersistentVolumeClaim",)
+
+
+def find_job(api: Api, name: str, namespace: str) -> tuple[Kind, Manifest] | None:
+    """Of whichever kind; one that we have sent comes before others of that name."""
+    found: list[tuple[Kind, Manifest]] = []
+    for kind in JOB_KINDS:
+        try:
+            found.append((kind, {"kind": kind.name, **api.get(kind, name, namespace)}))
+        except (NotThereError, ForbiddenError):  # not there, not installed, or not ours to see
+            continue
+    found.sort(key=lambda pair: RUN not in mapping(pair[1], "metadata", "labels"))
+    return found[0] if found else None
+
+
+def jobs_of_ours(api: Api, namespace: str | None) -> list[tuple[Kind, Manifest]]:
+    """Without a namespace: of all."""
+    found: list[tuple[Kind, Manifest]] = []
+    for kind in JOB_KINDS:
+        try:
+            marked_ones = api.find(kind, namespace, labels=RUN).items
+        except (NotThereError, ForbiddenError):
+            continue
+        # KubeRay copies a RayJob's labels to the RayCluster that it makes.
+        found += [(kind, one) for one in marked_ones if not mapping(one, "metadata").get("ownerReferences")]
+    return found
+
+
+def in_namespace(manifests: Sequence[Object], namespace: str) -> list[Manifest]:
+    """Each with a namespace. Raises ConfigError for one of another, or of a kind that nobody knows."""
+    made: list[Manifest] = []
+    problems: list[Problem] = []
+    for one in manifests:
+        called = f"{one.get('kind')}/{name_of(one)}"
+        said = mapping(one, "metadata").get("namespace", namespace)
+        if said != namespace:
+            hint = f"say --namespace {said}, or take the namespace out of the manifest"
+            problems.append(
+                Problem(f"{called} is for namespace {said}, not {namespace}", hint, "--namespace")
+            )
+        try:
+            kind = kind_of(dict(one))
+        except KeyError:
+            hint = "send it by kubectl apply, and the job without it"
+            problems.append(Problem(f"{called} ({one.get('apiVersion')}) is of a kind not sent here", hint))
+            continue
+        where = {"namespace": namespace} if kind.is_namespaced else {}
+        made.append(cast("Manifest", {**one, "metadata": {**mapping(one, "metadata"), **where}}))
+    if problems:
+        raise ConfigError(problems)
+    return made
+
+
+def there_already(api: Api, beside: Sequence[Manifest]) -> list[Manifest]:
+    """Those that need not be made. Raises ConflictError for one that is there and is different."""
+    same: list[Manifest] = []
+    for one in beside:
+        kind, name = kind_of(dict(one)), name_of(one)
+        try:
+            found = api.get(kind, name, _namespace(one))
+        except NotThereError:
+            continue
+        if not all(
+            is_part_of(one[part], found.get(part)) for part in ("spec", "data", "rules") if part in one
+        ):
+            what = f"{kind.name} {name} is there already, and says something else"
+            raise ConflictError(what, "choose another --name, or remove what is there", status=409)
+        same.append(one)
+    return same
+
+
+def create_job(api: Api, beside: Sequence[Manifest], job: Manifest, mark: Mark) -> Manifest:
+    """What it needs first. If one cannot be made, those before it are taken back."""
+    made: list[Manifest] = []
+    try:
+        for one in beside:
+            api.create(one)
+            made.append(one)
+        return api.create(cast("Manifest", marked(job, mark)))
+    except BaseException:
+        for one in reversed(made):
+            api.delete(kind_of(dict(one)), name_of(one), _namespace(one))
+        raise
+
+
+def reference(one: Object) -> str:
+    return f"{one.get('apiVersion')} {one.get('kind')} {name_of(one)}"
+
+
+def goes_with(beside: Sequence[Manifest]) -> tuple[str, ...]:
+    """What was made with a job and is removed with it."""
+    return tuple(reference(one) for one in beside if one.get("kind") not in _STAYS)
+
+
+def remove_job(api: Api, kind: Kind, name: str, namespace: str, mark: Mark | None) -> list[str]:
+    """The job, and what was made with it but volumes."""
+    api.delete(kind, name, namespace)
+    gone = [f"{kind.name}/{name}"]
+    for said in mark.beside if mark is not None else ():
+        version, its_kind, its_name = said.split(" ")
+        its = next(k for k in KINDS if (k.api_version, k.name) == (version, its_kind))
+        api.delete(its, its_name, namespace if its.is_namespaced else None)
+        gone.append(f"{its_kind}/{its_name}")
+    return gone
+
+
+def recreate(
+    api: Api,
+    kind: Kind,
+    name: str,
+    namespace: str,
+    manifest: Object,
+    *,
+    pods: Sequence[str],
+    wait: Callable[[], None],
+) -> None:
+    """The whole gang again: the old one goes first, with its `pods`, because the new ones have their names.
+
+    `wait` returns after a moment, or raises when it has been long enough. A server that does not answer is
+    asked again: once the old one is gone, only we know what the new one looks like.
+    """
+    _until_answered(lambda: api.delete(kind, name, namespace), wait)
+
+    def is_there() -> bool:
+        return _is_there(api, kind, name, namespace) or any(_is_there(api, POD, p, namespace) for p in pods)
+
+    while _until_answered(is_there, wait):
+        wait()
+    try:
+        _until_answered(lambda: api.create(cast("Manifest", dict(manifest))), wait)
+    except ConflictError:  # made by a call whose answer was lost
+        return
+
+
+def _until_answered(ask: Callable[[], Answer], wait: Callable[[], None]) -> Answer:
+    while True:
+        try:
+            return ask()
+        except UnreachableError:
+            wait()
+
+
+def _is_there(api: Api, kind: Kind, name: str, namespace: str) -> bool:
+    try:
+        api.get(kind, name, namespace)
+    except NotThereError:
+        return False
+    return True
+
+
+def _namespace(one: Object) -> str | None:
+    said = mapping(one, "metadata").get("namespace")
+    return None if said is None else str(said)

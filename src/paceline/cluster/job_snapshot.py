@@ -1,0 +1,69 @@
+"""What is there to see of one job right now? Pods, events, quotas, claims, nodes, and the ends of its logs.
+
+What the server does not show is left out: a diagnosis is made of what there is.
+"""
+
+from paceline.clock import unix_now_s
+from paceline.cluster.kinds import CLAIM, EVENT, NODE, POD, QUOTA, WORKLOAD, Kind
+from paceline.cluster.port import Api, ForbiddenError, Manifest, NotThereError, RefusedError, UnreachableError
+from paceline.kube.diagnosis.pods import phase
+from paceline.kube.diagnosis.record import narrowed
+from paceline.kube.diagnosis.snapshot import Log, Object, Snapshot, event_time, name_of
+from paceline.kube.diagnosis.times import read_time
+from paceline.kube.reading import mapping, mappings
+
+_TAIL = 400
+_MOST_LOGS = 64  # of pods that ended badly, the rest would say the same
+
+
+def job_snapshot(api: Api, job: Manifest | None, name: str, namespace: str, *, logs: bool = True) -> Snapshot:
+    """`logs`: those of pods that failed or were restarted are read too."""
+    objects: list[Object] = [] if job is None else [job]
+    for kind in (POD, EVENT, QUOTA, CLAIM, WORKLOAD):
+        objects += _all(api, kind, namespace)
+    if any(phase(one) == "Pending" for one in objects if one.get("kind") == "Pod"):
+        objects += _all(api, NODE, None)
+    born_s = read_time(mapping(job, "metadata").get("creationTimestamp")) if job is not None else None
+    kept = tuple(one for one in objects if not _is_older(one, born_s))
+    seen = narrowed(Snapshot(at_s=unix_now_s(), objects=kept), name)
+    if not logs:
+        return seen
+    ends = [log for pod in seen.pods[:_MOST_LOGS] for log in _ends(api, pod, namespace)]
+    return Snapshot(at_s=seen.at_s, objects=seen.objects, logs=tuple(ends))
+
+
+def _is_older(one: Object, born_s: float | None) -> bool:
+    """Events stay for an hour, and pods of the next attempt have the names of the last."""
+    if born_s is None or one.get("kind") != "Event":
+        return False
+    at_s = event_time(one)
+    return at_s is not None and at_s < born_s
+
+
+def _all(api: Api, kind: Kind, namespace: str | None) -> list[Object]:
+    try:
+        return list(api.find(kind, namespace).items)
+    except (ForbiddenError, NotThereError):
+        return []
+
+
+def _ends(api: Api, pod: Object, namespace: str) -> list[Log]:
+    found: list[Log] = []
+    for status in mappings(pod, "status", "containerStatuses"):
+        container = str(status.get("name", ""))
+        now_ended = bool(mapping(status, "state", "terminated"))
+        before_ended = bool(mapping(status, "lastState", "terminated"))
+        is_bad = mapping(status, "state", "terminated").get("exitCode") != 0
+        if (now_ended and is_bad) or phase(pod) == "Failed":
+            found += _log(api, name_of(pod), namespace, container, previous=False)
+        elif before_ended and not now_ended:
+            found += _log(api, name_of(pod), namespace, container, previous=True)
+    return found
+
+
+def _log(api: Api, pod: str, namespace: str, container: str, *, previous: bool) -> list[Log]:
+    try:
+        lines = list(api.logs(pod, namespace, container, tail=_TAIL, previous=previous))
+    except (NotThereError, ForbiddenError, RefusedError, UnreachableError):  # a node that is lost has none
+        return []
+    return [Log(pod=pod, container=container, text="\n".join(lines), previous=previous)] if lines else []

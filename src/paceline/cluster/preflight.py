@@ -1,0 +1,106 @@
+"""May this job be sent, does the server take it, and can it ever run? Asked before anything exists."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from paceline.cluster.job_objects import find_job, there_already
+from paceline.cluster.kinds import CONFIG_MAP, EVENT, NODE, POD, POD_LOG, QUOTA, Kind, kind_of
+from paceline.cluster.port import Api, ConflictError, ForbiddenError, Manifest, NotThereError
+from paceline.errors import Problem
+from paceline.kube.diagnosis.snapshot import name_of
+from paceline.kube.submission.fit import Row, fit, quota_rows
+from paceline.kube.submission.gang import roles
+
+_NODE_POOL = Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    problems: list[Problem] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)  # need and has
+    notes: list[str] = field(default_factory=list)
+    to_make: list[Manifest] = field(default_factory=list)  # beside the job
+
+    @property
+    def is_fine(self) -> bool:
+        return not self.problems and all(row.is_enough for row in self.rows)
+
+
+def preflight(
+    api: Api, beside: Sequence[Manifest], job: Manifest, namespace: str, *, fits: bool = True
+) -> Preflight:
+    """`fits`: refuse what has no room on any nodes. Raises ApiError where the server says no."""
+    missing = _kinds_missing(api, [*beside, job])
+    if missing:
+        return Preflight(problems=missing)
+    refused = _rights_missing(api, [*beside, job], kind_of(dict(job)), namespace)
+    if refused:
+        return Preflight(problems=refused)
+    found = find_job(api, name_of(job), namespace)
+    if found is not None:
+        what = f"{found[0].name} {name_of(job)} is in namespace {namespace} already"
+        hint = f"choose another name, or remove it: paceline job stop {name_of(job)} -n {namespace}"
+        raise ConflictError(what, hint, status=409)
+    same = there_already(api, beside)
+    to_make = [one for one in beside if one not in same]
+    rows, notes = _room(api, [*beside, job], namespace, fits=fits)
+    notes += [f"{one['kind']} {name_of(one)} is there already, and the same" for one in same]
+    if all(row.is_enough for row in rows):
+        for one in (*to_make, job):
+            api.create(one, dry_run=True)
+    return Preflight(rows=rows, notes=notes, to_make=to_make)
+
+
+def _kinds_missing(api: Api, manifests: Sequence[Manifest]) -> list[Problem]:
+    kinds = {kind_of(dict(one)) for one in manifests}
+    return [
+        Problem(
+            f"the cluster has no {kind.name} ({kind.api_version})",
+            f"paceline cluster check says what is installed; it takes {kind.api_version}",
+        )
+        for kind in sorted(kinds, key=lambda kind: kind.plural)
+        if not api.serves(kind)
+    ]
+
+
+def _rights_missing(api: Api, manifests: Sequence[Manifest], job: Kind, namespace: str) -> list[Problem]:
+    wanted = [("create", kind_of(dict(one))) for one in manifests]
+    wanted += [(verb, job) for verb in ("get", "delete", "patch")]
+    wanted += [("list", POD), ("watch", POD), ("get", POD_LOG), ("list", EVENT)]
+    missing = [(verb, kind) for verb, kind in dict.fromkeys(wanted) if not api.may(verb, kind, namespace)]
+    return [_problem(verb, kind, namespace) for verb, kind in missing]
+
+
+def _problem(verb: str, kind: Kind, namespace: str) -> Problem:
+    rule = f"{{apiGroups: [{kind.group!r}], resources: [{kind.plural}], verbs: [{verb}]}}"
+    what = f"you may not {verb} {kind.plural} in namespace {namespace}"
+    return Problem(what, f"ask for a Role there with the rule {rule}")
+
+
+def _room(
+    api: Api, manifests: Sequence[Manifest], namespace: str, *, fits: bool
+) -> tuple[list[Row], list[str]]:
+    gang, notes, rows = roles(manifests), list[str](), list[Row]()
+    try:
+        rows += quota_rows(gang, api.find(QUOTA, namespace).items)
+    except (ForbiddenError, NotThereError):
+        notes.append("quotas may not be seen: the server will say if one is too small")
+    try:
+        found = [] if not fits or _adds_nodes(api) else fit(gang, api.find(NODE).items)
+        if fits and not found:
+            notes.append("nodes come when they are needed, or none was seen: whether it fits is not known")
+        rows += found
+    except (ForbiddenError, NotThereError):
+        notes.append("nodes may not be seen: whether it fits is not known")
+    return rows, notes
+
+
+def _adds_nodes(api: Api) -> bool:
+    """Karpenter has a kind of its own; a cluster autoscaler keeps its state in a ConfigMap."""
+    if api.serves(_NODE_POOL):
+        return True
+    try:
+        api.get(CONFIG_MAP, "cluster-autoscaler-status", "kube-system")
+    except (NotThereError, ForbiddenError):
+        return False
+    return True

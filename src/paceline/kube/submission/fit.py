@@ -1,0 +1,150 @@
+"""Could this job ever run here, as the nodes and quotas are? What it needs beside what there is.
+
+Nodes are counted as if they were empty: who is only busy is waited for. Where somebody adds nodes when they
+are needed, nothing about nodes is known to be impossible.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from paceline.kube.diagnosis.fits import (
+    allocatable,
+    is_autoscaled,
+    matching,
+    requests,
+    short,
+    too_large,
+)
+from paceline.kube.diagnosis.snapshot import Object, name_of
+from paceline.kube.reading import mapping
+from paceline.kube.submission.gang import Role
+from paceline.kube.words import read_quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    what: str  # a resource
+    where: str  # on which nodes, or in which quota
+    needs: str
+    has: str
+    is_enough: bool
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """As text, aligned."""
+    head = ("what", "where", "needs", "has", "")
+    cells = [head, *((r.what, r.where, r.needs, r.has, "" if r.is_enough else "too little") for r in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def fit(roles: Sequence[Role], nodes: Sequence[Object]) -> list[Row]:
+    """Empty when nothing can be said: no nodes were seen, or more of them come when they are needed."""
+    if not nodes or is_autoscaled(nodes):
+        return []
+    rows: list[Row] = []
+    for role in roles:
+        rows += _one_pod(role, matching(role.pod, nodes))
+    if all(row.is_enough for row in rows):
+        rows += _all_pods(roles, nodes)
+    return rows
+
+
+def _one_pod(role: Role, nodes: Sequence[Object]) -> list[Row]:
+    where = f"one node for {role.name}"
+    if not nodes:
+        chosen = ", ".join(
+            f"{name}={value}" for name, value in mapping(role.pod, "spec", "nodeSelector").items()
+        )
+        what = f"a node with {chosen}" if chosen else "a node whose taints it tolerates"
+        return [Row(what=what, where=where, needs="1", has="0", is_enough=False)]
+    short_of = {need.resource: need for need in too_large(role.pod, nodes)}
+    rows = []
+    for name, amount in requests(role.pod).items():
+        most = max(allocatable(node).get(name, Decimal(0)) for node in nodes)
+        enough = name not in short_of
+        rows.append(Row(what=name, where=where, needs=short(amount), has=short(most), is_enough=enough))
+    return rows
+
+
+def _all_pods(roles: Sequence[Role], nodes: Sequence[Object]) -> list[Row]:
+    """Pods are laid onto empty nodes, the largest first. That is how much a gang needs at least."""
+    left = {name_of(node): dict(allocatable(node)) for node in nodes}
+    waiting = [role for role in roles for _ in range(role.count)]
+    waiting.sort(key=lambda role: _size(role, nodes), reverse=True)
+    placed = 0
+    for role in waiting:
+        asked = requests(role.pod)
+        for node in matching(role.pod, nodes):
+            room = left[name_of(node)]
+            if all(room.get(name, Decimal(0)) >= amount for name, amount in asked.items()):
+                left[name_of(node)] = {name: amount - asked.get(name, 0) for name, amount in room.items()}
+                placed += 1
+                break
+    rows = _totals(roles, nodes)
+    if placed < len(waiting) and all(row.is_enough for row in rows):
+        places = Row(
+            what="pods", where="all nodes", needs=str(len(waiting)), has=str(placed), is_enough=False
+        )
+        rows.append(places)
+    return rows
+
+
+def _size(role: Role, nodes: Sequence[Object]) -> Decimal:
+    """The largest share of a node, of whatever resource."""
+    best = {
+        name: max(allocatable(node).get(name, Decimal(0)) for node in nodes) for name in requests(role.pod)
+    }
+    return max(
+        (amount / max(best[name], Decimal(1)) for name, amount in requests(role.pod).items()),
+        default=Decimal(0),
+    )
+
+
+def _totals(roles: Sequence[Role], nodes: Sequence[Object]) -> list[Row]:
+    rows = []
+    for name, amount in needed(roles).items():
+        has = sum((allocatable(node).get(name, Decimal(0)) for node in nodes), Decimal(0))
+        rows.append(
+            Row(what=name, where="all nodes", needs=short(amount), has=short(has), is_enough=amount <= has)
+        )
+    return rows
+
+
+def needed(roles: Sequence[Role]) -> dict[str, Decimal]:
+    """By all pods together."""
+    total: dict[str, Decimal] = {}
+    for role in roles:
+        for name, amount in requests(role.pod).items():
+            total[name] = total.get(name, Decimal(0)) + amount * role.count
+    return total
+
+
+def quota_rows(roles: Sequence[Role], quotas: Sequence[Object]) -> list[Row]:
+    """What is left of each quota of the namespace. Those for pods of one sort only are left to the server."""
+    asked = {f"requests.{name}": amount for name, amount in needed(roles).items()}
+    asked |= {name: amount for name, amount in needed(roles).items() if name in ("cpu", "memory")}
+    pods = Decimal(sum(role.count for role in roles))
+    asked |= {"pods": pods, "count/pods": pods}
+    rows = []
+    for quota in quotas:
+        if mapping(quota, "spec").get("scopes") or mapping(quota, "spec", "scopeSelector"):
+            continue
+        hard = mapping(quota, "status", "hard") or mapping(quota, "spec", "hard")
+        for name, most in hard.items():
+            limit, used = read_quantity(most), read_quantity(mapping(quota, "status", "used").get(name, "0"))
+            if name in asked and limit is not None:
+                left = max(limit - (used or Decimal(0)), Decimal(0))
+                rows.append(_quota_row(name, name_of(quota), asked[name], left, limit))
+    return rows
+
+
+def _quota_row(name: str, quota: str, needs: Decimal, left: Decimal, limit: Decimal) -> Row:
+    has = f"{short(left)} of {short(limit)}"
+    return Row(what=name, where=f"quota {quota}", needs=short(needs), has=has, is_enough=needs <= left)

@@ -1,0 +1,148 @@
+"""Do `paceline job submit|status|logs|list|stop|explain NAME|validate --server` work as a user types them?"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.api_server import ApiServer
+from tests.fixtures.waiting import is_running, kill_all, until, until_gone
+
+from paceline.cli.main import run
+from paceline.cli.session import Session
+from paceline.clock import unix_now_s
+from paceline.cluster.kinds import JOB, POD, SERVICE
+from paceline.errors import ExitCode
+from paceline.kube.diagnosis.times import write_time
+from paceline.kube.submission.mark import read_watch
+
+Captured = pytest.CaptureFixture[str]
+Call = Callable[..., int]
+RENDER = ["job", "render", "--target", "job", "--task", "xor", "--mode", "ddp", "--nodes", "1"]
+RENDER += ["--image", "example.com/x:1", "--name", "demo"]
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer().running() as serving:
+        yield serving
+
+
+@pytest.fixture
+def call(server: ApiServer, tmp_path: Path, capsys: Captured) -> Call:
+    """`paceline job …` against the server, in a folder with a rendered job."""
+    assert run(RENDER, Session(folder=tmp_path)) == ExitCode.OK
+    (tmp_path / "demo.yaml").write_text(capsys.readouterr().out)
+    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+
+    def job(*words: str) -> int:
+        placed = ["--kubeconfig", str(kubeconfig), "--namespace", "train"]
+        return run(["job", *words, *placed], Session(folder=tmp_path))
+
+    return job
+
+
+def put_pod(server: ApiServer, state: dict[str, Any], phase: str) -> None:
+    about: dict[str, Any] = {
+        "name": "demo-0-abcde",
+        "namespace": "train",
+        "uid": "pod-1",
+        "creationTimestamp": _now(),
+    }
+    inside = [{"name": "pytorch", "image": "example.com/x:1", "restartCount": 0, "state": state}]
+    about["labels"] = {"job-name": "demo", "batch.kubernetes.io/job-completion-index": "0"}
+    server.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": about,
+            "spec": {"containers": [{"name": "pytorch", "image": "example.com/x:1"}]},
+            "status": {"phase": phase, "containerStatuses": inside},
+        }
+    )
+
+
+def _now() -> str:
+    return write_time(unix_now_s())
+
+
+def finish(server: ApiServer) -> None:
+    """As soon as the job is there, it writes two lines and ends well."""
+    until(lambda: bool(server.of(JOB)), "the job is there")
+    server.say("train", "demo-0-abcde", "pytorch", "2026-11-15T12:00:00Z", "step 1")
+    server.say("train", "demo-0-abcde", "pytorch", "2026-11-15T12:00:01Z", "step 2")
+    server.end_log("train", "demo-0-abcde", "pytorch")
+    put_pod(server, {"terminated": {"exitCode": 0, "finishedAt": _now()}}, "Succeeded")
+    complete = [{"type": "Complete", "status": "True"}]
+    server.change(JOB, "demo", "train", status={"conditions": complete})
+
+
+def test_a_job_is_sent_followed_and_seen_afterwards(server: ApiServer, call: Call, capsys: Captured) -> None:
+    player = threading.Thread(target=finish, args=(server,))
+    player.start()
+    code = call("submit", "demo.yaml", "--for", "0")
+    player.join()
+    out, err = capsys.readouterr()
+    assert (code, out) == (ExitCode.OK, "[r0 0-abcde] step 1\n[r0 0-abcde] step 2\n")
+    assert "Job/demo is sent to namespace train" in err
+    assert "the job has succeeded" in err
+    assert call("status", "demo", "--json") == ExitCode.OK
+    now = json.loads(capsys.readouterr().out)["data"]
+    assert (now["phase"], now["attempt"], now["pods"][0]["rank"]) == ("succeeded", 1, 0)
+    assert call("list") == ExitCode.OK
+    assert capsys.readouterr().out == "demo  train  Job  succeeded  attempt 1\n"
+    assert call("logs", "demo", "--tail", "1") == ExitCode.OK
+    assert capsys.readouterr().out == "[r0 0-abcde] step 2\n"
+    assert call("explain", "demo") == ExitCode.OK
+    assert "nothing is wrong" in capsys.readouterr().out
+    assert call("stop", "demo") == ExitCode.OK
+    assert capsys.readouterr().out == "removed  Job/demo\nremoved  Service/demo\n"
+    assert server.of(JOB) == server.of(SERVICE) == []
+    assert call("status", "demo") == ExitCode.NOT_READY
+
+
+def test_explain_names_the_cause_in_the_cluster(server: ApiServer, call: Call, capsys: Captured) -> None:
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "demo", "namespace": "train"},
+        "spec": {},
+    }
+    server.put(job)
+    waits = {"reason": "ErrImagePull", "message": 'failed to resolve reference "example.com/x:1": not found'}
+    put_pod(server, {"waiting": waits}, "Pending")
+    assert call("explain", "demo") == ExitCode.OK
+    assert "the image example.com/x:1 does not exist in its registry" in capsys.readouterr().out
+    assert server.writes == []
+
+
+def test_a_dry_run_of_the_server_is_asked_for(server: ApiServer, call: Call, capsys: Captured) -> None:
+    assert call("validate", "demo.yaml", "--server") == ExitCode.OK
+    capsys.readouterr()
+    server.rules.append(
+        lambda verb, kind, _what: (422, "Invalid", "spec: no") if (verb, kind) == ("create", JOB) else None
+    )
+    assert call("validate", "demo.yaml", "--server") == ExitCode.BAD_CONFIG
+    assert "spec: no" in capsys.readouterr().err
+    assert server.writes == []
+
+
+def test_a_watcher_of_its_own_goes_on_when_the_shell_has_returned(
+    server: ApiServer, call: Call, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert call("submit", "demo.yaml", "--detach", "--json") == ExitCode.OK
+    answer = json.loads(capsys.readouterr().out)["data"]
+    pid, log = answer["watcher"], Path(answer["log"])
+    try:
+        until(lambda: bool(read_watch(server.of(JOB)[0]).watcher) or not is_running(pid), "it is in charge")
+        assert read_watch(server.of(JOB)[0]).watcher, log.read_text()
+        finish(server)
+        until_gone([pid])
+    finally:
+        kill_all([pid])
+    assert "[r0 0-abcde] step 2" in log.read_text()
+    assert "the job has succeeded" in log.read_text()
+    assert server.of(POD)

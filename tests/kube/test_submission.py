@@ -1,0 +1,311 @@
+"""Do the rules of submitting hold: what a gang needs, which lines are new, what follows from a look?"""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.errors import ExitCode
+from paceline.kube.diagnosis.retry import Attempts, Fingerprint, RetryPolicy
+from paceline.kube.diagnosis.snapshot import Log, Snapshot
+from paceline.kube.diagnosis.times import write_time
+from paceline.kube.submission.again import can_exclude, next_manifest
+from paceline.kube.submission.fit import fit, quota_rows, table
+from paceline.kube.submission.following import Again, Charge, End, Following, Remove, Say, Tell, look
+from paceline.kube.submission.gang import roles
+from paceline.kube.submission.log_lines import LogCursor
+from paceline.kube.submission.mark import Mark, Watch, marked, read_mark, read_watch, watch_patch
+from paceline.kube.submission.prefix import prefix_of
+from paceline.kube.submission.same import is_part_of
+from paceline.kube.submission.state import Phase, phase_of
+
+NOW_S = 1_800_000_000.0
+
+
+def job(replicas: int = 2, gpus: int = 8, **spec: Any) -> dict[str, Any]:
+    asked = {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": str(gpus)}
+    container = {
+        "name": "pytorch",
+        "image": "example.com/x:1",
+        "resources": {"requests": asked, "limits": asked},
+    }
+    shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "demo", "namespace": "train", "uid": "u1"},
+        "spec": {
+            "parallelism": replicas,
+            "completions": replicas,
+            "backoffLimit": 0,
+            **spec,
+            "template": {"spec": {"containers": [container], "volumes": [shm]}},
+        },
+    }
+
+
+def node(name: str, gpus: int = 8, **labels: str) -> dict[str, Any]:
+    has = {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": str(gpus), "pods": "110"}
+    return {"kind": "Node", "metadata": {"name": name, "labels": labels}, "status": {"allocatable": has}}
+
+
+# Does it fit?
+
+
+def test_a_gang_that_fits_has_a_table_without_complaints() -> None:
+    rows = fit(roles([job()]), [node("a"), node("b")])
+    assert rows
+    assert all(row.is_enough for row in rows)
+
+
+def test_32_gpus_do_not_fit_where_there_are_16() -> None:
+    rows = fit(roles([job(replicas=4)]), [node("a"), node("b")])
+    short = [row for row in rows if not row.is_enough]
+    assert [(row.what, row.needs, row.has) for row in short] == [("nvidia.com/gpu", "32", "16")]
+    assert any("nvidia.com/gpu" in line and line.endswith("too little") for line in table(rows))
+
+
+def test_one_pod_that_is_larger_than_any_node_is_named() -> None:
+    rows = [row for row in fit(roles([job(gpus=16)]), [node("a"), node("b")]) if not row.is_enough]
+    assert [(row.what, row.where, row.needs, row.has) for row in rows] == [
+        ("nvidia.com/gpu", "one node for pod", "16", "8")
+    ]
+
+
+def test_enough_in_all_may_still_be_too_scattered() -> None:
+    rows = [row for row in fit(roles([job(replicas=3, gpus=5)]), [node("a"), node("b")]) if not row.is_enough]
+    assert [(row.what, row.needs, row.has) for row in rows] == [("pods", "3", "2")]
+
+
+def test_where_nodes_come_when_needed_nothing_is_refused() -> None:
+    grown = node("a")
+    grown["metadata"]["labels"] = {"karpenter.sh/nodepool": "gpus"}
+    assert fit(roles([job(replicas=99)]), [grown]) == []
+    assert fit(roles([job()]), []) == []
+
+
+def test_no_node_with_the_wanted_label_is_said_so() -> None:
+    wanted = job()
+    wanted["spec"]["template"]["spec"]["nodeSelector"] = {"zone": "b"}
+    (row, *_) = fit(roles([wanted]), [node("a", zone="a")])
+    assert (row.what, row.has, row.is_enough) == ("a node with zone=b", "0", False)
+
+
+def test_what_is_left_of_a_quota_counts() -> None:
+    quota = {
+        "metadata": {"name": "team"},
+        "status": {"hard": {"requests.nvidia.com/gpu": "20"}, "used": {"requests.nvidia.com/gpu": "8"}},
+    }
+    (row,) = quota_rows(roles([job()]), [quota])
+    assert (row.where, row.needs, row.has, row.is_enough) == ("quota team", "16", "12 of 20", False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "counts"),
+    [
+        (
+            "PyTorchJob",
+            {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}},
+            [1, 3],
+        ),
+        ("HyperPodPyTorchJob", {"replicaSpecs": [{"name": "pods", "replicas": 2, "spares": 1}]}, [3]),
+        ("RayCluster", {"headGroupSpec": {}, "workerGroupSpecs": [{"replicas": 4}]}, [1, 4]),
+        ("TrainJob", {"trainer": {"numNodes": 5}}, [5]),
+        ("Job", {"parallelism": 8, "completions": 3}, [3]),
+    ],
+)
+def test_every_kind_tells_how_many_pods_it_wants(kind: str, spec: dict[str, Any], counts: list[int]) -> None:
+    assert [role.count for role in roles([{"kind": kind, "spec": spec}])] == counts
+
+
+def test_what_the_server_added_is_no_difference() -> None:
+    assert is_part_of({"a": [{"b": "1024Mi"}]}, {"a": [{"b": "1Gi", "more": 1}], "c": 2})
+    assert not is_part_of({"a": "x"}, {"a": "y"})
+    assert not is_part_of({"a": [1, 2]}, {"a": [1]})
+
+
+# Which lines are new?
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), max_size=40), st.integers(0, 2**32))
+def test_no_line_is_lost_or_doubled_however_often_a_log_is_cut(
+    steps: list[tuple[int, str]], seed: int
+) -> None:
+    """Equal lines at equal times are the hard case: only their number tells what is new."""
+    at_s, log = 0.0, list[tuple[float, str]]()
+    for step, text in steps:
+        at_s += step * 0.7
+        log.append((NOW_S + at_s, text))
+    lines = [f"{write_time(at_s)} {text}" for at_s, text in log]
+    dice, cursor, got = random.Random(seed), LogCursor(), list[str]()
+    for cut in range(21):
+        since = cursor.since
+        cursor.opened()
+        left = [line for line in lines if line.split(" ")[0] >= since]
+        until = len(left) if cut == 20 else dice.randint(0, len(left))  # the last stream is whole
+        new = [cursor.take(line) for line in left[:until]]
+        got += [one for one in new if one is not None]
+    assert got == [text for _, text in log]
+
+
+def test_a_long_log_is_forgotten_as_it_goes() -> None:
+    cursor = LogCursor()
+    for second in range(5000):
+        cursor.take(f"{write_time(NOW_S + second)} step {second}")
+    assert len(cursor._seen) < 200
+    assert cursor.since == write_time(NOW_S + 4997)
+
+
+def test_a_word_of_the_kubelet_is_shown_once() -> None:
+    cursor = LogCursor()
+    assert cursor.take("unable to retrieve container logs") == "unable to retrieve container logs"
+    cursor.opened()
+    assert cursor.take("unable to retrieve container logs") is None
+
+
+# What is carried by the job itself?
+
+
+def test_a_mark_is_read_as_it_was_written_and_leaves_the_rest_alone() -> None:
+    past = Attempts(number=3, infra_used=2, failures=(Fingerprint("node-lost", 1, 40),), excluded=("node-a",))
+    mark = Mark(
+        manifest=job(),
+        sent_s=NOW_S,
+        attempts=past,
+        policy=RetryPolicy(infra=5, pending_s=60.0),
+        beside=("v1 S a",),
+    )
+    made = marked(job(), mark)
+    assert read_mark(made) == mark
+    assert made["spec"] == job()["spec"]
+    assert read_mark(job()) is None
+
+
+def test_a_watch_is_believed_until_its_date() -> None:
+    patch = watch_patch(Watch(watcher="w1", until_s=NOW_S + 90), "7")
+    watch = read_watch(patch)
+    assert patch["metadata"]["resourceVersion"] == "7"  # type: ignore[index, call-overload]
+    assert watch.is_on(NOW_S)
+    assert not watch.is_on(NOW_S + 91)
+
+
+def test_the_next_attempt_leaves_bad_nodes_and_has_more_shared_memory() -> None:
+    made = next_manifest(job(), ["node-a"], ["shared-memory"])
+    pod = made["spec"]["template"]["spec"]
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchExpressions"][0]["values"] == ["node-a"]
+    assert pod["volumes"][0]["emptyDir"]["sizeLimit"] == "2048Mi"
+    assert not can_exclude({"kind": "TrainJob", "spec": {"trainer": {}}})
+
+
+def test_a_prefix_says_rank_and_pod() -> None:
+    labels = {"training.kubeflow.org/replica-index": "0", "training.kubeflow.org/replica-type": "worker"}
+    assert prefix_of({"metadata": {"name": "demo-worker-0", "labels": labels}}, "demo") == "[r1 worker-0]"
+    assert prefix_of({"metadata": {"name": "demo-head-abcde"}}, "demo") == "[head-abcde]"
+
+
+# What follows from a look?
+
+
+def pod(name: str = "demo-0", **status: Any) -> dict[str, Any]:
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "train", "creationTimestamp": write_time(NOW_S)},
+        "spec": {"nodeName": "node-a", "containers": [{"name": "pytorch", "image": "example.com/x:1"}]},
+        "status": status,
+    }
+
+
+def seen(*objects: dict[str, Any], at_s: float = NOW_S, logs: tuple[Log, ...] = ()) -> Snapshot:
+    return Snapshot(at_s=at_s, objects=(job(), *objects), logs=logs)
+
+
+def lost() -> dict[str, Any]:
+    return pod(phase="Failed", reason="Evicted", message="The node was low on resource: memory.")
+
+
+def crashed(step: int) -> tuple[dict[str, Any], Log]:
+    ended = {"exitCode": 1, "reason": "Error", "finishedAt": write_time(NOW_S)}
+    status = {"name": "pytorch", "state": {"terminated": ended}}
+    text = f"saved checkpoint at step 40\nstep {step}\nTraceback (most recent call last):\nValueError: no"
+    return pod(phase="Failed", containerStatuses=[status]), Log(pod="demo-0", text=text)
+
+
+def test_a_job_that_ends_well_ends_the_following() -> None:
+    done = {**job(), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    actions, _ = look(seen(), done, Following(), RetryPolicy())
+    assert actions[-1] == End(ExitCode.OK, "the job has succeeded")
+    assert phase_of(done, []) is Phase.SUCCEEDED
+
+
+def test_a_wrong_image_is_told_and_removed_at_the_second_sight() -> None:
+    waits = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "example.com/x:1": not found'}
+    bad = pod(phase="Pending", containerStatuses=[{"name": "pytorch", "state": {"waiting": waits}}])
+    state, done = Following(), list[object]()
+    for second in (0, 5, 10, 15):
+        actions, state = look(seen(bad, at_s=NOW_S + second), job(), state, RetryPolicy())
+        done += actions
+        if any(isinstance(one, End) for one in actions):
+            break
+    assert second <= 20
+    assert isinstance(done[-2], Remove)
+    end = done[-1]
+    assert isinstance(end, End)
+    assert end.code is ExitCode.BAD_CONFIG
+    (told,) = [one for one in done if isinstance(one, Tell)]
+    assert "example.com/x:1" in told.finding.cause
+
+
+def test_a_failure_of_the_cluster_is_announced_and_tried_again_when_its_time_has_come() -> None:
+    actions, state = look(seen(lost()), job(), Following(), RetryPolicy())
+    while not state.again:
+        actions, state = look(seen(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
+    (says,) = [one.text for one in actions if isinstance(one, Say) and "attempt 2" in one.text]
+    assert "from scratch, because there is no checkpoint" in says
+    early, state = look(seen(lost(), at_s=state.again.not_before_s - 1), job(), state, RetryPolicy())
+    assert early == []
+    assert state.again is not None
+    (again,), state = look(seen(lost(), at_s=state.again.not_before_s), job(), state, RetryPolicy())
+    assert isinstance(again, Again)
+    assert again.attempts.number == 2
+    assert state.again is None
+
+
+def test_the_same_failure_of_the_program_twice_is_the_end_of_it() -> None:
+    body, log = crashed(step=57)
+    failed = {**job(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
+    policy = RetryPolicy(app=5)
+    actions, state = look(seen(body, logs=(log,)), failed, Following(), policy)
+    assert state.again is not None
+    assert any(isinstance(one, Say) and "from step 40" in one.text for one in actions)
+    _, state = look(seen(body, at_s=state.again.not_before_s, logs=(log,)), failed, state, policy)
+    actions, _ = look(seen(body, logs=(log,)), failed, state, policy)
+    end = actions[-1]
+    assert isinstance(end, End)
+    assert "for the second time" in end.says
+    assert not any(isinstance(one, Remove) for one in actions)  # it has ended by itself: its pods may be read
+
+
+def test_what_belongs_to_another_watcher_is_only_shown() -> None:
+    body, log = crashed(step=3)
+    actions, state = look(seen(body, logs=(log,)), job(), Following(), RetryPolicy(), charge=Charge.ANOTHERS)
+    assert all(isinstance(one, Say | Tell) for one in actions)
+    actions, _ = look(seen(body, logs=(log,)), job(), state, RetryPolicy(), charge=Charge.NOBODYS)
+    assert isinstance(actions[-1], End)
+
+
+def test_an_operator_that_starts_pods_again_has_the_first_word() -> None:
+    body, log = crashed(step=3)
+    actions, _ = look(seen(body, logs=(log,)), job(backoffLimit=2), Following(), RetryPolicy())
+    assert not any(isinstance(one, End | Again | Remove) for one in actions)
+
+
+def test_a_job_that_somebody_removed_is_not_made_again() -> None:
+    actions, _ = look(Snapshot(at_s=NOW_S), None, Following(phase=Phase.RUNNING), RetryPolicy())
+    end = actions[-1]
+    assert isinstance(end, End)
+    assert end.code is ExitCode.TRAINING_FAILED
