@@ -7,6 +7,7 @@ import click
 
 from paceline.cli.job_explain import explain
 from paceline.cli.job_render import render
+from paceline.cli.job_results import results
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 @click.group("job")
 @common_options
 def job(session: Session) -> None:
-    """Write the manifests of a job on Kubernetes, check manifests, explain a job. No cluster is asked."""
+    """Write the manifests of a job on Kubernetes, check manifests, explain a job: all without a cluster.
+    Fetch what a job wrote."""
 
 
 @job.command("validate")
@@ -53,3 +55,4 @@ def validate(session: Session, files: tuple[Path, ...], profile: str) -> None:
 
 job.add_command(render)
 job.add_command(explain)
+job.add_command(results)
