@@ -1,4 +1,4 @@
-"""Do chunks hold every byte once, is only what is missing sent, and does the helper pod ask for nothing more?"""
+"""Do chunks hold every byte once, is only what is missing sent, and is the helper pod a modest one?"""
 
 from pathlib import Path
 

@@ -49,7 +49,7 @@ def plan_upload(source: Path, claim: str, to: str, *, force: bool, on_bytes: OnB
     for name in sorted(sources):
         files.append(_read(name, sources[name]))
         done += files[-1].bytes
-        on_bytes(done, total)
+        on_bytes(done, total or None)
     return Upload(claim=claim, folder=folder, files=tuple(files), sources=sources)
 
 
@@ -89,7 +89,10 @@ def _found(source: Path) -> Iterator[tuple[str, Path]]:
         what = f"there is no file or folder {source}"
         raise ConfigError([Problem(what, "name one that is on this machine", "FILE")])
     top = source.resolve()
-    paths, problems = ([(top.name, source)], []) if source.is_file() else _walked(source, top.name)
+    paths = [(top.name, source)]
+    problems: list[str] = []
+    if not source.is_file():
+        paths, problems = _walked(source, top.name)
     for name, path in paths:
         why = why_not_sent(name) or (None if path.is_file() else "it is no file, or a link to nothing")
         if why is not None:
@@ -119,7 +122,8 @@ def _refuse(error: OSError) -> None:
 
 
 def _read(name: str, path: Path) -> File:
-    whole, parts, size = hashlib.sha256(), [], 0
+    whole, size = hashlib.sha256(), 0
+    parts: list[str] = []
     try:
         with path.open("rb") as file:
             while data := file.read(CHUNK_BYTES):

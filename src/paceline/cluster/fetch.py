@@ -117,14 +117,14 @@ def _get_all(helper: Helper, folder: str, out: Path, wanted: Sequence[File], on_
     done = total - sum(one.bytes for one in chunks)
     arrived: list[File] = []
     for chunk in chunks:
-        on_bytes(done, total)
+        on_bytes(done, total or None)
         match chunk:
             case Bundle():
                 arrived += _get_bundle(helper, folder, out, chunk)
             case Part():
                 _get_part(helper, folder, out, chunk)
         done += chunk.bytes
-    on_bytes(done, total)
+    on_bytes(done, total or None)
     return arrived + [one for one in wanted if one.parts and _finish(out, one)]
 
 

@@ -26,6 +26,7 @@ from paceline.errors import NotReadyError, PacelineError
 from paceline.kube.reading import mapping
 from paceline.kube.transfer.helper import (
     CONTAINER,
+    IMAGE,
     SELECTOR,
     Wanted,
     has_ended,
@@ -191,7 +192,7 @@ def _hint(why: str, wanted: Wanted) -> str:
 
 
 def _see_tools(helper: Helper, wanted: Wanted) -> None:
-    hint = f"use another --image, such as {Wanted.__dataclass_fields__['image'].default}"
+    hint = f"use another --image, such as {IMAGE}"
     try:
         ran = helper.run(PROBE, *TOOLS)
     except UnreachableError as error:

@@ -91,12 +91,12 @@ def upload(
         _see_room(helper, where, sum(one.bytes for one in chunks))
         done = total - sum(one.bytes for one in chunks)
         for chunk in chunks:
-            on_bytes(done, total)
+            on_bytes(done, total or None)
             _send(helper, where, chunk, sources)
             done += chunk.bytes
         sent += chunks
+        on_bytes(done, total or None)
         _publish(helper, where, wanted)
-        on_bytes(done, total)
     _put_manifest(helper, where, files)
     helper.must("removing what was staged", REMOVE, where.staging)
     return _told(files, sent, where)

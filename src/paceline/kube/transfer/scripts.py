@@ -21,7 +21,7 @@ cd "$1" 2>/dev/null || exit 0
 printf '%s\\n' "$list" | sha256sum -c 2>/dev/null || true"""
 
 # folder, path, bytes of a part, how many parts -> size, and the sum of each part; nothing if it is not there
-PARTS = """cd "$1" 2>/dev/null && [ -f "$2" ] || exit 0
+PARTS = """cd "$1" 2>/dev/null && [ -f "./$2" ] || exit 0
 stat -c %s "./$2"
 i=0
 while [ "$i" -lt "$4" ]; do
