@@ -33,8 +33,8 @@ def test_a_file_goes_there_and_comes_back(pod: VolumePod, tmp_path: Path, capsys
     said = Session(folder=tmp_path)
     assert run([*UPLOAD, "rows.npz", "--pvc", "data", "--to", "demo/in"], said) == ExitCode.OK
     shown = capsys.readouterr()
-    assert "plan: 1 files, 4 kB, 1 chunks, to claim data, demo/in" in shown.err
-    assert "there      1 files, 4 kB, checksums equal" in shown.out
+    assert "plan: 1 file, 4 kB, 1 chunk, to claim data, demo/in" in shown.err
+    assert "there      1 file, 4 kB, checksums equal" in shown.out
     assert (pod.volume / "demo" / "in" / "rows.npz").read_bytes() == b"rows" * 1000
     words = [*RESULTS, "demo", "--pvc", "data", "--out", "got", "--json"]
     assert run(words, Session(folder=tmp_path)) == ExitCode.OK

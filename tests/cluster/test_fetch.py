@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.api_server import ApiServer
-from tests.fixtures.volume_pod import NAMESPACE, WAYS, SwiftClock, VolumePod, busybox
+from tests.fixtures.volume_pod import NAMESPACE, WAYS, SwiftClock, VolumePod, busybox_tools, has_busybox
 
 from paceline.cluster.fetch import Fetched, fetch
 from paceline.cluster.helper_pod import helper_on
@@ -102,8 +102,8 @@ def test_a_folder_that_is_not_there_is_told(api: KubernetesApi, tmp_path: Path) 
         fetched(api, tmp_path / "out", "sp5000")
 
 
-@pytest.mark.skipif(not busybox(), reason="busybox is not installed")
+@pytest.mark.skipif(not has_busybox(), reason="busybox is not installed")
 def test_busybox_has_all_that_is_needed(pod: VolumePod, api: KubernetesApi, tmp_path: Path) -> None:
-    pod.shell = busybox()
+    pod.path = busybox_tools(tmp_path / "tools")
     fetched(api, tmp_path / "out")
     assert tree(tmp_path / "out") == tree(pod.volume / "sp500")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.api_server import ApiServer, Refusal
-from tests.fixtures.volume_pod import NAMESPACE, WAYS, SwiftClock, VolumePod, busybox
+from tests.fixtures.volume_pod import NAMESPACE, WAYS, SwiftClock, VolumePod, busybox_tools, has_busybox
 
 from paceline.app.upload import Upload, plan_upload
 from paceline.cluster.helper_pod import Helper, helper_on
@@ -267,9 +267,11 @@ def test_helpers_that_ended_are_swept_and_others_are_left(pod: VolumePod, api: K
     assert {one["metadata"]["name"] for one in pod.server.of(POD)} == {"at-work", "somebodys"}
 
 
-@pytest.mark.skipif(not busybox(), reason="busybox is not installed")
-def test_busybox_has_all_that_is_needed(pod: VolumePod, api: KubernetesApi, source: Path) -> None:
-    pod.shell = busybox()
+@pytest.mark.skipif(not has_busybox(), reason="busybox is not installed")
+def test_busybox_has_all_that_is_needed(
+    pod: VolumePod, api: KubernetesApi, source: Path, tmp_path: Path
+) -> None:
+    pod.path = busybox_tools(tmp_path / "tools")
     carried(api, planned(source))
     assert tree(pod.volume / "mine") == tree(source)
 

@@ -20,6 +20,7 @@ from paceline.cluster.kinds import (
 )
 from paceline.cluster.port import Api, ForbiddenError, NotThereError
 from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
+from paceline.kube.checks.finding import counted
 from paceline.kube.transfer.helper import VOLUME, Wanted
 from paceline.kube.transfer.results import written_claims
 
@@ -57,7 +58,7 @@ def fetch_results(asked: Asked, cluster: Cluster, say: Say, on_bytes: OnBytes) -
             folder, shown = f"{VOLUME}/{path}".rstrip("/"), path or "."
             files = listed(helper, folder, shown)
             total = sum(one.bytes for one in files)
-            say(f"{len(files)} files, {total:,} bytes, from {shown} on claim {claim}")
+            say(f"{counted(len(files), 'file')}, {total:,} bytes, from {shown} on claim {claim}")
             if not files:
                 raise NotReadyError(f"folder {shown} on claim {claim} is empty", "has the job begun?")
             see_amount(total, force=asked.force)

@@ -43,22 +43,23 @@ def upload(
     from paceline.app.upload import upload as send
     from paceline.cli.units import short_bytes
     from paceline.cli.watch_bytes import open_byte_watcher
+    from paceline.kube.checks.finding import counted
     from paceline.kube.transfer.helper import IMAGE
 
     with open_byte_watcher(session, "reading") as on_bytes:
         planned = plan_upload(session.folder / source, claim, to, force=force, on_bytes=on_bytes)
     where = f"claim {claim}, {planned.folder or 'its top'}"
-    amount = f"{len(planned.files)} files, {short_bytes(planned.bytes)}, {planned.chunks} chunks"
-    say(session, f"plan: {amount}, to {where}")
+    amount = f"{counted(len(planned.files), 'file')}, {short_bytes(planned.bytes)}"
+    say(session, f"plan: {amount}, {counted(planned.chunks, 'chunk')}, to {where}")
     config = None if kubeconfig is None else session.folder / kubeconfig
     cluster = Cluster(kubeconfig=config, context=context, namespace=namespace)
     with open_byte_watcher(session, "upload") as on_bytes:
         done = send(planned, cluster, image or IMAGE, lambda text: say(session, text), on_bytes)
     manifest = f"{planned.folder}/{done.manifest}".lstrip("/")
-    sent = f"{done.sent_files} files, {short_bytes(done.sent_bytes)}, in {done.chunks} chunks"
+    sent = f"{counted(done.sent_files, 'file')}, {short_bytes(done.sent_bytes)}"
     lines = [
-        f"there      {done.files} files, {short_bytes(done.bytes)}, checksums equal ({where})",
-        f"sent       {sent}; the rest was there",
+        f"there      {counted(done.files, 'file')}, {short_bytes(done.bytes)}, checksums equal ({where})",
+        f"sent       {sent}, in {counted(done.chunks, 'chunk')}; the rest was there",
         f"manifest   {manifest} (check with sha256sum -c)",
     ]
     answer: dict[str, Json] = {

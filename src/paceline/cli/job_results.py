@@ -47,6 +47,7 @@ def results(
     from paceline.app.results import Asked, fetch_results
     from paceline.cli.units import short_bytes
     from paceline.cli.watch_bytes import open_byte_watcher
+    from paceline.kube.checks.finding import counted
     from paceline.kube.transfer.helper import IMAGE
 
     asked = Asked(
@@ -58,8 +59,8 @@ def results(
         done = fetch_results(asked, cluster, lambda text: say(session, text), on_bytes)
     got = done.fetched
     lines = [
-        f"here       {got.files} files, {short_bytes(got.bytes)}, checksums equal, in {out}",
-        f"fetched    {got.got_files} files, {short_bytes(got.got_bytes)}; the rest was here",
+        f"here       {counted(got.files, 'file')}, {short_bytes(got.bytes)}, checksums equal, in {out}",
+        f"fetched    {counted(got.got_files, 'file')}, {short_bytes(got.got_bytes)}; the rest was here",
     ]
     answer: dict[str, Json] = {
         "claim": done.claim,
