@@ -130,11 +130,11 @@ def _get_all(helper: Helper, folder: str, out: Path, wanted: Sequence[File], on_
 
 def _get_bundle(helper: Helper, folder: str, out: Path, bundle: Bundle) -> list[File]:
     data = _given(helper, GET_BUNDLE, SCRATCH, folder, stdin=_list(bundle.files))
-    if data is None:
+    if not data:
         return []
     by_path = {one.path: one for one in bundle.files}
     arrived: list[File] = []
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(data), ignore_zeros=True) as tar:  # there may be several in a row
         for about in tar:
             one, source = by_path.get(about.name.removeprefix("./")), tar.extractfile(about)
             if one is None or source is None:

@@ -87,12 +87,13 @@ part="$1/outgoing-$$"
 trap 'rm -f "$part"' EXIT
 """
 
-# scratch, folder, N; stdin: paths -> a tar; its sum on stderr
+# scratch, folder, N; stdin: paths -> tars, one behind the other; their sum on stderr. A file that has gone or
+# grows is no failure: each has a sum of its own. Not every busybox has `tar -T`.
 GET_BUNDLE = (
     _GIVE
     + """list=$(head -c "$3")
 cd "$2"
-printf '%s\\n' "$list" | tar -cf "$part" -T - 2>/dev/null
+printf '%s\\n' "$list" | tr '\\n' '\\0' | xargs -0 tar -cf - > "$part" 2>/dev/null || true
 sha256sum < "$part" >&2
 cat "$part" """
 )
