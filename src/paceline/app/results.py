@@ -61,7 +61,7 @@ def fetch_results(asked: Asked, cluster: Cluster, say: Say, on_bytes: OnBytes) -
             say(f"{counted(len(files), 'file')}, {total:,} bytes, from {shown} on claim {claim}")
             if not files:
                 raise NotReadyError(f"folder {shown} on claim {claim} is empty", "has the job begun?")
-            see_amount(total, force=asked.force)
+            see_amount(total, "name a smaller folder by --path", force=asked.force)
             return Results(claim=claim, path=shown, fetched=fetch(helper, folder, shown, asked.out, on_bytes))
 
 

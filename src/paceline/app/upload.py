@@ -18,6 +18,10 @@ from paceline.kube.transfer.helper import VOLUME, Wanted
 OnBytes = Callable[[int, int | None], None]
 Say = Callable[[str], None]
 _SHOWN = 5  # problems of one kind
+_STORE = (
+    "put it into an object store (`paceline data shard … --out s3://BUCKET/PREFIX`, or "
+    "`aws s3 cp --recursive FOLDER s3://BUCKET/PREFIX`) and train with --data s3://…"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,7 @@ def plan_upload(source: Path, claim: str, to: str, *, force: bool, on_bytes: OnB
     folder = read_folder(to, "--to")
     sources = dict(_found(source))
     total = sum(path.stat().st_size for path in sources.values())
-    see_amount(total, force=force)
+    see_amount(total, _STORE, force=force)
     files: list[File] = []
     done = 0
     for name in sorted(sources):
@@ -72,15 +76,11 @@ def read_folder(said: str, flag: str) -> str:
     return path
 
 
-def see_amount(total: int, *, force: bool) -> None:
+def see_amount(total: int, instead: str, *, force: bool) -> None:
     """Everything passes the API server, which others need too."""
     if total > MOST_BYTES and not force:
         what = f"{total:,} bytes are more than the {MOST_BYTES:,} that should pass through the API server"
-        hint = (
-            "put it into an object store (`paceline data shard … --out s3://BUCKET/PREFIX`, or "
-            "`aws s3 cp --recursive FOLDER s3://BUCKET/PREFIX`) and train with --data s3://…; or say --force"
-        )
-        raise ConfigError([Problem(what, hint)])
+        raise ConfigError([Problem(what, f"{instead}; or say --force")])
 
 
 def _found(source: Path) -> Iterator[tuple[str, Path]]:
@@ -88,11 +88,11 @@ def _found(source: Path) -> Iterator[tuple[str, Path]]:
     if not source.exists():
         what = f"there is no file or folder {source}"
         raise ConfigError([Problem(what, "name one that is on this machine", "FILE")])
-    top = source.resolve()
-    paths = [(top.name, source)]
+    name = source.name if source.name not in ("", "..") else source.resolve().name
+    paths = [(name, source)]
     problems: list[str] = []
     if not source.is_file():
-        paths, problems = _walked(source, top.name)
+        paths, problems = _walked(source, name)
     for name, path in paths:
         why = why_not_sent(name) or (None if path.is_file() else "it is no file, or a link to nothing")
         if why is not None:
