@@ -91,7 +91,7 @@ def test_a_file_that_does_not_come_to_rest_is_told_and_the_others_are_here(
         log.write_bytes(f"command {number}".encode())
 
     pod.on_command = write_on
-    with pytest.raises(PacelineError, match=r"1 files change while they are fetched: result\.json"):
+    with pytest.raises(PacelineError, match=r"1 file changed while being fetched: result\.json"):
         fetched(api, tmp_path / "out")
     others = {name: its for name, its in tree(pod.volume / "sp500").items() if name != "result.json"}
     assert tree(tmp_path / "out") == others

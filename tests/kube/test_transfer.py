@@ -133,7 +133,7 @@ def test_the_last_warning_tells_what_the_pod_itself_does_not() -> None:
 
 
 def test_a_pod_that_is_going_does_not_run() -> None:
-    status = {"containerStatuses": [{"state": {"running": {}}}]}
+    status: dict[str, object] = {"containerStatuses": [{"state": {"running": {}}}]}
     assert is_running({"status": status})
     assert not is_running({"status": status, "metadata": {"deletionTimestamp": "2026-11-15T12:00:00Z"}})
     assert not is_running({"status": {"containerStatuses": []}})

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from paceline.app.cluster_reach import Cluster, reached
@@ -71,7 +72,7 @@ def claim_of(api: Api, name: str, namespace: str, say: Say) -> str:
     kinds: list[str] = []
     for kind in _KINDS:
         try:
-            job = again(lambda kind=kind: api.get(kind, name, namespace), SystemClock(), say)
+            job = again(partial(api.get, kind, name, namespace), SystemClock(), say)
         except (NotThereError, ForbiddenError):
             continue  # of another kind, then, or one that this cluster does not have
         kinds.append(kind.name)

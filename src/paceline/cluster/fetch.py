@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from paceline.cluster.helper_pod import Helper
 from paceline.cluster.port import UnreachableError
 from paceline.errors import NotReadyError, PacelineError
+from paceline.kube.checks.finding import counted
 from paceline.kube.transfer.chunks import (
     CHUNK_BYTES,
     Bundle,
@@ -83,7 +84,7 @@ def fetch(helper: Helper, folder: str, said: str, out: Path, on_bytes: OnBytes) 
         for one in _get_all(helper, folder, out, wanted, on_bytes):
             got[one.path] = one.bytes
     names = ", ".join(one.path for one in wanted[:3])
-    what = f"{len(wanted)} files change while they are fetched: {names}"
+    what = f"{counted(len(wanted), 'file')} changed while being fetched: {names}"
     raise PacelineError(what, "the others are here; run it again when the job has ended")
 
 

@@ -84,7 +84,7 @@ def upload(
         if not wanted:
             break
         if number == _ROUNDS:
-            what = f"{len(wanted)} files are not right on the volume after {_ROUNDS} rounds: {wanted[0].path}"
+            what = f"{len(wanted)} of {len(files)} are not right on the volume, such as {wanted[0].path}"
             hint = "does somebody else write there? Run it again, or choose another --to"
             raise PacelineError(what, hint)
         chunks = _unsent(helper, where, wanted)
@@ -157,8 +157,8 @@ def _send(helper: Helper, where: Places, chunk: Chunk, sources: Mapping[str, Pat
     match chunk:
         case Bundle():
             packed = _packed(chunk, sources)
-            words = (where.staging, hashlib.sha256(packed).hexdigest())
-            helper.must("receiving a bundle", PUT_BUNDLE, *words, stdin=packed)
+            its = hashlib.sha256(packed).hexdigest()
+            helper.must("receiving a bundle", PUT_BUNDLE, where.staging, its, stdin=packed)
         case Part(file, index, size, is_last):
             with _opened(sources[file.path]) as source:
                 source.seek(index * CHUNK_BYTES)
