@@ -32,7 +32,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "plan": ("paceline.cli.plan", "plan", "Say what train would do, and start nothing."),
     "simulate": ("paceline.cli.simulate", "simulate", "Predict every mode on equal work, and start nothing."),
     "advise": ("paceline.cli.advise", "advise", "Rank the modes for a recorded run, and say why."),
-    "data": ("paceline.cli.data", "data", "Get the data of built-in tasks, and make it ready."),
+    "data": (
+        "paceline.cli.data",
+        "data",
+        "Get the data of built-in tasks, make it ready, bring it to a cluster.",
+    ),
     "workers": ("paceline.cli.workers", "workers", "Add workers to a run that is at work, or remove some."),
     "ray": ("paceline.cli.ray", "ray", "Make a small Ray cluster here, and hand runs to a cluster."),
     "job": ("paceline.cli.job", "job", "Write manifests of a job on Kubernetes, check them, explain a job."),

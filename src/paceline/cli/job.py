@@ -9,6 +9,7 @@ from paceline.cli.job_explain import explain
 from paceline.cli.job_live import attach, list_jobs, logs, status, stop
 from paceline.cli.job_place import place_options
 from paceline.cli.job_render import render
+from paceline.cli.job_results import results
 from paceline.cli.job_submit import submit
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.group("job")
 @common_options
 def job(session: Session) -> None:
-    """Write and check the manifests of a job on Kubernetes, send it to a cluster, follow and explain it."""
+    """Write and check the manifests of a job on Kubernetes, send it, follow and explain it, fetch its results."""
 
 
 @job.command("validate")
@@ -74,5 +75,5 @@ def _ask_server(session: Session, place: "Place", files: tuple[Path, ...], profi
     return there
 
 
-for command in (render, explain, submit, status, logs, attach, stop, list_jobs):
+for command in (render, explain, submit, status, logs, attach, stop, results, list_jobs):
     job.add_command(command)

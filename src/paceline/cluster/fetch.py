@@ -1,0 +1,223 @@
+"""How do files come back from a volume? List them, get what is not here yet, list again.
+
+Every chunk comes with its SHA-256. A file is renamed into its place when it is whole; what an earlier attempt
+brought is kept if its sum is right. A file that changes meanwhile (the job still runs) is fetched again, and
+told if it does not come to rest.
+"""
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from paceline.cluster.helper_pod import Helper
+from paceline.cluster.port import UnreachableError
+from paceline.errors import NotReadyError, PacelineError
+from paceline.kube.checks.finding import counted
+from paceline.kube.transfer.chunks import (
+    CHUNK_BYTES,
+    Bundle,
+    File,
+    Part,
+    missing,
+    parts_of,
+    questions,
+    why_not_sent,
+)
+from paceline.kube.transfer.helper import SCRATCH
+from paceline.kube.transfer.scripts import GET_BUNDLE, GET_PART, LIST, NO_FOLDER, PARTS, SUMS
+
+OnBytes = Callable[[int, int | None], None]
+_ROUNDS = 3
+_UNFINISHED = ".paceline-part"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    files: int
+    bytes: int
+    got_files: int
+    got_bytes: int
+
+
+def listed(helper: Helper, folder: str, said: str) -> list[File]:
+    """Sizes only: reading them all comes later. `said` is the folder as the user calls it."""
+    ran = helper.run(LIST, folder)
+    if ran.code == NO_FOLDER:
+        hint = "name the folder by --path (--path . is the whole volume)"
+        raise NotReadyError(f"there is no folder {said} on the volume", hint)
+    if ran.code != 0:
+        told = ran.stderr.decode("utf-8", "replace").strip()
+        raise PacelineError(f"the volume cannot be listed: {told}", "are its files readable for user 1000?")
+    found = [_file(line) for line in ran.stdout.decode("utf-8", "surrogateescape").split("\n") if line]
+    return sorted(found, key=lambda one: one.path)
+
+
+def _file(line: str) -> File:
+    size, _, rest = line.partition(" ")
+    _, _, name = rest.partition(" ")
+    path = name.removeprefix("./")
+    why = why_not_sent(path) if size.isdigit() and path else "its name has a line break or a backslash"
+    if why is None and ".." in PurePosixPath(path).parts:
+        why = "its path leads out of the folder"
+    if why is not None:
+        raise PacelineError(f"{line!r} on the volume cannot be fetched: {why}", "rename it there")
+    return File(path=path, bytes=int(size))
+
+
+def fetch(helper: Helper, folder: str, said: str, out: Path, on_bytes: OnBytes) -> Fetched:
+    """Raises PacelineError, also when files do not come to rest."""
+    got: dict[str, int] = {}
+    for number in range(_ROUNDS + 1):
+        seen = listed(helper, folder, said)
+        files = [_summed(helper, folder, one) for one in seen if one.is_large()]
+        files += _small(helper, folder, [one for one in seen if not one.is_large()])
+        here = {one.path for one in files if _is_here(out, one)}
+        wanted = [one for one in files if one.path not in here]
+        if not wanted:
+            total = sum(one.bytes for one in files)
+            return Fetched(files=len(files), bytes=total, got_files=len(got), got_bytes=sum(got.values()))
+        if number == _ROUNDS:
+            break
+        for one in _get_all(helper, folder, out, wanted, on_bytes):
+            got[one.path] = one.bytes
+    names = ", ".join(one.path for one in wanted[:3])
+    what = f"{counted(len(wanted), 'file')} changed while being fetched: {names}"
+    raise PacelineError(what, "the others are here; run it again when the job has ended")
+
+
+def _summed(helper: Helper, folder: str, file: File) -> File:
+    words = (folder, file.path, str(CHUNK_BYTES), str(len(parts_of(file))))
+    said = helper.must(f"reading {file.path}", PARTS, *words).decode().split("\n")
+    return replace(file, parts=tuple(line.split(" ")[0] for line in said[1:] if line))
+
+
+def _small(helper: Helper, folder: str, files: Sequence[File]) -> list[File]:
+    found: list[File] = []
+    for group in questions(files):
+        said = helper.run(SUMS, folder, stdin=_list(group)).stdout.decode("utf-8", "replace")
+        sums = {
+            path.removeprefix("./"): its for its, _, path in (o.partition("  ") for o in said.split("\n"))
+        }
+        # One that vanished since has no sum; the next round does not list it.
+        found += [replace(one, sha256=sums[one.path]) for one in group if one.path in sums]
+    return found
+
+
+def _list(files: Sequence[File]) -> bytes:
+    return "".join(f"./{one.path}\n" for one in files).encode()
+
+
+def _get_all(helper: Helper, folder: str, out: Path, wanted: Sequence[File], on_bytes: OnBytes) -> list[File]:
+    """Those that arrived as they were listed."""
+    here = {(one.path, index) for one in wanted if one.parts for index in _parts_here(out, one)}
+    chunks = missing(wanted, parts=here)
+    total = sum(one.bytes for one in wanted)
+    done = total - sum(one.bytes for one in chunks)
+    arrived: list[File] = []
+    for chunk in chunks:
+        on_bytes(done, total or None)
+        match chunk:
+            case Bundle():
+                arrived += _get_bundle(helper, folder, out, chunk)
+            case Part():
+                _get_part(helper, folder, out, chunk)
+        done += chunk.bytes
+    on_bytes(done, total or None)
+    return arrived + [one for one in wanted if one.parts and _finish(out, one)]
+
+
+def _get_bundle(helper: Helper, folder: str, out: Path, bundle: Bundle) -> list[File]:
+    data = _given(helper, GET_BUNDLE, SCRATCH, folder, stdin=_list(bundle.files))
+    if not data:
+        return []
+    by_path = {one.path: one for one in bundle.files}
+    arrived: list[File] = []
+    with tarfile.open(fileobj=io.BytesIO(data), ignore_zeros=True) as tar:  # there may be several in a row
+        for about in tar:
+            one, source = by_path.get(about.name.removeprefix("./")), tar.extractfile(about)
+            if one is None or source is None:
+                continue
+            content = source.read()
+            if hashlib.sha256(content).hexdigest() == one.sha256:
+                place = _placed(out, one.path, _UNFINISHED)
+                place.write_bytes(content)
+                place.replace(out / one.path)
+                arrived.append(one)
+    return arrived
+
+
+def _get_part(helper: Helper, folder: str, out: Path, part: Part) -> None:
+    words = (SCRATCH, folder, part.file.path, str(CHUNK_BYTES), str(part.index))
+    data = _given(helper, GET_PART, *words)
+    if data is None:
+        return
+    place = _placed(out, part.file.path, _UNFINISHED)
+    with place.open("r+b" if place.exists() else "w+b") as file:
+        file.seek(part.index * CHUNK_BYTES)
+        file.write(data)
+        if part.is_last:
+            file.truncate()
+
+
+def _given(helper: Helper, script: str, *words: str, stdin: bytes = b"") -> bytes | None:
+    """None when the pod could not read it: the next round tells whether it is still there."""
+    for _ in range(_ROUNDS):
+        ran = helper.run(script, *words, stdin=stdin)
+        if ran.code != 0:
+            return None
+        if ran.stderr.decode("utf-8", "replace").split(" ")[0] == hashlib.sha256(ran.stdout).hexdigest():
+            return ran.stdout
+    raise UnreachableError("bytes were lost on the way from the pod", "run it again: it goes on")
+
+
+def _finish(out: Path, file: File) -> bool:
+    """A large file is complete, or stays unfinished."""
+    place = _placed(out, file.path, _UNFINISHED)
+    if not place.exists() or place.stat().st_size != file.bytes:
+        return False
+    if len(_parts_here(out, file)) != len(file.parts):
+        return False
+    place.replace(out / file.path)
+    return True
+
+
+def _parts_here(out: Path, file: File) -> set[int]:
+    place = out / f"{file.path}{_UNFINISHED}"
+    if not place.is_file():
+        return set()
+    found = {index for index, its in enumerate(_sums(place)) if its == _at(file.parts, index)}
+    # The last part also cuts off what is too long.
+    return found if place.stat().st_size == file.bytes else found - {len(file.parts) - 1}
+
+
+def _is_here(out: Path, file: File) -> bool:
+    place = out / file.path
+    if not place.is_file() or place.stat().st_size != file.bytes:
+        return False
+    if file.parts:
+        return tuple(_sums(place)) == file.parts
+    return hashlib.sha256(place.read_bytes()).hexdigest() == file.sha256
+
+
+def _sums(path: Path) -> list[str]:
+    with path.open("rb") as file:
+        return [hashlib.sha256(data).hexdigest() for data in iter(lambda: file.read(CHUNK_BYTES), b"")]
+
+
+def _at(sums: Sequence[str], index: int) -> str:
+    return sums[index] if index < len(sums) else ""
+
+
+def _placed(out: Path, path: str, more: str = "") -> Path:
+    """With the folders above it."""
+    place = out / f"{path}{more}"
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PacelineError(
+            f"cannot make {place.parent}: {error.strerror}", "choose another --out"
+        ) from error
+    return place

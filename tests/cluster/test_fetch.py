@@ -1,0 +1,109 @@
+"""Do a job's files come back as they are on its volume, whatever is cut on the way?"""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fixtures.api_server import ApiServer
+from tests.fixtures.volume_pod import NAMESPACE, WAYS, SwiftClock, VolumePod, busybox_tools, has_busybox
+
+from paceline.cluster.fetch import Fetched, fetch
+from paceline.cluster.helper_pod import helper_on
+from paceline.cluster.kinds import POD
+from paceline.cluster.kubernetes_door import KubernetesApi, reach
+from paceline.errors import NotReadyError, PacelineError
+from paceline.kube.transfer.chunks import CHUNK_BYTES
+from paceline.kube.transfer.helper import Wanted
+
+WANTED = Wanted(namespace=NAMESPACE, claim="data", reads_only=True)
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[VolumePod]:
+    with ApiServer().running() as server:
+        made = VolumePod(server, tmp_path / "pod")
+        dice = random.Random(3)
+        results = made.volume / "sp500"
+        for name in ("result.json", "-t", "with space", "deep/Größe", "empty"):
+            (results / name).parent.mkdir(parents=True, exist_ok=True)
+            (results / name).write_bytes(b"" if name == "empty" else dice.randbytes(5000))
+        (results / "checkpoint.pt").write_bytes(dice.randbytes(2 * CHUNK_BYTES + 99))
+        (results / ".paceline").mkdir()
+        (results / ".paceline" / "upload-1.sha256").write_bytes(b"of an upload, and no result")
+        yield made
+
+
+@pytest.fixture
+def api(pod: VolumePod, tmp_path: Path) -> Iterator[KubernetesApi]:
+    reached = reach(pod.server.kubeconfig(tmp_path / "kubeconfig"))
+    yield reached
+    reached.close()
+
+
+def fetched(api: KubernetesApi, out: Path, folder: str = "sp500") -> Fetched:
+    with helper_on(api, WANTED, SwiftClock(), lambda _: None) as helper:
+        return fetch(helper, f"/volume/{folder}", folder, out, lambda *_: None)
+
+
+def tree(folder: Path) -> dict[str, str]:
+    found = [path for path in folder.rglob("*") if path.is_file() and ".paceline" not in path.parts]
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
+
+
+def test_results_come_whole_though_ten_connections_are_cut(
+    pod: VolumePod, api: KubernetesApi, tmp_path: Path
+) -> None:
+    # Two of three commands: there are few, and all kinds of them are met.
+    pod.cuts = {n + n // 2 + 1: WAYS[n % 3] for n in range(10)}
+    done = fetched(api, tmp_path / "out")
+    assert len(pod.ran) > max(pod.cuts), "all ten were met"
+    assert tree(tmp_path / "out") == tree(pod.volume / "sp500")
+    assert (done.files, done.got_files) == (6, 6)
+    assert pod.server.of(POD) == []
+
+
+def test_what_is_here_is_not_fetched_again(pod: VolumePod, api: KubernetesApi, tmp_path: Path) -> None:
+    fetched(api, tmp_path / "out")
+    (tmp_path / "out" / "result.json").write_bytes(b"damaged")
+    assert fetched(api, tmp_path / "out").got_files == 1
+    assert fetched(api, tmp_path / "out").got_files == 0
+    assert tree(tmp_path / "out") == tree(pod.volume / "sp500")
+
+
+def test_an_unfinished_file_is_gone_on_with(pod: VolumePod, api: KubernetesApi, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    whole = (pod.volume / "sp500" / "checkpoint.pt").read_bytes()
+    (tmp_path / "out" / "checkpoint.pt.paceline-part").write_bytes(whole[: CHUNK_BYTES + 1000])
+    fetched(api, tmp_path / "out")
+    parts = [command[-1] for command in pod.ran if 'of="$part" bs=' in command[2]]
+    assert parts == ["1", "2"], "the first part was here"
+    assert tree(tmp_path / "out") == tree(pod.volume / "sp500")
+
+
+def test_a_file_that_does_not_come_to_rest_is_told_and_the_others_are_here(
+    pod: VolumePod, api: KubernetesApi, tmp_path: Path
+) -> None:
+    log = pod.volume / "sp500" / "result.json"
+
+    def write_on(number: int) -> None:
+        log.write_bytes(f"command {number}".encode())
+
+    pod.on_command = write_on
+    with pytest.raises(PacelineError, match=r"1 file changed while being fetched: result\.json"):
+        fetched(api, tmp_path / "out")
+    others = {name: its for name, its in tree(pod.volume / "sp500").items() if name != "result.json"}
+    assert tree(tmp_path / "out") == others
+
+
+def test_a_folder_that_is_not_there_is_told(api: KubernetesApi, tmp_path: Path) -> None:
+    with pytest.raises(NotReadyError, match="there is no folder sp5000 on the volume"):
+        fetched(api, tmp_path / "out", "sp5000")
+
+
+@pytest.mark.skipif(not has_busybox(), reason="busybox is not installed")
+def test_busybox_has_all_that_is_needed(pod: VolumePod, api: KubernetesApi, tmp_path: Path) -> None:
+    pod.path = busybox_tools(tmp_path / "tools")
+    fetched(api, tmp_path / "out")
+    assert tree(tmp_path / "out") == tree(pod.volume / "sp500")

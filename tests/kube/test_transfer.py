@@ -1,0 +1,148 @@
+"""Do chunks hold every byte once, is only what is missing sent, and is the helper pod a modest one?"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.kube.restricted import find_privileges
+from paceline.kube.transfer.chunks import (
+    Bundle,
+    File,
+    folders,
+    is_whole,
+    missing,
+    questions,
+    read_checked,
+    right_parts,
+    sum_list,
+    why_not_sent,
+)
+from paceline.kube.transfer.helper import Wanted, helper_pod, is_running, why_not_running
+from paceline.kube.transfer.results import written_claims
+
+CHUNK = 10_000
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+
+def file(path: str, size: int) -> File:
+    count = -(-size // CHUNK) if size > CHUNK else 0
+    return File(path=path, bytes=size, sha256=f"{size:064x}", parts=tuple(f"{n:064x}" for n in range(count)))
+
+
+@given(st.lists(st.integers(0, 5 * CHUNK), max_size=60))
+def test_every_byte_is_in_exactly_one_chunk_and_no_chunk_is_large(sizes: list[int]) -> None:
+    files = [file(f"f{number}", size) for number, size in enumerate(sizes)]
+    held = {one.path: 0 for one in files}
+    seen: list[str] = []
+    for chunk in missing(files, chunk_bytes=CHUNK):
+        assert chunk.bytes <= CHUNK
+        for one in chunk.files if isinstance(chunk, Bundle) else ():
+            held[one.path] += one.bytes
+            seen.append(one.path)
+        if not isinstance(chunk, Bundle):
+            held[chunk.file.path] += chunk.bytes
+    assert held == {one.path: one.bytes for one in files}
+    assert sorted(seen) == sorted(one.path for one in files if one.bytes <= CHUNK)
+
+
+@given(st.lists(st.integers(0, 5 * CHUNK), max_size=30), st.sets(st.integers(0, 30)))
+def test_what_is_there_is_not_sent(sizes: list[int], there: set[int]) -> None:
+    files = [file(f"f{number}", size) for number, size in enumerate(sizes)]
+    right = {f"f{number}" for number in there}
+    parts = {("f0", 0), ("f1", 1)}
+    for chunk in missing(files, right, parts, chunk_bytes=CHUNK):
+        names = [one.path for one in chunk.files] if isinstance(chunk, Bundle) else [chunk.file.path]
+        assert not right.intersection(names)
+        assert isinstance(chunk, Bundle) or (chunk.file.path, chunk.index) not in parts
+
+
+def test_many_files_are_asked_for_in_groups() -> None:
+    files = [File(path=f"f{n}", bytes=1) for n in range(2500)]
+    groups = questions(files)
+    assert [len(group) for group in groups] == [1000, 1000, 500]
+    assert [one for group in groups for one in group] == files
+
+
+def test_a_large_file_that_is_too_long_over_there_needs_its_last_part_again() -> None:
+    large = file("large", 3 * CHUNK)
+    assert is_whole(large, right_parts(large, 3 * CHUNK, large.parts))
+    assert right_parts(large, 4 * CHUNK, [*large.parts, "more"]) == {("large", 0), ("large", 1)}
+    assert right_parts(large, CHUNK + 1, [large.parts[0], "half"]) == {("large", 0)}
+
+
+def test_a_list_of_sums_is_read_by_its_ok() -> None:
+    assert sum_list([File(path="a b", bytes=1, sha256="ab" * 32)]) == "ab" * 32 + "  a b\n"
+    assert read_checked("a b: OK\nc: FAILED\nd: FAILED open or read\ne: OK: OK\n") == {"a b", "e: OK"}
+    assert folders([file("x", 1), file("a/b/c", 1), file("a/b/d", 1)]) == [".", "a/b"]
+
+
+@pytest.mark.parametrize("path", ["a\nb", "a\\b", "a" * 2000, "\udcff"])
+def test_names_that_a_list_cannot_hold_are_refused(path: str) -> None:
+    assert why_not_sent(path)
+    assert why_not_sent("Größe/with space 'and' \"quotes\" $HOME") is None
+
+
+@pytest.mark.parametrize("reads_only", [False, True])
+def test_the_helper_pod_is_restricted_and_ends_by_itself(reads_only: bool) -> None:
+    pod = helper_pod("helper", Wanted(namespace="train", claim="data", reads_only=reads_only))
+    spec = pod["spec"]
+    assert isinstance(spec, dict)
+    assert list(find_privileges(spec, ("spec",))) == []
+    assert spec["activeDeadlineSeconds"] == 6 * 3600
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["restartPolicy"] == "Never"
+    assert ("readOnly" in str(spec["volumes"])) == reads_only
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "is_final"),
+    [
+        ({}, "it is Pending, and nothing more is said", False),
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: taints"}]},
+            "no node takes it: 0/3 nodes: taints",
+            False,
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {"state": {"waiting": {"reason": "ErrImagePull", "message": "no such tag"}}}
+                ]
+            },
+            "the image cannot be pulled (ErrImagePull: no such tag)",
+            True,
+        ),
+        ({"phase": "Failed", "reason": "DeadlineExceeded"}, "it ended: DeadlineExceeded", True),
+    ],
+)
+def test_why_a_pod_does_not_run_is_told(status: dict[str, object], said: str, is_final: bool) -> None:
+    stuck = why_not_running({"status": status}, [])
+    assert (stuck.why, stuck.is_final) == (said, is_final)
+
+
+def test_the_last_warning_tells_what_the_pod_itself_does_not() -> None:
+    events = [
+        {"type": "Warning", "reason": "FailedMount", "message": "old"},
+        {"type": "Warning", "reason": "FailedAttachVolume", "message": "Multi-Attach error"},
+        {"type": "Normal", "reason": "Pulled", "message": "fine"},
+    ]
+    assert why_not_running({}, events).why == "FailedAttachVolume: Multi-Attach error"
+
+
+def test_a_pod_that_is_going_does_not_run() -> None:
+    status: dict[str, object] = {"containerStatuses": [{"state": {"running": {}}}]}
+    assert is_running({"status": status})
+    assert not is_running({"status": status, "metadata": {"deletionTimestamp": "2026-11-15T12:00:00Z"}})
+    assert not is_running({"status": {"containerStatuses": []}})
+
+
+@pytest.mark.parametrize(
+    ("example", "claims"),
+    [("kubeflow/pytorchjob-sp500.yaml", ["sp500-output"]), ("kubeflow/pytorchjob.yaml", [])],
+)
+def test_the_claim_of_the_results_is_the_one_that_is_written_to(example: str, claims: list[str]) -> None:
+    objects = list(yaml.safe_load_all((EXAMPLES / example).read_text()))
+    assert written_claims(objects[-1]) == claims
