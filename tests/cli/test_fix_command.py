@@ -202,9 +202,7 @@ def _operator() -> dict[str, Any]:
     return clusters.deployment("ray-system", "kuberay-operator", "quay.io/kuberay/operator:v1.7.0")
 
 
-def test_an_older_release_is_rolled_back_to_what_it_was(
-    server: ApiServer, place: Path, capsys: Captured
-) -> None:
+def test_an_older_release_is_rolled_back_to_what_it_was(place: Path, capsys: Captured) -> None:
     (place / "releases" / "kuberay-operator").write_text("kuberay-operator-1.3.0")
     answer = fixed(place, capsys, "--apply", "--target", "rayjob", "--only", "kuberay")
     fixed(place, capsys, "--undo", answer["id"])

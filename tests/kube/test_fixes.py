@@ -175,4 +175,4 @@ def test_only_takes_what_it_names_and_knows_every_name() -> None:
     cluster = clusters.auto_mode()
     cluster["objects"]["namespaces"] = []
     assert tiers(fixes(cluster, Need(target=Target.RAYJOB), only=("kuberay",))) == [("planned", "kuberay")]
-    assert tuple(cluster_fix._ONLY) == NAMES  # noqa: SLF001 - a list of its own, so that --help is quick
+    assert tuple(cluster_fix._ONLY) == NAMES  # a list of its own: --help is quick

@@ -42,7 +42,7 @@ _TARGETS = ["job", "pytorchjob", "trainjob", "rayjob", "raycluster", "hyperpod"]
 @click.option(
     "--claim",
     multiple=True,
-    metavar="NAME=SIZE[:rwx][:CLASS]",
+    metavar="NAME=SIZE[/CLASS][:rwx]",
     help="A claim that shall be there. Repeatable.",
 )
 @click.option("--account", metavar="NAME", help="A ServiceAccount that shall be able to run --target.")
@@ -154,13 +154,14 @@ def _claim(text: str) -> "ClaimAsked":
     from paceline.kube.words import DNS_LABEL, read_quantity
 
     name, _, rest = text.partition("=")
-    size, *words = rest.split(":")
-    classes = [word for word in words if word != "rwx"]
-    if not DNS_LABEL.fullmatch(name) or not read_quantity(size) or len(classes) > 1 or "" in words:
-        hint = "write NAME=SIZE, NAME=SIZE:rwx or NAME=SIZE:rwx:CLASS, such as data=10Gi"
+    amount, colon, shared = rest.partition(":")
+    size, slash, storage_class = amount.partition("/")
+    is_whole = bool(storage_class) == bool(slash) and (shared == "rwx") == bool(colon)
+    if not DNS_LABEL.fullmatch(name) or not read_quantity(size) or not is_whole:
+        hint = "write NAME=SIZE, NAME=SIZE/STORAGECLASS or NAME=SIZE/STORAGECLASS:rwx, such as data=10Gi"
         raise ConfigError([Problem(f"{text!r} is no claim", hint, "--claim")])
     return ClaimAsked(
-        name=name, size=size, is_shared="rwx" in words, storage_class=classes[0] if classes else None
+        name=name, size=size, is_shared=bool(colon), storage_class=storage_class if slash else None
     )
 
 
