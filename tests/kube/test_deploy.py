@@ -145,7 +145,20 @@ def broken(change: str) -> Object:
 
 @pytest.mark.parametrize(
     "change",
-    "misspelt ordinals policy labels selector restart mount claims claim root memory secret".split(),
+    [
+        "misspelt",
+        "ordinals",
+        "policy",
+        "labels",
+        "selector",
+        "restart",
+        "mount",
+        "claims",
+        "claim",
+        "root",
+        "memory",
+        "secret",
+    ],
 )
 def test_a_broken_set_is_found(change: str) -> None:
     assert findings(stateful(), Profile.STRICT) == []

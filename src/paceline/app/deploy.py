@@ -88,7 +88,7 @@ def _write(api: "KubernetesApi", wanted: Object, *, dry_run: bool) -> str:
 
 
 def _same_nodes(wanted: Object, there: Object) -> None:
-    """Who takes part is decided by the nodes themselves: a new one without --join would begin a log of its own."""
+    """Who takes part is decided by the nodes: a new one without --join would begin a log of its own."""
     now, then = mapping(wanted, "spec").get("replicas"), mapping(there, "spec").get("replicas")
     if now != then:
         hint = f"say --replicas {then}; `paceline coordinator add` and `remove` change who takes part"
