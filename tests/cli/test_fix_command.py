@@ -161,6 +161,29 @@ def test_undo_leaves_data_and_what_others_made(server: ApiServer, place: Path, c
     assert made(server) == ["train", "data", "runner"]
 
 
+def test_who_may_create_secrets_and_not_read_them_is_served(
+    server: ApiServer, place: Path, capsys: Captured
+) -> None:
+    def hidden(verb: str, kind: Kind, _what: dict[str, Any]) -> Refusal | None:
+        return (403, "Forbidden", "no") if kind == SECRET and verb == "get" else None
+
+    server.rules.append(hidden)
+    assert fixed(place, capsys, *SAFE)["fixes"][2]["state"] == "done"
+    writes = len(server.writes)
+    assert fixed(place, capsys, *SAFE)["fixes"][2]["state"] == "there"
+    assert len(server.writes) == writes
+
+
+def test_what_was_kept_is_taken_back_once_it_may_be(server: ApiServer, place: Path, capsys: Captured) -> None:
+    answer = fixed(place, capsys, *SAFE)
+    server.change(CLAIM, "data", "train", status={"phase": "Bound"})
+    fixed(place, capsys, "--undo", answer["id"])
+    assert made(server) == ["train", "data"]
+    server.remove(CLAIM, "data", "train")
+    fixed(place, capsys, "--undo", answer["id"])
+    assert made(server) == []
+
+
 def test_finished_helpers_of_ours_are_removed(server: ApiServer, place: Path, capsys: Captured) -> None:
     ours = {"app.kubernetes.io/managed-by": "paceline", "app.kubernetes.io/component": "helper"}
     rows = [("done", ours, "Succeeded"), ("at-work", ours, "Running"), ("others", {}, "Succeeded")]

@@ -9,7 +9,7 @@ from paceline.app.cluster_up import start_command
 from paceline.app.deploy import files_of
 from paceline.coordinator.cluster_file import ClusterFile, is_address
 from paceline.errors import ConfigError
-from paceline.kube.deploy.agree import agrees
+from paceline.kube.deploy.agree import agrees, difference
 from paceline.kube.deploy.coordinator import (
     DATA,
     PKI,
@@ -209,4 +209,8 @@ def test_what_a_server_adds_changes_nothing() -> None:
     assert agrees(wanted, there)
     there["spec"]["template"]["spec"]["containers"][0]["image"] = "example.com/paceline:2"
     assert not agrees(wanted, there)
+    assert list(difference(wanted, there)) == ["spec"]
+    assert list(difference(wanted, there)["spec"]) == ["template"]  # type: ignore[arg-type]  # JSON
     assert not agrees({"a": [1]}, {"a": [1, 2]})
+    assert difference({"a": {"b": 1}, "c": [1]}, {"a": {"b": 1, "d": 2}, "c": [1]}) == {}
+    assert difference({"a": {"b": 1}}, {}) == {"a": {"b": 1}}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from paceline import clock
 from paceline.app.fix_record import Record, Step, new_record
+from paceline.errors import PacelineError
 from paceline.kube.checks.check import check
 from paceline.kube.checks.need import Need
 from paceline.kube.fixes.action import ByHand, Create, Fix, Install, RemovePod, Tier
@@ -65,9 +66,18 @@ def fix_cluster(shop: Workshop, space: str, need: Need, asked: Asked, *, dry_run
         record = new_record(shop.records, _stamp(), shop.api.server)
         for number, fix in enumerate(fixes):
             if states[number] == "would":
-                _carry_out(shop, fix, record)
+                _recorded(shop, fix, record)
                 states[number] = "done"
     return Fixed(tuple(Outcome(fix, state) for fix, state in zip(fixes, states, strict=True)), record)
+
+
+def _recorded(shop: Workshop, fix: Fix, record: Record) -> None:
+    try:
+        _carry_out(shop, fix, record)
+    except PacelineError:
+        shop.say(f"not done: {fix.what}")
+        shop.say(f"what came before is done; take it back: paceline cluster fix --undo {record.id}")
+        raise
 
 
 def _planned(shop: Workshop, space: str, need: Need, asked: Asked) -> list[Fix]:
@@ -86,7 +96,7 @@ def _planned(shop: Workshop, space: str, need: Need, asked: Asked) -> list[Fix]:
 
 
 def _state(shop: Workshop, fix: Fix, *, apply: bool) -> State:
-    from paceline.cluster.fixing import found
+    from paceline.cluster.fixing import is_there
 
     match fix.action:
         case ByHand():
@@ -97,7 +107,7 @@ def _state(shop: Workshop, fix: Fix, *, apply: bool) -> State:
             release = shop.helm.release(chart.release, chart.namespace)
             return "there" if release is not None and release.is_of(chart) else "would"
         case Create(manifest):
-            return "would" if found(shop.api, manifest) is None else "there"
+            return "there" if is_there(shop.api, manifest) else "would"
         case RemovePod():
             return "would"
 

@@ -21,8 +21,8 @@ def undo(shop: Workshop, record: Record) -> list[Undone]:
     results: list[Undone] = []
     for number in range(len(record.steps) - 1, -1, -1):
         step = record.steps[number]
-        if step.state not in ("doing", "done"):
-            continue
+        if step.state == "undone":
+            continue  # what was kept is looked at again: it may be empty by now
         why = _take_back(shop, step, record.id)
         record.steps[number] = replace(step, state="kept" if why else "undone")
         record.save()

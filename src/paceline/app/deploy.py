@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from paceline.errors import ConfigError, NotReadyError, Problem
 from paceline.kube.deploy import coordinator
-from paceline.kube.deploy.agree import agrees
+from paceline.kube.deploy.agree import agrees, difference
 from paceline.kube.deploy.coordinator import Coordinator
 from paceline.kube.fixes.action import called
 from paceline.kube.intent import Profile
@@ -82,8 +82,9 @@ def _write(api: "KubernetesApi", wanted: Object, *, dry_run: bool) -> str:
     if agrees(wanted, there):
         return "there"
     _same_nodes(wanted, there)
+    change = difference(wanted, there)
     about = mapping(wanted, "metadata")
-    api.patch(kind_of(dict(wanted)), str(about["name"]), str(about["namespace"]), wanted, dry_run=dry_run)
+    api.patch(kind_of(dict(wanted)), str(about["name"]), str(about["namespace"]), change, dry_run=dry_run)
     return "changed"
 
 

@@ -16,7 +16,7 @@ from paceline.cluster.kinds import (
     Kind,
     kind_of,
 )
-from paceline.cluster.port import Api, Manifest, NotThereError
+from paceline.cluster.port import Api, ConflictError, ForbiddenError, Manifest, NotThereError
 from paceline.kube.reading import mapping
 from paceline.plan.codec import Json
 
@@ -33,6 +33,20 @@ def found(api: Api, manifest: Manifest) -> Manifest | None:
         return None
 
 
+def is_there(api: Api, manifest: Manifest) -> bool:
+    """Also for who may create such an object, and not look at it: Secrets are often so."""
+    try:
+        return found(api, manifest) is not None
+    except ForbiddenError:
+        try:
+            api.create(manifest, dry_run=True)
+        except ConflictError:
+            return True
+        except NotThereError:  # nor is its namespace
+            return False
+        return False
+
+
 def marked(manifest: Manifest, fix: str) -> Manifest:
     about = dict(mapping(manifest, "metadata"))
     about["annotations"] = {**mapping(manifest, "metadata", "annotations"), MADE_BY: fix}
@@ -47,7 +61,10 @@ def why_kept(api: Api, kind: Kind, made: Manifest, fix: str) -> str:
     if kind == CLAIM and mapping(made, "status").get("phase") == "Bound":
         return f"claim {about.get('name')} has a volume, and what is on it would be lost"
     if kind == NAMESPACE:
-        inside = [f"{one.name} {name}" for one in _IN_A_NAMESPACE for name in _names(api, one, about)]
+        try:
+            inside = [f"{one.name} {name}" for one in _IN_A_NAMESPACE for name in _names(api, one, about)]
+        except ForbiddenError:
+            return f"not everything in namespace {about.get('name')} may be seen, so it may be in use"
         if inside:
             return f"namespace {about.get('name')} is not empty: {', '.join(inside[:3])}"
     return ""
@@ -59,8 +76,9 @@ def remove_pod(api: Api, manifest: Manifest) -> None:
 
 
 def _names(api: Api, kind: Kind, about: object) -> list[str]:
-    names = [str(mapping(one, "metadata").get("name")) for one in api.find(kind, _text(about, "name")).items]
-    return [name for name in names if name not in _OF_KUBERNETES]
+    all_of_them = [mapping(one, "metadata") for one in api.find(kind, _text(about, "name")).items]
+    staying = [str(one.get("name")) for one in all_of_them if "deletionTimestamp" not in one]
+    return [name for name in staying if name not in _OF_KUBERNETES]
 
 
 def _place(manifest: Manifest) -> tuple[Kind, str, str | None]:

@@ -12,6 +12,7 @@ from paceline.kube.fixes.charts import Chart
 from paceline.kube.secrets import masked
 
 _LAST_LINES = 5
+_MOST_S = 1200  # twice what a chart is given to get ready
 
 
 class HelmError(NotReadyError):
@@ -36,7 +37,7 @@ class Helm:
         self._context = [] if context is None else ["--kube-context", context]
 
     def release(self, name: str, namespace: str) -> Release | None:
-        words = ["list", "--all", "--namespace", namespace, "--filter", f"^{name}$"]
+        words = ["list", "--namespace", namespace, "--filter", f"^{name}$"]
         answer = self._run([*words, "--output", "json"])
         try:
             found = json.loads(answer or "[]")
@@ -65,14 +66,19 @@ class Helm:
         path = shutil.which("helm")
         if path is None:
             raise HelmError("there is no helm on the path", "install it: https://helm.sh/docs/intro/install/")
-        done = subprocess.run(
-            [path, *words, *self._context],
-            env=environ.for_child(**self._more),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [path, *words, *self._context],
+                env=environ.for_child(**self._more),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_MOST_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            hint = f"look at it: helm {words[0]} --help, kubectl get pods -A"
+            raise HelmError(f"helm {words[0]} has not ended in {_MOST_S} s, and was stopped", hint) from error
         if done.returncode != 0:
             said = masked("; ".join(done.stderr.strip().splitlines()[-_LAST_LINES:]))
             hint = "what did not get ready was taken back by helm itself; type the command to see all it says"
