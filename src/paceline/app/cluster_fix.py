@@ -14,7 +14,7 @@ from paceline.app.fix_record import Record, Step, new_record
 from paceline.errors import PacelineError
 from paceline.kube.checks.check import check
 from paceline.kube.checks.need import Need
-from paceline.kube.fixes.action import ByHand, Create, Fix, Install, RemovePod, Tier
+from paceline.kube.fixes.action import ByHand, Create, Fix, Install, RemovePod
 from paceline.kube.fixes.manifests import HELPERS
 from paceline.kube.fixes.plan import Asked, finished_helpers, plan
 from paceline.kube.parts import Object
@@ -149,7 +149,7 @@ def _carry_out(shop: Workshop, fix: Fix, record: Record) -> None:
             shop.helm.upgrade(chart)
             record.end(number, replace(step, state="done"), None)
         case ByHand():
-            assert fix.tier is not Tier.NEVER, "nobody but a person does this"
+            raise AssertionError("nobody but a person does this")
 
 
 def _create(shop: Workshop, fix: Fix, manifest: Object, record: Record) -> None:

@@ -18,7 +18,6 @@ from paceline.cluster.kinds import (
 )
 from paceline.cluster.port import Api, ConflictError, ForbiddenError, Manifest, NotThereError
 from paceline.kube.reading import mapping
-from paceline.plan.codec import Json
 
 MADE_BY = "paceline.dev/fix"
 _IN_A_NAMESPACE = (POD, CLAIM, JOB, DEPLOYMENT, STATEFUL_SET, SERVICE, SECRET, CONFIG_MAP)
@@ -89,5 +88,4 @@ def _place(manifest: Manifest) -> tuple[Kind, str, str | None]:
 
 
 def _text(about: object, name: str) -> str:
-    value: Json = mapping(about).get(name, "")  # type: ignore[assignment]  # metadata of JSON is JSON
-    return str(value)
+    return str(mapping(about).get(name, ""))

@@ -9,7 +9,7 @@ from paceline.plan.codec import Json
 
 MANAGED = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
-OURS = {"app.kubernetes.io/name": "paceline", MANAGED: "paceline"}
+OURS: Object = {"app.kubernetes.io/name": "paceline", MANAGED: "paceline"}
 # How pods that carry files are found again; whoever makes one labels it so.
 HELPERS = f"{MANAGED}=paceline,{COMPONENT}=helper"
 RUNTIME = "paceline-torch"
