@@ -1,9 +1,11 @@
 """Is a coordinator on Kubernetes what `coordinator start` needs, strict, and found by its own rules?"""
 
 import copy
+import random
 from typing import Any
 
 import pytest
+from tests.kube.mutations import Mutation, at, misspell, mistype, places
 
 from paceline.app.cluster_up import start_command
 from paceline.app.deploy import files_of
@@ -172,12 +174,37 @@ def test_a_broken_set_is_found(change: str) -> None:
         {"selector": {"matchLabels": {"a": "b"}}},
         {"maxUnavailable": 1},
         {"maxUnavailable": -1, "selector": {}},
+        {"maxUnavailable": "three", "selector": {}},
         {"maxUnavailables": 1, "selector": {}},
     ],
 )
 def test_a_broken_budget_is_found(spec: Object) -> None:
     head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "a"}}
     assert findings({**head, "spec": spec}, Profile.STRICT)
+
+
+@pytest.mark.parametrize("mutation", [misspell, mistype])
+def test_a_typo_anywhere_is_found(mutation: Mutation) -> None:
+    """But in probes, which are not looked into, and where a port may be called by any name."""
+    dice, missed = random.Random(11), list[str]()
+    for name, whole in render(ASKED).items():
+        for path in [
+            path for path in places(whole) if path and not any("Probe" in str(step) for step in path)
+        ]:
+            one = copy.deepcopy(whole)
+            is_named_port = mutation is mistype and path[-1] == "port"
+            if not is_named_port and mutation(one, path, dice) and not findings(one, Profile.STRICT):
+                missed.append(f"{name} {path}: is {at(one, path[:-1])}")
+    assert missed == []
+
+
+@pytest.mark.parametrize("odd", [None, "", [], {}, 0, [None], {"": None}])
+def test_whatever_stands_anywhere_is_never_a_crash(odd: Any) -> None:
+    for whole in render(ASKED).values():
+        for path in [path for path in places(whole) if path]:
+            one: Any = copy.deepcopy(whole)
+            at(one, path[:-1])[path[-1]] = odd
+            findings(one, Profile.STRICT)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What does Kubernetes refuse about a StatefulSet or a budget whose fields are all right one by one?"""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from paceline.kube.admission_pod import find_in_pod, twice
@@ -7,6 +8,7 @@ from paceline.kube.reading import mapping, mappings
 from paceline.kube.schema import Finding, Path
 
 Spec = Mapping[str, object]
+_PERCENT = re.compile(r"[0-9]+%")
 
 
 def pods_of_set(spec: Spec, path: Path) -> Iterator[tuple[Spec, Path]]:
@@ -36,6 +38,11 @@ def find_in_set(spec: Spec, path: Path) -> Iterator[Finding]:
 
 
 def find_in_budget(spec: Spec, path: Path) -> Iterator[Finding]:
+    for name in ("minAvailable", "maxUnavailable"):
+        said = spec.get(name)
+        if isinstance(said, str) and not _PERCENT.fullmatch(said):
+            what = "Invalid value: a valid percent string must be a numeric string followed by an ending '%'"
+            yield Finding((*path, name), what, "write 1, or 25%")
     if "minAvailable" in spec and "maxUnavailable" in spec:
         what = "minAvailable and maxUnavailable cannot be both set"
         yield Finding(path, f"Invalid value: {what}", "keep one of them")
