@@ -183,6 +183,12 @@ def test_a_broken_budget_is_found(spec: Object) -> None:
     assert findings({**head, "spec": spec}, Profile.STRICT)
 
 
+@pytest.mark.parametrize("share", [0, 1, "0%", "25%"])
+def test_a_sound_budget_is_sound(share: int | str) -> None:
+    head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "a"}}
+    assert findings({**head, "spec": {"minAvailable": share, "selector": {}}}, Profile.STRICT) == []
+
+
 @pytest.mark.parametrize("mutation", [misspell, mistype])
 def test_a_typo_anywhere_is_found(mutation: Mutation) -> None:
     """But in probes, which are not looked into, and where a port may be called by any name."""

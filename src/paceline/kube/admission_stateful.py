@@ -28,6 +28,10 @@ def find_in_set(spec: Spec, path: Path) -> Iterator[Finding]:
     if pod.get("restartPolicy", "Always") != "Always":
         what = 'Unsupported value: supported values: "Always"'
         yield Finding((*where, "restartPolicy"), what, "leave it out")
+    rolling = mapping(spec, "updateStrategy", "rollingUpdate")
+    if "maxUnavailable" in rolling:
+        where = (*path, "updateStrategy", "rollingUpdate", "maxUnavailable")
+        yield from _share(rolling["maxUnavailable"], where)
     wanted, labels = mapping(spec, "selector", "matchLabels"), mapping(spec, "template", "metadata", "labels")
     if any(labels.get(name) != value for name, value in wanted.items()):
         what = "Invalid value: `selector` does not match template `labels`"
@@ -37,12 +41,18 @@ def find_in_set(spec: Spec, path: Path) -> Iterator[Finding]:
         yield Finding((*path, "selector"), what, "add matchLabels")
 
 
+def _share(said: object, path: Path) -> Iterator[Finding]:
+    is_number = isinstance(said, int) and not isinstance(said, bool) and said >= 0
+    if not is_number and not (isinstance(said, str) and _PERCENT.fullmatch(said)):
+        yield Finding(
+            path, "Invalid value: it is neither a number of pods nor a percentage", "write 1, or 25%"
+        )
+
+
 def find_in_budget(spec: Spec, path: Path) -> Iterator[Finding]:
     for name in ("minAvailable", "maxUnavailable"):
-        said = spec.get(name)
-        if isinstance(said, str) and not _PERCENT.fullmatch(said):
-            what = "Invalid value: a valid percent string must be a numeric string followed by an ending '%'"
-            yield Finding((*path, name), what, "write 1, or 25%")
+        if name in spec:
+            yield from _share(spec[name], (*path, name))
     if "minAvailable" in spec and "maxUnavailable" in spec:
         what = "minAvailable and maxUnavailable cannot be both set"
         yield Finding(path, f"Invalid value: {what}", "keep one of them")

@@ -1,6 +1,6 @@
 """Which fields have a StatefulSet and a PodDisruptionBudget? `apps/v1`, `policy/v1`, closed, as data."""
 
-from paceline.kube.schema import Fields, ListOf, PortOrName, Schema, Text, Whole
+from paceline.kube.schema import Anything, Fields, ListOf, Text, Whole
 from paceline.kube.schema_beside import CLAIM
 from paceline.kube.schema_job import kind
 from paceline.kube.schema_labels import SELECTOR
@@ -10,7 +10,7 @@ from paceline.kube.words import DNS_LABEL, LONGEST_LABEL
 # Its name becomes a label of its pods, and the name of each of them with a number behind.
 _NAMED = Fields({**METADATA.of, "name": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL)}, ("name",))
 _KEPT = Text(choices=("Retain", "Delete"))
-_SHARE: Schema = PortOrName()  # a number of pods, or such as 25%
+_SHARE = Anything()  # a number of pods, or such as 25%: the rules look at it
 STATEFUL_SET = kind(
     "apps/v1",
     "StatefulSet",
