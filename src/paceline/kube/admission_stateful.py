@@ -41,14 +41,6 @@ def find_in_set(spec: Spec, path: Path) -> Iterator[Finding]:
         yield Finding((*path, "selector"), what, "add matchLabels")
 
 
-def _share(said: object, path: Path) -> Iterator[Finding]:
-    is_number = isinstance(said, int) and not isinstance(said, bool) and said >= 0
-    if not is_number and not (isinstance(said, str) and _PERCENT.fullmatch(said)):
-        yield Finding(
-            path, "Invalid value: it is neither a number of pods nor a percentage", "write 1, or 25%"
-        )
-
-
 def find_in_budget(spec: Spec, path: Path) -> Iterator[Finding]:
     for name in ("minAvailable", "maxUnavailable"):
         if name in spec:
@@ -59,4 +51,12 @@ def find_in_budget(spec: Spec, path: Path) -> Iterator[Finding]:
     if "minAvailable" not in spec and "maxUnavailable" not in spec:
         yield Finding(
             path, "it says neither minAvailable nor maxUnavailable, so it guards nothing", "add one"
+        )
+
+
+def _share(said: object, path: Path) -> Iterator[Finding]:
+    is_number = isinstance(said, int) and not isinstance(said, bool) and said >= 0
+    if not is_number and not (isinstance(said, str) and _PERCENT.fullmatch(said)):
+        yield Finding(
+            path, "Invalid value: it is neither a number of pods nor a percentage", "write 1, or 25%"
         )
