@@ -228,6 +228,9 @@ def _operator() -> dict[str, Any]:
 def test_an_older_release_is_rolled_back_to_what_it_was(place: Path, capsys: Captured) -> None:
     (place / "releases" / "kuberay-operator").write_text("kuberay-operator-1.3.0")
     answer = fixed(place, capsys, "--apply", "--target", "rayjob", "--only", "kuberay")
+    folder = place / "runs" / "fixes" / answer["id"]
+    assert "chart: kuberay-operator-1.3.0" in (folder / "01-kuberay.before.yaml").read_text()
+    assert "chart: kuberay-operator-1.7.0" in (folder / "01-kuberay.after.yaml").read_text()
     fixed(place, capsys, "--undo", answer["id"])
     assert calls(place, "rollback") == ["rollback kuberay-operator 1 --namespace ray-system --wait"]
 

@@ -4,7 +4,7 @@ A second run finds that everything is there, and writes nothing.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +15,7 @@ from paceline.errors import PacelineError
 from paceline.kube.checks.check import check
 from paceline.kube.checks.need import Need
 from paceline.kube.fixes.action import ByHand, Create, Fix, Install, RemovePod
+from paceline.kube.fixes.charts import Chart
 from paceline.kube.fixes.manifests import HELPERS
 from paceline.kube.fixes.plan import Asked, finished_helpers, plan
 from paceline.kube.parts import Object
@@ -137,17 +138,7 @@ def _carry_out(shop: Workshop, fix: Fix, record: Record) -> None:
             remove_pod(shop.api, manifest)
             record.end(number, replace(step, state="done"), None)
         case Install(chart):
-            before = shop.helm.release(chart.release, chart.namespace)
-            step = Step(
-                name=fix.name,
-                verb="install",
-                object=chart.release,
-                namespace=chart.namespace,
-                revision=None if before is None else before.revision,
-            )
-            number = record.begin(step, None)
-            shop.helm.upgrade(chart)
-            record.end(number, replace(step, state="done"), None)
+            _install(shop, fix, chart, record)
         case ByHand():
             raise AssertionError("nobody but a person does this")
 
@@ -160,6 +151,21 @@ def _create(shop: Workshop, fix: Fix, manifest: Object, record: Record) -> None:
     wanted = marked(manifest, record.id)
     shop.api.create(wanted, dry_run=True)
     record.end(number, replace(step, state="done"), shop.api.create(wanted))
+
+
+def _install(shop: Workshop, fix: Fix, chart: Chart, record: Record) -> None:
+    before = shop.helm.release(chart.release, chart.namespace)
+    step = Step(
+        name=fix.name,
+        verb="install",
+        object=chart.release,
+        namespace=chart.namespace,
+        revision=None if before is None else before.revision,
+    )
+    number = record.begin(step, None if before is None else asdict(before))
+    shop.helm.upgrade(chart)
+    after = shop.helm.release(chart.release, chart.namespace)
+    record.end(number, replace(step, state="done"), None if after is None else asdict(after))
 
 
 def _step(name: str, verb: str, manifest: object) -> Step:

@@ -13,6 +13,7 @@ from paceline.kube.fixes.action import shown
 from paceline.kube.parts import Object
 from paceline.kube.reading import mappings
 from paceline.kube.render import to_yaml
+from paceline.kube.secrets import masked
 
 SCHEMA = "paceline.cluster-fix/1"
 FILE = "record.json"
@@ -66,10 +67,10 @@ class Record:
         step = self.steps[number - 1]
         path = self.folder / f"{number:02d}-{step.name}.{when}.yaml"
         if manifest is None:
-            self._write(path, "# nothing: it was not there\n")
+            self._write(path, "# nothing: it is not there\n")
             return
         said: Object = json.loads(json.dumps(manifest))  # plain, and no part of anybody else's object
-        self._write(path, to_yaml([shown(said)]))
+        self._write(path, masked(to_yaml([shown(said)])))
 
     def _write(self, path: Path, text: str) -> None:
         try:
