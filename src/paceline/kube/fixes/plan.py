@@ -14,6 +14,7 @@ from paceline.kube.fixes.action import ByHand, Create, Fix, Install, RemovePod, 
 from paceline.kube.fixes.charts import EFA_PLUGIN, GPU_PLUGIN, KUBERAY, TRAINER
 from paceline.kube.fixes.devices import why_no_efa_plugin, why_no_gpu_plugin
 from paceline.kube.fixes.manifests import ClaimAsked
+from paceline.kube.parts import Object
 from paceline.kube.reading import mapping
 
 NAMES = (
@@ -48,7 +49,7 @@ def plan(seen: Snapshot, findings: Sequence[Finding], asked: Asked) -> list[Fix]
     return [fix for fix in everything if not asked.only or fix.name in asked.only]
 
 
-def finished_helpers(pods: Sequence[manifests.Object]) -> list[Fix]:
+def finished_helpers(pods: Sequence[Object]) -> list[Fix]:
     """`pods`: those with the labels of HELPERS. One that is at work is left alone."""
     return [
         Fix(
@@ -105,7 +106,7 @@ def _by_hand(finding: Finding) -> Fix:
     return Fix(name="by-hand", what=finding.what, why=finding.why, action=ByHand(finding.command))
 
 
-def _create(name: str, manifest: manifests.Object, why: str) -> Fix:
+def _create(name: str, manifest: Object, why: str) -> Fix:
     return Fix(name=name, what=f"create {called(manifest)}", why=why, action=Create(manifest))
 
 
