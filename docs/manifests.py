@@ -1,10 +1,11 @@
-"""Which manifests lie under examples? What `paceline job render` prints, and nothing written by hand.
+"""Which manifests lie under examples? What `paceline job render` and `deploy render` write, nothing by hand.
 
 `python -m docs.manifests` (or `make examples`) writes them anew; a test compares them byte by byte.
 """
 
 import contextlib
 import io
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -87,6 +88,20 @@ def torch_manifests() -> dict[str, str]:
     return {name: _header(command) + _rendered(command) for name, command in TORCH.items()}
 
 
+_COORDINATOR = "coordinator --namespace train --image example.com/paceline:1"
+
+
+def deploy_manifests() -> dict[str, str]:
+    """The folder for kustomize, by folder and name."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = run(["deploy", "render", *shlex.split(_COORDINATOR), "--quiet", "--json"], Session())
+    assert code == ExitCode.OK, f"paceline deploy render {_COORDINATOR}"
+    head = f"# Written by `make examples`, from:\n#   paceline deploy render {_COORDINATOR} --out DIR\n"
+    files = json.loads(out.getvalue())["data"]["files"]
+    return {f"deploy/coordinator/{name}": head + text for name, text in files.items()}
+
+
 def _header(command: str) -> str:
     return f"# Written by `make examples`, from:\n#   paceline job render {command}\n"
 
@@ -102,7 +117,8 @@ def _rendered(command: str) -> str:
 
 def main() -> None:
     made = {**{f"ray/{name}": text for name, text in manifests().items()}, **torch_manifests()}
-    for path in EXAMPLES.glob("*/*.yaml"):
+    made |= deploy_manifests()
+    for path in [*EXAMPLES.glob("*/*.yaml"), *EXAMPLES.glob("deploy/*/*.yaml")]:
         if path.relative_to(EXAMPLES).as_posix() not in made:
             path.unlink()
     for name, text in made.items():

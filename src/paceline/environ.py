@@ -61,6 +61,13 @@ def kubeconfig() -> str | None:
     return os.environ.get("KUBECONFIG", "").strip() or None
 
 
+def hugging_face_token_file() -> Path:
+    """Where `hf auth login` keeps the token: `$HF_TOKEN_PATH`, else `$HF_HOME/token`, else the cache's."""
+    said = os.environ.get("HF_TOKEN_PATH", "").strip()
+    home = os.environ.get("HF_HOME", "").strip() or "~/.cache/huggingface"
+    return Path(said).expanduser() if said else Path(home).expanduser() / "token"
+
+
 def mlflow_tracking_uri() -> str | None:
     """`MLFLOW_TRACKING_URI`, where MLflow's own tools look too."""
     return os.environ.get("MLFLOW_TRACKING_URI", "").strip() or None

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.cluster_fix import fix
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -26,7 +27,7 @@ _KUBECONFIG = click.option(
 @click.group("cluster")
 @common_options
 def cluster(session: Session) -> None:
-    """See which Kubernetes clusters there are, and what one of them is good for. Nothing is changed."""
+    """See which Kubernetes clusters there are, what one of them is good for, and mend what can be mended."""
 
 
 @cluster.command("list")
@@ -153,3 +154,6 @@ def _show(session: Session, seen: "Snapshot", checked: "Checked") -> ExitCode:
         [*(line for one in checked.findings for line in one.lines()), verdict],
     )
     return ExitCode.OK if checked.is_fine else ExitCode.NOT_READY
+
+
+cluster.add_command(fix)

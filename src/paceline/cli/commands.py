@@ -43,8 +43,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cluster": (
         "paceline.cli.cluster",
         "cluster",
-        "See which Kubernetes clusters there are, and what one of them is good for.",
+        "See which Kubernetes clusters there are, what one is good for, and mend it.",
     ),
+    "deploy": ("paceline.cli.deploy", "deploy", "Run the coordinator on Kubernetes."),
     "lab": ("paceline.cli.lab", "lab", "Break a run on purpose, and see what was promised hold."),
     "coordinator": (
         "paceline.cli.coordinator",

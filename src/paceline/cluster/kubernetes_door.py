@@ -128,8 +128,11 @@ class KubernetesApi:
         chosen = _chosen(fieldValidation="Strict", dryRun="All" if dry_run else "")
         return self._ask("POST", kind.path(namespace), chosen, manifest)
 
-    def patch(self, kind: Kind, name: str, namespace: str | None, change: Manifest) -> Manifest:
-        return self._ask("PATCH", kind.path(namespace, name), {"fieldValidation": "Strict"}, change)
+    def patch(
+        self, kind: Kind, name: str, namespace: str | None, change: Manifest, *, dry_run: bool = False
+    ) -> Manifest:
+        chosen = _chosen(fieldValidation="Strict", dryRun="All" if dry_run else "")
+        return self._ask("PATCH", kind.path(namespace, name), chosen, change)
 
     def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
         try:

@@ -109,7 +109,9 @@ class Api(Protocol):
         """Strict: a field that the server does not know is an error. Raises ConflictError if it exists."""
         ...
 
-    def patch(self, kind: Kind, name: str, namespace: str | None, change: Manifest) -> Manifest:
+    def patch(
+        self, kind: Kind, name: str, namespace: str | None, change: Manifest, *, dry_run: bool = False
+    ) -> Manifest:
         """JSON merge patch; a `metadata.resourceVersion` inside makes it fail if somebody was quicker."""
         ...
 

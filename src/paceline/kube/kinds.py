@@ -8,6 +8,7 @@ from paceline.kube import admission_hyperpod as hyperpod
 from paceline.kube import admission_job as job
 from paceline.kube import admission_pytorch as pytorch
 from paceline.kube import admission_ray as ray
+from paceline.kube import admission_stateful as stateful
 from paceline.kube import admission_trainer as trainer
 from paceline.kube.schema import Fields, Finding, Path
 from paceline.kube.schema_beside import ACCOUNT, BINDING, CLAIM, CONFIGMAP, NETWORK_POLICY, ROLE
@@ -15,6 +16,7 @@ from paceline.kube.schema_job import JOB
 from paceline.kube.schema_pytorch import HYPERPODJOB, PYTORCHJOB
 from paceline.kube.schema_ray import RAYCLUSTER, RAYJOB
 from paceline.kube.schema_service import SERVICE
+from paceline.kube.schema_stateful import DISRUPTION_BUDGET, STATEFUL_SET
 from paceline.kube.schema_trainer import CLUSTER_RUNTIME, RUNTIME, TRAINJOB
 
 Spec = Mapping[str, object]
@@ -53,4 +55,6 @@ KINDS = {
     (_RBAC, "Role"): Kind(ROLE, beside.find_nothing, inside=()),
     (_RBAC, "RoleBinding"): Kind(BINDING, beside.find_in_binding, inside=()),
     ("networking.k8s.io/v1", "NetworkPolicy"): Kind(NETWORK_POLICY, beside.find_in_policy),
+    ("apps/v1", "StatefulSet"): Kind(STATEFUL_SET, stateful.find_in_set, stateful.pods_of_set),
+    ("policy/v1", "PodDisruptionBudget"): Kind(DISRUPTION_BUDGET, stateful.find_in_budget),
 }

@@ -42,6 +42,7 @@ def _none(usable: list[NodeFacts], need: Need) -> Iterator[Finding]:
         if could
         else "no usable node is of a machine type with EFA",
         command=f"kubectl describe node {could[0].name}" if could else "",
+        cure="efa-plugin" if could else "",
     )
 
 

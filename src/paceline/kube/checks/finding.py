@@ -25,6 +25,7 @@ class Finding:
     evidence: str = ""  # which object and field
     why: str = ""
     command: str = ""
+    cure: str = ""  # which fix of kube/fixes is for it, if there is one
 
     def lines(self) -> list[str]:
         first = f"{self.level.value:<8} {self.area:<18} {self.what}"

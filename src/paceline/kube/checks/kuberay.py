@@ -32,6 +32,7 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
             what="RayJob and RayCluster are not installed",
             evidence="the server does not serve rayjobs.ray.io and rayclusters.ray.io",
             command=_INSTALL if matters else "",
+            cure="kuberay",
         )
         return
     old = [kind for kind, versions in served.items() if "v1" not in versions]

@@ -50,6 +50,7 @@ def _lost_gpus(nodes: list[NodeFacts], need: Need) -> Iterator[Finding]:
             evidence="status.allocatable has no nvidia.com/gpu, and no ResourceSlice names the node",
             why=why,
             command=f"kubectl describe node {blind[0].name}",
+            cure="gpu-plugin",
         )
     fewer = [node for node in ready if 0 < node.gpus < (gpus_of(node.machine) or 0)]
     if fewer:

@@ -30,6 +30,7 @@ def _namespace(seen: Snapshot, need: Need) -> Iterator[Finding]:
             what=f"there is no namespace {seen.namespace}",
             evidence=f"namespaces {seen.namespace}: not found",
             command=f"kubectl create namespace {seen.namespace}",
+            cure="namespace",
         )
         return
     labels = labels_of(seen.of("namespaces")[0])

@@ -29,6 +29,7 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
             what="TrainJob is not installed",
             evidence="the server does not serve trainjobs.trainer.kubeflow.org",
             command=_INSTALL if matters else "",
+            cure="trainer",
         )
         return
     controllers = deployments(seen, _is_trainer)
@@ -55,6 +56,7 @@ def _job_set(seen: Snapshot, need: Need, *, matters: bool) -> list[Finding]:
             evidence="the server does not serve jobsets.jobset.x-k8s.io",
             why="a TrainJob becomes a JobSet; without it, no pod is made",
             command=_INSTALL,
+            cure="trainer",
         )
     ]
 
@@ -70,6 +72,7 @@ def _runtime(seen: Snapshot, need: Need, *, matters: bool) -> list[Finding]:
             evidence=f"no (Cluster)TrainingRuntime with the label {_FRAMEWORK}=torch",
             why="a TrainJob names the runtime that it runs in",
             command=_INSTALL,
+            cure="runtime",
         )
     ]
 

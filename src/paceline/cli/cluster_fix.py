@@ -1,0 +1,179 @@
+"""`paceline cluster fix`: what can be mended, by whom, and how is it taken back?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
+
+if TYPE_CHECKING:
+    from paceline.app.cluster_fix import Fixed
+    from paceline.app.cluster_undo import Undone
+    from paceline.kube.fixes.action import Fix
+    from paceline.kube.fixes.manifests import ClaimAsked
+    from paceline.kube.fixes.plan import Asked
+    from paceline.plan.codec import Json
+
+_PATH = click.Path(path_type=Path)
+_RECORDS = Path("runs") / "fixes"
+_ONLY = [
+    *("namespace", "claim", "secret", "rights", "runtime", "helpers"),
+    *("kuberay", "trainer", "gpu-plugin", "efa-plugin", "by-hand"),
+]
+_TARGETS = ["job", "pytorchjob", "trainjob", "rayjob", "raycluster", "hyperpod"]
+
+
+@click.command("fix")
+@click.option("--kubeconfig", type=_PATH, metavar="FILE", help="Where clusters are named.")
+@click.option("--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]")
+@click.option("--namespace", "-n", metavar="NAME", help="Where jobs shall run. [default: the context's]")
+@click.option("--need", default="", metavar="WORDS", help="As for check: gpus=N, nodes=N, efa, rwx.")
+@click.option("--target", type=click.Choice(_TARGETS), help="The kind of job that shall run.")
+@click.option("--dry-run", is_flag=True, help="Show the plan, let the server try it, and write nothing.")
+@click.option(
+    "--apply", is_flag=True, help="Also what is planned: charts for the whole cluster, by your helm."
+)
+@click.option("--undo", metavar="ID", help="Take back what the fix of this id has done.")
+@click.option("--only", multiple=True, type=click.Choice(_ONLY), help="This alone. Repeatable.")
+@click.option(
+    "--claim",
+    multiple=True,
+    metavar="NAME=SIZE[/CLASS][:rwx]",
+    help="A claim that shall be there. Repeatable.",
+)
+@click.option("--account", metavar="NAME", help="A ServiceAccount that shall be able to run --target.")
+@click.option("--image", metavar="NAME:TAG", help="Of a TrainingRuntime for torch in the namespace.")
+@click.option("--hf-token", is_flag=True, help="Also Secret hf-token, from your Hugging Face login here.")
+@click.option(
+    "--from", "file", type=_PATH, metavar="SNAPSHOT.json", help="Plan for what was saved; ask no one."
+)
+@common_options
+def fix(session: Session, *, undo: str | None, file: Path | None, **said: Any) -> None:  # Any: from click
+    """Mend what `check` finds. Safe fixes (in your namespace, ours, with undo) are done; what changes the
+    whole cluster waits for --apply; what no program should do is printed for you. What was written is in
+    runs/fixes/ID, and --undo ID takes it back. A second run writes nothing."""
+    if undo is not None:
+        _undo(session, undo, said)
+    elif file is not None:
+        _plan_only(session, session.folder / file, said)
+    else:
+        _fix(session, said)
+
+
+def _fix(session: Session, said: dict[str, Any]) -> None:
+    from paceline.app.cluster_fix import fix_cluster
+    from paceline.app.fix_access import workshop
+    from paceline.kube.checks.need import Target, read_need
+
+    target = None if said["target"] is None else Target(said["target"])
+    need, asked = read_need(said["need"], target), _asked(said)
+    place = _place(session, said)
+    with workshop(*place, session.folder / _RECORDS, lambda line: say(session, line)) as (shop, usual):
+        space = said["namespace"] or usual
+        done = fix_cluster(shop, space, need, asked, dry_run=said["dry_run"], apply=said["apply"])
+    _show(session, done)
+
+
+def _show(session: Session, done: "Fixed") -> None:
+    rows: list[Json] = [{**one.fix.to_json(), "state": one.state} for one in done.outcomes]
+    lines = [f"{one.state:<8} {one.fix.name:<12} {one.fix.what}" for one in done.outcomes]
+    lines = lines or ["nothing is to be mended"]
+    if done.record is not None:
+        lines.append(f"written down in {done.record.folder}")
+        lines.append(f"take it back: paceline cluster fix --undo {done.record.id}")
+    if waiting := len(done.of("waits")):
+        lines.append(f"{waiting} planned for the whole cluster: add --apply")
+    name = None if done.record is None else done.record.id
+    emit(session, "cluster.fix", {"id": name, "fixes": rows}, lines)
+
+
+def _plan_only(session: Session, file: Path, said: dict[str, Any]) -> None:
+    from paceline.app.cluster_check import check_cluster, load_snapshot
+    from paceline.kube.checks.need import Target, read_need
+    from paceline.kube.fixes.plan import plan
+
+    for name in ("apply", "kubeconfig", "context", "namespace"):
+        if said[name]:
+            what = f"--{name} is for a cluster that is asked, and --from asks none"
+            raise ConfigError([Problem(what, "leave out one of the two", f"--{name}")])
+    seen = load_snapshot(file)
+    need = read_need(said["need"], None if said["target"] is None else Target(said["target"]))
+    fixes: list[Fix] = plan(seen, check_cluster(seen, need).findings, _asked(said))
+    rows: list[Json] = [{**one.to_json(), "state": "would"} for one in fixes]
+    lines = [line for one in fixes for line in one.lines()] or ["nothing is to be mended"]
+    emit(session, "cluster.fix", {"id": None, "fixes": rows}, lines)
+
+
+def _undo(session: Session, name: str, said: dict[str, Any]) -> None:
+    from paceline.app.cluster_undo import undo
+    from paceline.app.fix_access import workshop
+    from paceline.app.fix_record import read_record
+
+    record = read_record(session.folder / _RECORDS, name)
+    place = _place(session, said)
+    with workshop(*place, session.folder / _RECORDS, lambda line: say(session, line)) as (shop, _usual):
+        found: list[Undone] = undo(shop, record)
+    rows: list[Json] = [
+        {"name": one.step.name, "object": one.step.object, "undone": not one.why, "why": one.why}
+        for one in found
+    ]
+    lines = [
+        f"kept     {one.step.name:<12} {one.why}"
+        if one.why
+        else f"undone   {one.step.name:<12} {one.step.kind or 'release'} {one.step.object}"
+        for one in found
+    ]
+    emit(session, "cluster.undo", {"id": name, "steps": rows}, lines or ["nothing is left to take back"])
+
+
+def _place(session: Session, said: dict[str, Any]) -> tuple[Path | None, str | None]:
+    config = said["kubeconfig"]
+    return (None if config is None else session.folder / config), said["context"]
+
+
+def _asked(said: dict[str, Any]) -> "Asked":
+    from paceline.kube.checks.need import Target
+    from paceline.kube.fixes.plan import Asked
+
+    return Asked(
+        claims=tuple(_claim(text) for text in said["claim"]),
+        account=said["account"],
+        target=Target(said["target"] or "job"),
+        image=said["image"],
+        hf_token=_token() if said["hf_token"] else None,
+        only=tuple(said["only"]),
+    )
+
+
+def _claim(text: str) -> "ClaimAsked":
+    from paceline.kube.fixes.manifests import ClaimAsked
+    from paceline.kube.words import DNS_LABEL, read_quantity
+
+    name, _, rest = text.partition("=")
+    amount, colon, shared = rest.partition(":")
+    size, slash, storage_class = amount.partition("/")
+    is_whole = bool(storage_class) == bool(slash) and (shared == "rwx") == bool(colon)
+    if not DNS_LABEL.fullmatch(name) or not read_quantity(size) or not is_whole:
+        hint = "write NAME=SIZE, NAME=SIZE/STORAGECLASS or NAME=SIZE/STORAGECLASS:rwx, such as data=10Gi"
+        raise ConfigError([Problem(f"{text!r} is no claim", hint, "--claim")])
+    return ClaimAsked(
+        name=name, size=size, is_shared=bool(colon), storage_class=storage_class if slash else None
+    )
+
+
+def _token() -> str:
+    """Never said, and never written down: it goes to the cluster alone."""
+    from paceline import environ
+
+    path = environ.hugging_face_token_file()
+    try:
+        found = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotReadyError(f"there is no Hugging Face login in {path}", "log in: hf auth login") from error
+    if not found:
+        raise PacelineError(f"{path} is empty", "log in: hf auth login")
+    return found

@@ -1,0 +1,122 @@
+"""`paceline deploy`: how does a coordinator come to a Kubernetes cluster?"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+
+if TYPE_CHECKING:
+    from paceline.kube.deploy.coordinator import Coordinator
+    from paceline.plan.codec import Json
+
+_PATH = click.Path(path_type=Path)
+_OPTIONS = (
+    click.option("--namespace", "-n", required=True, metavar="NAME", help="Where it shall run."),
+    click.option(
+        "--image", required=True, metavar="NAME:TAG", help="Image with paceline in it, and a shell."
+    ),
+    click.option("--name", default="paceline-coordinator", show_default=True, help="Of all its objects."),
+    click.option(
+        "--replicas", type=click.IntRange(1, 9), default=3, show_default=True, help="Nodes: 1, 3, 5, …"
+    ),
+    click.option("--tls-secret", metavar="NAME", help="Secret with the certificates. [default: NAME-pki]"),
+    click.option("--storage", default="1Gi", show_default=True, help="Volume of each node."),
+    click.option("--storage-class", metavar="NAME", help="[default: the cluster's]"),
+    click.option("--cpu", default="250m", show_default=True, help="CPU that each node asks for."),
+    click.option("--memory", default="1Gi", show_default=True, help="Memory of each node."),
+    click.option("--pull-secret", metavar="NAME", help="Secret that opens the image's registry."),
+    click.option(
+        "--spread",
+        type=click.Choice(["required", "preferred"]),
+        default="required",
+        show_default=True,
+        help="Must every node be on a machine of its own?",
+    ),
+)
+
+
+def _service_options(body: Callable[..., object]) -> Callable[..., object]:
+    for option in reversed(_OPTIONS):
+        option(body)
+    return body
+
+
+@click.group("deploy")
+@common_options
+def deploy(session: Session) -> None:
+    """Run the coordinator on Kubernetes. (A dashboard is not there yet.)"""
+
+
+@deploy.group("render")
+@common_options
+def render(session: Session) -> None:
+    """Write the objects as YAML, or as a folder for kustomize. Nothing is sent."""
+
+
+@deploy.group("apply")
+@common_options
+def apply(session: Session) -> None:
+    """Bring it to a cluster: tried by the server first; what is there already is not written again."""
+
+
+@render.command("coordinator")
+@_service_options
+@click.option(
+    "--out", type=_PATH, metavar="DIR", help="Write a folder for `kubectl apply -k`. [default: print]"
+)
+@common_options
+def render_coordinator(session: Session, *, out: Path | None, **said: Any) -> None:  # Any: from click
+    """A StatefulSet with stable names and a volume for each node, a headless Service, a NetworkPolicy and a
+    PodDisruptionBudget. Certificates come from a Secret, by reference."""
+    from paceline.app.deploy import files_of, write_files
+    from paceline.kube.deploy.coordinator import secret_commands
+
+    asked = _asked(said)
+    files = files_of(asked)
+    for command in secret_commands(asked):
+        say(session, f"first: {command}")
+    texts: dict[str, Json] = dict(files)
+    if out is None:
+        shown = [text for name, text in files.items() if name != "kustomization.yaml"]
+        lines = "---\n".join(shown).splitlines()
+    else:
+        write_files(session.folder / out, files)
+        lines = [f"wrote {out}: {', '.join(files)}", f"apply it: kubectl apply -k {out}"]
+    emit(session, "deploy.render", {"files": texts, "first": list(secret_commands(asked))}, lines)
+
+
+@apply.command("coordinator")
+@_service_options
+@click.option("--kubeconfig", type=_PATH, metavar="FILE", help="Where clusters are named.")
+@click.option("--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]")
+@click.option("--dry-run", is_flag=True, help="Let the server try it, and write nothing.")
+@common_options
+def apply_coordinator(
+    session: Session,
+    *,
+    kubeconfig: Path | None,
+    context: str | None,
+    dry_run: bool,
+    **said: Any,  # Any: from click
+) -> None:
+    """Needs the Secret with the certificates; says how to make it where it is missing."""
+    from paceline.app.deploy import apply_coordinator as apply_it
+    from paceline.app.fix_access import workshop
+
+    config = None if kubeconfig is None else session.folder / kubeconfig
+    with workshop(config, context, session.folder, lambda line: say(session, line)) as (shop, _usual):
+        done = apply_it(shop.api, _asked(said), dry_run=dry_run)
+    rows: list[Json] = [{"object": one.object, "state": one.state} for one in done]
+    emit(session, "deploy.apply", {"objects": rows}, [f"{one.state:<16} {one.object}" for one in done])
+
+
+def _asked(said: dict[str, Any]) -> "Coordinator":
+    from paceline.kube.deploy.coordinator import Coordinator
+
+    secret = said.pop("tls_secret") or f"{said['name']}-pki"
+    return Coordinator(tls_secret=secret, **said)

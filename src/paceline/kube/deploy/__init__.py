@@ -1,0 +1,1 @@
+"""What of our own services runs on a cluster, and as which objects? Pure."""

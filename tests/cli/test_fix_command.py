@@ -1,0 +1,274 @@
+"""Does `paceline cluster fix` write what it planned, once, and take it back? Against a server over HTTP."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.served import serve
+from tests.fixtures.api_server import ApiServer, Refusal
+from tests.kube import clusters
+
+from paceline.cli.main import run
+from paceline.cli.session import Session
+from paceline.cluster.kinds import (
+    CLAIM,
+    NAMESPACE,
+    POD,
+    RAY_CLUSTER,
+    RAY_JOB,
+    ROLE,
+    ROLE_BINDING,
+    SECRET,
+    SERVICE_ACCOUNT,
+    Kind,
+)
+from paceline.errors import ExitCode
+
+Captured = pytest.CaptureFixture[str]
+HELM = Path(__file__).parent.parent / "fixtures" / "helm.sh"
+TOKEN = "hf_" + "s3cret" * 6
+SAFE = ["--claim", "data=10Gi", "--account", "runner", "--hf-token"]
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer().running() as running:
+        cluster = clusters.auto_mode()
+        cluster["objects"]["namespaces"] = []
+        serve(running, cluster)
+        running.served |= {ROLE, ROLE_BINDING, SECRET, SERVICE_ACCOUNT}
+        yield running
+
+
+@pytest.fixture
+def place(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a kubeconfig, a login at Hugging Face, and a helm on the path."""
+    server.kubeconfig(tmp_path / "config")
+    (tmp_path / "hf").write_text(TOKEN + "\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "helm").symlink_to(HELM)
+    (tmp_path / "releases").mkdir()
+    (tmp_path / "calls").touch()
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "hf"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("STATE", str(tmp_path / "releases"))
+    return tmp_path
+
+
+def fix(place: Path, *words: str) -> ExitCode:
+    common = ["cluster", "fix", "--kubeconfig", "config", "--json"]
+    return ExitCode(run([*common, *words], Session(folder=place)))
+
+
+def fixed(place: Path, capsys: Captured, *words: str) -> Any:
+    assert fix(place, "-n", "train", *words) == ExitCode.OK
+    return json.loads(capsys.readouterr().out)["data"]
+
+
+def calls(place: Path, verb: str) -> list[str]:
+    return [line for line in (place / "calls").read_text().splitlines() if line.startswith(verb)]
+
+
+def made(server: ApiServer) -> list[str]:
+    kinds = (NAMESPACE, CLAIM, SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
+    return [one["metadata"]["name"] for kind in kinds for one in server.of(kind)]
+
+
+def test_safe_fixes_are_made_once_and_taken_back(server: ApiServer, place: Path, capsys: Captured) -> None:
+    first = fixed(place, capsys, *SAFE)
+    assert [one["state"] for one in first["fixes"]] == ["done"] * 6
+    assert made(server) == ["train", "data", "hf-token", "runner", "paceline-job", "paceline-job-runner"]
+    assert len(server.writes) == 6
+    second = fixed(place, capsys, *SAFE)
+    assert len(server.writes) == 6, "a second run writes nothing"
+    assert second["id"] is None
+    assert {one["state"] for one in second["fixes"]} == {"there"}
+    taken = fixed(place, capsys, "--undo", first["id"])
+    assert all(step["undone"] for step in taken["steps"])
+    assert made(server) == []
+    writes = len(server.writes)
+    assert fixed(place, capsys, "--undo", first["id"])["steps"] == []
+    assert len(server.writes) == writes
+
+
+def test_before_and_after_are_kept_without_the_secret(
+    server: ApiServer, place: Path, capsys: Captured
+) -> None:
+    answer = fixed(place, capsys, *SAFE)
+    folder = place / "runs" / "fixes" / answer["id"]
+    names = sorted(path.name for path in folder.iterdir())
+    assert names[:2] == ["01-namespace.after.yaml", "01-namespace.before.yaml"]
+    assert len(names) == 13
+    text = "".join(path.read_text() for path in folder.iterdir())
+    assert "uid:" in text
+    assert TOKEN not in text + json.dumps(answer)
+    assert server.of(SECRET)[0]["stringData"] == {"token": TOKEN}
+
+
+def test_a_dry_run_asks_the_server_and_writes_nothing(
+    server: ApiServer, place: Path, capsys: Captured
+) -> None:
+    server.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "train"}})
+    answer = fixed(place, capsys, "--dry-run", *SAFE)
+    assert {one["state"] for one in answer["fixes"]} == {"would"}
+    assert server.writes == []
+    assert len([one for one in server.asked if "dryRun" in one.query]) == 5
+    assert not (place / "runs").exists()
+
+
+def test_what_the_server_would_refuse_stops_everything_before_the_first_write(
+    server: ApiServer, place: Path, capsys: Captured
+) -> None:
+    def no_roles(verb: str, kind: Kind, _what: dict[str, Any]) -> Refusal | None:
+        refused = kind == ROLE and verb == "create"
+        return (403, "Forbidden", "attempt to grant extra privileges") if refused else None
+
+    server.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "train"}})
+    server.rules.append(no_roles)
+    assert fix(place, "-n", "train", *SAFE) == ExitCode.NOT_READY
+    assert server.writes == []
+    assert "extra privileges" in capsys.readouterr().out
+
+
+def test_what_was_done_before_a_failure_is_known_and_taken_back(
+    server: ApiServer, place: Path, capsys: Captured
+) -> None:
+    def no_roles(verb: str, kind: Kind, _what: dict[str, Any]) -> Refusal | None:
+        return (403, "Forbidden", "no") if kind == ROLE and verb == "create" else None
+
+    server.rules.append(no_roles)  # the namespace is yet to come, so this is seen late
+    assert fix(place, "-n", "train", *SAFE) == ExitCode.NOT_READY
+    assert made(server) == ["train", "data", "hf-token", "runner"]
+    capsys.readouterr()
+    (record,) = (place / "runs" / "fixes").iterdir()
+    fixed(place, capsys, "--undo", record.name)
+    assert made(server) == []
+
+
+def test_undo_leaves_data_and_what_others_made(server: ApiServer, place: Path, capsys: Captured) -> None:
+    answer = fixed(place, capsys, *SAFE)
+    server.change(CLAIM, "data", "train", status={"phase": "Bound"})
+    server.remove(SERVICE_ACCOUNT, "runner", "train")
+    about = {"name": "runner", "namespace": "train"}
+    server.put({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})  # of somebody else
+    steps = {step["object"]: step for step in fixed(place, capsys, "--undo", answer["id"])["steps"]}
+    assert "would be lost" in steps["data"]["why"]
+    assert "not the one" in steps["runner"]["why"]
+    assert "not empty" in steps["train"]["why"]
+    assert made(server) == ["train", "data", "runner"]
+
+
+def test_who_may_create_secrets_and_not_read_them_is_served(
+    server: ApiServer, place: Path, capsys: Captured
+) -> None:
+    def hidden(verb: str, kind: Kind, _what: dict[str, Any]) -> Refusal | None:
+        return (403, "Forbidden", "no") if kind == SECRET and verb == "get" else None
+
+    server.rules.append(hidden)
+    assert fixed(place, capsys, *SAFE)["fixes"][2]["state"] == "done"
+    writes = len(server.writes)
+    assert fixed(place, capsys, *SAFE)["fixes"][2]["state"] == "there"
+    assert len(server.writes) == writes
+
+
+def test_what_was_kept_is_taken_back_once_it_may_be(server: ApiServer, place: Path, capsys: Captured) -> None:
+    answer = fixed(place, capsys, *SAFE)
+    server.change(CLAIM, "data", "train", status={"phase": "Bound"})
+    fixed(place, capsys, "--undo", answer["id"])
+    assert made(server) == ["train", "data"]
+    server.remove(CLAIM, "data", "train")
+    fixed(place, capsys, "--undo", answer["id"])
+    assert made(server) == []
+
+
+def test_finished_helpers_of_ours_are_removed(server: ApiServer, place: Path, capsys: Captured) -> None:
+    ours = {"app.kubernetes.io/managed-by": "paceline", "app.kubernetes.io/component": "helper"}
+    rows = [("done", ours, "Succeeded"), ("at-work", ours, "Running"), ("others", {}, "Succeeded")]
+    for name, labels, phase in rows:
+        about = {"name": name, "namespace": "train", "labels": labels}
+        server.put({"apiVersion": "v1", "kind": "Pod", "metadata": about, "status": {"phase": phase}})
+    answer = fixed(place, capsys, "--only", "helpers")
+    assert [one["metadata"]["name"] for one in server.of(POD)] == ["at-work", "others"]
+    (step,) = fixed(place, capsys, "--undo", answer["id"])["steps"]
+    assert "does not come back" in step["why"]
+
+
+def test_a_chart_waits_for_apply_and_is_installed_once(
+    server: ApiServer, place: Path, capsys: Captured
+) -> None:
+    words = ["--target", "rayjob", "--only", "kuberay"]
+    (shown,) = fixed(place, capsys, *words)["fixes"]
+    assert (shown["state"], shown["tier"]) == ("waits", "planned")
+    assert calls(place, "") == []
+    first = fixed(place, capsys, "--apply", *words)
+    assert [one["state"] for one in first["fixes"]] == ["done"]
+    tried, done = calls(place, "upgrade")
+    assert tried.endswith("--dry-run=server")
+    assert "--version 1.7.0" in done
+    assert "--atomic --wait" in done
+    # The cluster looks as before, as long as the operator's kinds are not served: the release is there.
+    assert [one["state"] for one in fixed(place, capsys, "--apply", *words)["fixes"]] == ["there"]
+    server.served |= {RAY_JOB, RAY_CLUSTER}
+    server.put({**_operator(), "apiVersion": "apps/v1", "kind": "Deployment"})
+    assert fixed(place, capsys, "--apply", *words)["fixes"] == []
+    assert len(calls(place, "upgrade")) == 2
+    assert server.writes == []
+    fixed(place, capsys, "--undo", first["id"])
+    assert calls(place, "uninstall") == ["uninstall kuberay-operator --namespace ray-system --wait"]
+    assert list((place / "releases").iterdir()) == []
+
+
+def _operator() -> dict[str, Any]:
+    return clusters.deployment("ray-system", "kuberay-operator", "quay.io/kuberay/operator:v1.7.0")
+
+
+def test_an_older_release_is_rolled_back_to_what_it_was(place: Path, capsys: Captured) -> None:
+    (place / "releases" / "kuberay-operator").write_text("kuberay-operator-1.3.0")
+    answer = fixed(place, capsys, "--apply", "--target", "rayjob", "--only", "kuberay")
+    folder = place / "runs" / "fixes" / answer["id"]
+    assert "chart: kuberay-operator-1.3.0" in (folder / "01-kuberay.before.yaml").read_text()
+    assert "chart: kuberay-operator-1.7.0" in (folder / "01-kuberay.after.yaml").read_text()
+    fixed(place, capsys, "--undo", answer["id"])
+    assert calls(place, "rollback") == ["rollback kuberay-operator 1 --namespace ray-system --wait"]
+
+
+def test_a_chart_that_fails_is_one_error(
+    place: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIL_ON", "--atomic")
+    words = ["-n", "train", "--apply", "--target", "rayjob", "--only", "kuberay"]
+    assert fix(place, *words) == ExitCode.NOT_READY
+    assert "broken on purpose" in capsys.readouterr().out
+    monkeypatch.setenv("PATH", str(place))
+    assert fix(place, *words) == ExitCode.NOT_READY
+    assert "no helm on the path" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--undo", "nothing"], "there is no fix 'nothing'"),
+        (["--undo", "../config"], "there is no fix"),
+        (["--claim", "data"], "is no claim"),
+        (["--claim", "Data=1Gi"], "is no claim"),
+        (["--claim", "data=much"], "is no claim"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    words: list[str], what: str, server: ApiServer, place: Path, capsys: Captured
+) -> None:
+    assert fix(place, *words) == ExitCode.BAD_CONFIG
+    assert what in capsys.readouterr().out
+    assert server.writes == []
+
+
+def test_no_login_is_said_without_asking_the_cluster(
+    server: ApiServer, place: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN_PATH", str(place / "none"))
+    assert fix(place, "--hf-token") == ExitCode.NOT_READY
+    assert "hf auth login" in capsys.readouterr().out
+    assert server.asked == []
