@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.group("job")
 @common_options
 def job(session: Session) -> None:
-    """Write and check the manifests of a job on Kubernetes, send it, follow and explain it, fetch its results."""
+    """Write and check the manifests of a job on Kubernetes, send it, follow it, explain it, fetch results."""
 
 
 @job.command("validate")
