@@ -1,7 +1,7 @@
-"""How does a Dockerfile that cannot be built become an image? Mend, build, read the log, mend, at most three times.
+"""How does a Dockerfile that cannot be built become an image? Mend, build, read the log; at most three times.
 
-Each attempt has every fix so far. An attempt that would change nothing is not made. The user's files stay as they
-are unless it is said that they may change; what is written then is what the last attempt was built from.
+Each attempt has every fix so far. An attempt that would change nothing is not made. The user's files stay as
+they are unless it is said that they may change; then what the last attempt was built from is written.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""How does an image get to where it is used? Logins first, then repositories, then one push, then copies, all proved.
+"""How does an image get to where it is used? Logins first, then repositories, one push, copies, all proved.
 
-Nothing is sent before every place has been asked whether it would take it. The first place gets the push; every
-other tag, region and registry gets a copy of the same digest, and each is asked for it afterwards.
+Nothing is sent before every place has been asked whether it would take it. The first place gets the push;
+every other tag, region and registry gets a copy of the same digest, and each is asked for it afterwards.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,9 +149,8 @@ def _ecr(
     found = ecr.repository(place.repository, create=request.create, immutable=request.immutable)
     registry = Registry(found.host, login, insecure=found.is_plain)
     registry.check_login(found.name)
-    say(
-        f"Amazon ECR, account {account}, {ecr.region}: {found.name} {'was made' if found.was_made else 'is there'}"
-    )
+    how = "was made" if found.was_made else "is there"
+    say(f"Amazon ECR, account {account}, {ecr.region}: {found.name} {how}")
     return _Ready(
         registry=registry,
         login=login,

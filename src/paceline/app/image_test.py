@@ -1,7 +1,7 @@
 """Does an image work? Its facts, asked from within, judged, with what to do about each failure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -26,8 +26,8 @@ class TestRequest:
     task: str | None = None
     task_options: tuple[tuple[str, Option], ...] = ()
     batch_size: int = 8
-    expected: Expected = Expected()
-    inside: Inside = Inside()
+    expected: Expected = field(default_factory=Expected)
+    inside: Inside = field(default_factory=Inside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from paceline.cli.session import Session
 from paceline.errors import ConfigError, ExitCode, Problem
 
 if TYPE_CHECKING:
-    from paceline.app.image_build import Built, BuildRequest
+    from paceline.app.image_build import BuildRequest, Built
     from paceline.images.project import Target
 
 
@@ -60,8 +60,9 @@ if TYPE_CHECKING:
 def build(
     session: Session, *, folder: Path, engine: str | None, report: Path | None, **said: object
 ) -> ExitCode:
-    """Build the image of DIR. What is known to fail is mended before; what the log of a failed attempt shows is
-    mended before the next. Your files stay as they are, unless you say --write. Exit code 5: it cannot be built."""
+    """Build the image of DIR. What is known to fail is mended before; what the log of a failed attempt shows
+    is mended before the next. Your files stay as they are, unless you say --write. Exit code 5: it cannot be
+    built."""
     from paceline.app.image_build import build_image
     from paceline.app.image_reports import build_json, write_build
     from paceline.engines.engine import find_engine

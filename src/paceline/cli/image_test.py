@@ -25,7 +25,7 @@ _DEFAULT_S = {"quick": 120.0, "standard": 300.0, "full": 900.0}
     type=click.Choice(["quick", "standard", "full"]),
     default="standard",
     show_default=True,
-    help="quick: imports and versions. standard: also torch, CUDA, the model. full: also forward and backward.",
+    help="quick: imports, versions. standard: also torch, CUDA, the model. full: also forward and backward.",
 )
 @click.option(
     "--requirements",
@@ -72,7 +72,7 @@ def test(
     engine: str | None,
     report: Path | None,
 ) -> ExitCode:
-    """Look into IMAGE from within: is all there, do versions fit, does the model compute? Exit code 8: it fails."""
+    """Look into IMAGE from within: is all there, do versions fit, does the model compute? Exit code 8: no."""
     from paceline.app.image_reports import test_json, write_test
     from paceline.app.image_test import TestRequest, names_in, run_image_test
     from paceline.engines.container import Inside

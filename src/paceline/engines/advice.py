@@ -9,8 +9,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"libsndfile\.so", "install libsndfile1 by apt-get"),
     (
         r"libcud(art|nn)|libcublas|libnccl|libnvrtc",
-        "the wheel was built for another CUDA than the base image has: take a base of the same major version, or "
-        "the wheel of that CUDA's index",
+        "the wheel was built for another CUDA than the base image has: take a base of its major version, "
+        "or the wheel of that CUDA's index",
     ),
     (
         r"([\w+.-]+\.so[\w.]*): cannot open shared object file",

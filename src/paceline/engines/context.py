@@ -1,7 +1,7 @@
 """What does an engine build from, when the user's own files must stay as they are?
 
-Where only the Dockerfile was mended, from the user's folder, with another Dockerfile beside it. Where more was
-mended, from a second tree of the same files: hard links where they can be, so that nothing large is copied.
+Where only the Dockerfile was mended, from the user's folder, with another Dockerfile. Where more was mended,
+from a second tree of the same files: hard links where they can be, so that nothing large is copied.
 """
 
 import os
@@ -66,7 +66,7 @@ def _link_tree(folder: Path, place: Path) -> None:
         for entry in entries:
             goal = place / entry.name
             if entry.is_symlink():
-                goal.symlink_to(os.readlink(entry.path))
+                goal.symlink_to(Path(entry.path).readlink())
             elif entry.is_dir():
                 if entry.name not in _NOT_SENT:
                     _link_tree(Path(entry.path), goal)

@@ -1,4 +1,4 @@
-"""Which container engine is here? docker, podman or buildah: the first that can work, or the one that is asked for."""
+"""Which container engine is here? docker, podman or buildah: the first that works, or the one asked for."""
 
 import shutil
 from dataclasses import dataclass

@@ -64,7 +64,7 @@ def _imports(facts: Facts) -> Iterator[Check]:
 
 
 def _versions(facts: Facts) -> Iterator[Check]:
-    installed = {canonicalize_name(d["name"]): d["version"] for d in facts["distributions"]}
+    installed: dict[str, str] = {canonicalize_name(d["name"]): d["version"] for d in facts["distributions"]}
     broken = 0
     for one in facts["distributions"]:
         for need in one["requires"]:
@@ -150,7 +150,7 @@ def _fits(torch: Facts, expected: Expected) -> Iterator[Check]:
 
 
 def _runs_on(arch: str, built: Sequence[str]) -> bool:
-    """Code for an older minor version of the same major one runs too; compute_ (PTX) of any older one as well."""
+    """Code for an older minor version of the same major one runs too; compute_ (PTX) of any older one."""
     wanted = _number(arch)
     for one in built:
         number, is_ptx = _number(one), one.startswith("compute")

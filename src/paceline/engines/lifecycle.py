@@ -1,7 +1,7 @@
 """Which images does a repository forget? A policy that can never take a release, and its own simulation.
 
-Amazon applies rules by priority, and an image belongs to the first that matches: so releases, `latest` and what is
-deployed have rules of their own above the one that takes what is old, with a count that is never reached.
+Amazon applies rules by priority, and an image belongs to the first that matches: so releases, `latest` and
+what is deployed have rules of their own above the one that takes what is old, with a count never reached.
 `infra/` makes repositories with the same six rules.
 """
 

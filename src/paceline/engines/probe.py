@@ -1,10 +1,13 @@
-"""What is inside of this image, and does it work? Asked from within: this file is run by the image's own Python.
+"""What is inside of this image, and does it work? Asked from within: the image's own Python runs this file.
 
-It knows the standard library only, of any Python from 3.8 on, and says all in one line of JSON on stdout: facts,
-no judgement. What others print meanwhile goes to stderr. Imports are tried in a child, so that one that crashes
-says so and does not end the rest.
+It knows the standard library only, of any Python from 3.8 on, and says all in one line of JSON on stdout:
+facts, no judgement. What others print meanwhile goes to stderr. Imports are tried in a child, so that one
+that crashes says so and does not end the rest.
 """
 
+from __future__ import annotations
+
+import functools
 import importlib
 import importlib.metadata as metadata
 import json
@@ -14,12 +17,16 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
+from typing import Any, Callable  # noqa: UP035
 
 _NOT_OURS = {"test", "tests", "docs", "doc", "examples", "example", "benchmarks", "scripts", "tools"}
+Json = dict[str, Any]  # Any: what json knows
+Tell = Callable[[Json], None]
 _LEVELS = ("quick", "standard", "full")
 
 
-def main():
+def main() -> None:
     wish = json.loads(sys.argv[1])
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whoever prints at import must not spoil the answer
@@ -28,12 +35,12 @@ def main():
     answer.close()
 
 
-def facts_of(wish):
+def facts_of(wish: Json) -> Json:
     depth = _LEVELS.index(wish["level"])
     installed = distributions()
     names = wish["requirements"] or roots(installed)
     known = {normal(one["name"]): one for one in installed}
-    facts = {
+    facts: Json = {
         "python": platform.python_version(),
         "executable": sys.executable,
         "machine": platform.machine(),
@@ -56,15 +63,15 @@ def facts_of(wish):
     return facts
 
 
-def normal(name):
+def normal(name: str) -> str:
     out = name.lower()
     for sign in "_.":
         out = out.replace(sign, "-")
     return out
 
 
-def distributions():
-    found = {}
+def distributions() -> list[Json]:
+    found: dict[str, Json] = {}
     for one in metadata.distributions():
         name = one.metadata["Name"]
         if name and normal(name) not in found:
@@ -78,16 +85,16 @@ def distributions():
     return [found[name] for name in sorted(found)]
 
 
-def modules_of(one):
+def modules_of(one: metadata.Distribution) -> list[str]:
     listed = one.read_text("top_level.txt")
-    if listed:
-        names = set(listed.split())
-    else:
-        names = {modules_name(str(file)) for file in one.files or []}
-    return sorted(n for n in names if n and n.isidentifier() and not n.startswith("_") and n not in _NOT_OURS)
+    names = set(listed.split()) if listed else {modules_name(str(file)) for file in one.files or []}
+    own = one.metadata["Name"].replace("-", "_")
+    if own in names:
+        return [own]  # what else it brings is its own business
+    return sorted(n for n in names if n.isidentifier() and not n.startswith("_") and n not in _NOT_OURS)
 
 
-def modules_name(path):
+def modules_name(path: str) -> str:
     """`pkg/__init__.py` and `one.py` are modules; data, scripts and folders without a module are none."""
     parts = path.split("/")
     if len(parts) == 1 and (path.endswith(".py") or ".so" in path):
@@ -97,9 +104,9 @@ def modules_name(path):
     return ""
 
 
-def roots(installed):
+def roots(installed: list[Json]) -> list[str]:
     """What nobody else asked for, as far as one can tell: that is what was asked for."""
-    asked = set()
+    asked: set[str] = set()
     for one in installed:
         for need in one["requires"]:
             if "extra ==" not in need:
@@ -108,7 +115,7 @@ def roots(installed):
     return [one["name"] for one in installed if normal(one["name"]) not in asked | tools]
 
 
-def first_word(need):
+def first_word(need: str) -> str:
     out = ""
     for sign in need.strip():
         if not (sign.isalnum() or sign in "-_."):
@@ -117,11 +124,11 @@ def first_word(need):
     return out
 
 
-def imports(chosen):
+def imports(chosen: list[Json]) -> list[Json]:
     wanted = [(one["name"], module) for one in chosen for module in one["modules"]]
-    found = []
+    found: list[Json] = []
     while wanted:
-        told, how = forked(lambda tell, left=tuple(wanted): import_all(tell, left))
+        told, how = forked(functools.partial(import_all, wanted=wanted))
         found += told
         wanted = wanted[len(told) :]
         if wanted and how:
@@ -130,7 +137,7 @@ def imports(chosen):
     return found
 
 
-def import_all(tell, wanted):
+def import_all(tell: Tell, wanted: list[tuple[str, str]]) -> None:
     for name, module in wanted:
         begun = time.perf_counter()
         error = None
@@ -141,15 +148,15 @@ def import_all(tell, wanted):
         tell(row(name, module, error, time.perf_counter() - begun))
 
 
-def row(name, module, error, seconds):
+def row(name: str, module: str, error: str | None, seconds: float) -> Json:
     return {"name": name, "module": module, "error": error, "seconds": round(seconds, 3)}
 
 
-def last_line(caught):
+def last_line(caught: BaseException) -> str:
     return "".join(traceback.format_exception_only(type(caught), caught)).strip()[:2000]
 
 
-def forked(body):
+def forked(body: Callable[[Tell], None]) -> tuple[list[Json], str | None]:
     """What `body` tells, object by object, from a child; and how the child died, if it did."""
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -157,7 +164,7 @@ def forked(body):
         os.close(read_end)
         with os.fdopen(write_end, "w") as out:
 
-            def tell(what):
+            def tell(what: Json) -> None:
                 out.write(json.dumps(what) + "\n")
                 out.flush()
 
@@ -174,8 +181,8 @@ def forked(body):
     return told, how
 
 
-def in_child(body):
-    def tell_it(tell):
+def in_child(body: Callable[[], Json]) -> Json:
+    def tell_it(tell: Tell) -> None:
         try:
             tell({"told": body()})
         except BaseException as caught:
@@ -185,7 +192,7 @@ def in_child(body):
     return told[0]["told"] if told else {"error": how or "it ended without a word"}
 
 
-def markers():
+def markers() -> dict[str, str]:
     return {
         "implementation_name": sys.implementation.name,
         "implementation_version": platform.python_version(),
@@ -202,7 +209,7 @@ def markers():
     }
 
 
-def shm_bytes():
+def shm_bytes() -> int:
     try:
         stat = os.statvfs("/dev/shm")
     except OSError:
@@ -210,9 +217,9 @@ def shm_bytes():
     return stat.f_frsize * stat.f_blocks
 
 
-def torch_facts():
+def torch_facts() -> Json:
     torch = importlib.import_module("torch")
-    facts = {
+    facts: Json = {
         "error": None,
         "version": torch.__version__,
         "cuda": torch.version.cuda,
@@ -229,14 +236,14 @@ def torch_facts():
     return facts
 
 
-def attempt(body):
+def attempt(body: Callable[[], Any]) -> Any:
     try:
         return body()
     except BaseException:
         return None
 
 
-def attempt_words(body):
+def attempt_words(body: Callable[[], None]) -> str | None:
     """None: it works, or is not there; else what it says."""
     try:
         body()
@@ -247,25 +254,25 @@ def attempt_words(body):
     return None
 
 
-def numpy_bridge():
+def numpy_bridge() -> None:
     numpy = importlib.import_module("numpy")
     torch = importlib.import_module("torch")
     torch.from_numpy(numpy.zeros(2, dtype="float32")).numpy()
 
 
-def vision_ops():
+def vision_ops() -> None:
     importlib.import_module("torchvision")
     torch = importlib.import_module("torch")
     torch.ops.torchvision.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
 
 
-def loaded_libraries():
+def loaded_libraries() -> dict[str, list[str]]:
     """Which files of cuDNN and NCCL are in memory: two of one kind fight."""
-    found = {"cudnn": set(), "nccl": set()}
-    with open("/proc/self/maps") as maps:
+    found: dict[str, set[str]] = {"cudnn": set(), "nccl": set()}
+    with Path("/proc/self/maps").open() as maps:
         for line in maps:
             path = line.rstrip().split(" ")[-1]
-            base = os.path.basename(path)
+            base = path.rpartition("/")[2]
             if base.startswith("libcudnn.so"):
                 found["cudnn"].add(path)
             if base.startswith("libnccl.so"):
@@ -273,12 +280,15 @@ def loaded_libraries():
     return {name: sorted(paths) for name, paths in found.items()}
 
 
-def task_facts(wish, whole):
-    """Configuration, model, forward and backward pass of a paceline task, each as far as the one before went."""
+def task_facts(wish: Json, *, whole: bool) -> list[Json]:
+    """Configuration, model, forward and backward pass of a paceline task, as far as it goes."""
 
-    def body(tell):
-        state = {}
-        parts = [("configuration", configure), ("instantiation", instantiate)]
+    def body(tell: Tell) -> None:
+        state: Json = {}
+        parts: list[tuple[str, Callable[[Json, Json], str]]] = [
+            ("configuration", configure),
+            ("instantiation", instantiate),
+        ]
         if whole:
             parts += [("forward", forward), ("backward", backward)]
         for name, part in parts:
@@ -298,23 +308,23 @@ def task_facts(wish, whole):
     return told
 
 
-def configure(wish, state):
+def configure(wish: Json, state: Json) -> str:
     load = importlib.import_module("paceline.tasks.load")
     state["torch"] = importlib.import_module("torch")
     state["torch"].manual_seed(0)
     state["task"] = load.load_task(wish["task"], seed=0, options=wish["task_options"])
-    return "task " + wish["task"]
+    return f"task {wish['task']}"
 
 
-def instantiate(wish, state):
+def instantiate(_wish: Json, state: Json) -> str:
     device = "cuda" if state["torch"].cuda.is_available() else "cpu"
     state["model"] = state["task"].model().to(device)
     state["device"] = device
     count = sum(p.numel() for p in state["model"].parameters())
-    return "%d parameters on %s" % (count, device)
+    return f"{count} parameters on {device}"
 
 
-def forward(wish, state):
+def forward(wish: Json, state: Json) -> str:
     samples = state["task"].samples()
     size = min(wish["batch_size"], len(samples))
     port = importlib.import_module("paceline.tasks.port")
@@ -323,19 +333,19 @@ def forward(wish, state):
     state["loss"] = state["task"].loss(state["model"], batch)
     value = float(state["loss"].detach())
     if value != value or value in (float("inf"), float("-inf")):
-        raise ValueError("the loss of the first batch is %r" % value)
-    return "loss %.4f of %d samples" % (value, size)
+        raise ValueError(f"the loss of the first batch is {value!r}")
+    return f"loss {value:.4f} of {size} samples"
 
 
-def backward(wish, state):
+def backward(_wish: Json, state: Json) -> str:
     state["loss"].backward()
     grads = [p.grad for p in state["model"].parameters() if p.grad is not None]
     if not grads:
         raise ValueError("no parameter has a gradient")
     norm = float(sum(float((grad.double() ** 2).sum()) for grad in grads)) ** 0.5
     if norm != norm or norm == float("inf"):
-        raise ValueError("the gradient is %r long" % norm)
-    return "gradient of length %.4f in %d tensors" % (norm, len(grads))
+        raise ValueError(f"the gradient is {norm!r} long")
+    return f"gradient of length {norm:.4f} in {len(grads)} tensors"
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def stream(
     """Run it; every line, of stdout and stderr alike, is handed on as it comes."""
     process = _start(words, more, errors=subprocess.STDOUT, has_stdin=False)
     lines: list[str] = []
-    with _ending(process, timeout_s) as watch:
+    with _Ending(process, timeout_s) as watch:
         assert process.stdout is not None
         for raw in process.stdout:
             line = raw.rstrip("\r\n")
@@ -59,7 +59,7 @@ def ask(
 ) -> Finished:
     """Run it to its end, with `said` on its stdin."""
     process = _start(words, more, errors=subprocess.PIPE, has_stdin=said is not None)
-    with _ending(process, timeout_s) as watch:
+    with _Ending(process, timeout_s) as watch:
         text, errors = process.communicate(said)
     return Finished(code=process.returncode, text=text, errors=errors, was_too_slow=watch.has_struck)
 
@@ -85,7 +85,7 @@ def _start(
         ) from error
 
 
-class _ending:  # noqa: N801: it is used as a verb
+class _Ending:
     """Around a process: it does not outlive the block, and not its time."""
 
     def __init__(self, process: "subprocess.Popen[str]", timeout_s: float) -> None:
@@ -94,7 +94,7 @@ class _ending:  # noqa: N801: it is used as a verb
         self._timer.daemon = True
         self.has_struck = False
 
-    def __enter__(self) -> "_ending":
+    def __enter__(self) -> "_Ending":
         self._timer.start()
         return self
 

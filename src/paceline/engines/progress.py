@@ -1,6 +1,7 @@
 """What does a line of a build's log say about how far it is? Three dialects, one answer.
 
-podman and buildah say `STEP 2/8: RUN …`, docker `Step 2/8 : RUN …`, BuildKit `#9 [build 2/8] RUN …` and `#9 DONE 0.7s`.
+podman and buildah say `STEP 2/8: RUN …`, docker `Step 2/8 : RUN …`, BuildKit `#9 [build 2/8] RUN …` and
+`#9 DONE 0.7s`.
 """
 
 import re

@@ -78,8 +78,9 @@ _ROWS: tuple[tuple[str, type[PushError], str, str], ...] = (
         "let it be made: --create (the default), or ask whoever owns the account",
     ),
     (
-        r"no basic auth credentials|UnrecognizedClient|InvalidClientTokenId|InvalidSignature|SignatureDoesNotMatch"
-        r"|unauthorized|authentication required|\b401\b|NoCredentials|Unable to locate credentials",
+        r"no basic auth credentials|UnrecognizedClient|InvalidClientTokenId|InvalidSignature"
+        r"|SignatureDoesNotMatch|unauthorized"
+        r"|authentication required|\b401\b|NoCredentials|Unable to locate credentials",
         LoginExpiredError,
         "{where} knows no valid login",
         "log in: podman login, docker login, aws sso login; or --username NAME --password-stdin",

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
+from email.message import Message
 
 from paceline.engines.logins import Login
 from paceline.engines.names import is_local
@@ -31,7 +32,7 @@ _TIMEOUT_S = 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
     status: int
-    headers: http.client.HTTPMessage
+    headers: Message
     text: str
 
 

@@ -1,8 +1,8 @@
-"""How does an image get to a registry, and how do we know that it is there? By its digest, asked from both sides.
+"""How does an image get to a registry, and how do we know that it is there? By its digest, from both sides.
 
-Engines compress layers while they push, so an image's local digest says nothing: what the push itself reports must
-be what the registry says. Copies to further places are made from the first one, registry to registry, so that they
-have the same digest; without skopeo the engine pushes again, and the digests are compared.
+Engines compress layers while they push, so an image's local digest says nothing: what the push itself reports
+must be what the registry says. Copies to further places are made from the first one, registry to registry, so
+that they have the same digest; without skopeo the engine pushes again, and the digests are compared.
 """
 
 import re

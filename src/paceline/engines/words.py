@@ -67,7 +67,7 @@ def _cache(engine: Engine, cache: str | None) -> list[str]:
             "--cache-to",
             f"type=registry,ref={cache},mode=max",
         ]
-    # podman and buildah keep layers in a repository too, under the same two flags; plain docker only reads one.
+    # podman and buildah keep layers in a repository by the same two flags; plain docker only reads one.
     if engine.kind is Kind.DOCKER:
         return ["--cache-from", cache]
     return ["--cache-from", cache, "--cache-to", cache]
