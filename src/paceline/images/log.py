@@ -91,13 +91,15 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     _row(
         cuda.MAJOR,
-        r"detected CUDA version \(([\d.]+)\) mismatches the version that was used to compile\s+PyTorch \(([\d.]+)\)",
+        r"detected CUDA version \(([\d.]+)\) mismatches the version that was used to compile\s+"
+        r"PyTorch \(([\d.]+)\)",
         "the base has CUDA {0}, and torch was built with CUDA {1}",
         log_mending.as_rule(cuda.cuda_major),
     ),
     _row(
         wheels.NO_INDEX,
-        r"(?:No matching distribution found for|satisfies the requirement) ([A-Za-z_-]+)==[\d.]+\+(cu\d+|cpu|rocm[\d.]+)",
+        r"(?:No matching distribution found for|satisfies the requirement) "
+        r"([A-Za-z_-]+)==[\d.]+\+(cu\d+|cpu|rocm[\d.]+)",
         "{0} for {1} is not on PyPI",
         log_mending.index,
     ),
@@ -116,7 +118,8 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     _row(
         wheels.NO_WHEEL,
-        r"Could not find a version that satisfies the requirement ([A-Za-z0-9._-]+)==(?![\d.]+\+)[^\n]*\(from versions: ",
+        r"Could not find a version that satisfies the requirement "
+        r"([A-Za-z0-9._-]+)==(?![\d.]+\+)[^\n]*\(from versions: ",
         "the pinned {0} has no wheel for this Python",
         log_mending.other_python,
     ),
@@ -128,7 +131,8 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     _row(
         build_steps.TOOLS,
-        r"Failed (?:building wheel|to build) (?:for )?'?([A-Za-z0-9._-]+)|unable to execute '?(?:x86_64-linux-gnu-)?g?cc|"
+        r"Failed (?:building wheel|to build) (?:for )?'?([A-Za-z0-9._-]+)|"
+        r"unable to execute '?(?:x86_64-linux-gnu-)?g?cc|"
         r"error: command '(?:\S*gcc|cc|g\+\+|c\+\+)' failed: No such file|gcc: (?:command )?not found",
         "a package is compiled when it is installed, and there is no compiler",
         log_mending.compiler,
@@ -171,23 +175,34 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     _row(
         hygiene.SHM,
-        r"insufficient shared memory|Bus error.*shm|unable to (?:open|write to) (?:shared memory|file) .*/(?:torch_|dev/shm)",
+        r"insufficient shared memory|Bus error.*shm|unable to (?:open|write to) (?:shared memory|file) "
+        r".*/(?:torch_|dev/shm)",
         "/dev/shm is too small for the data loaders",
         log_mending.no_edit,
     ),
 )
 # Failures of the surroundings: no change of the project mends them.
-OUTSIDE: dict[str, str] = {
-    r"no such host|Temporary failure in name resolution|Name or service not known": "the registry or the index "
-    "cannot be reached from here: network, proxy or DNS",
-    r"CERTIFICATE_VERIFY_FAILED|certificate signed by unknown authority": "a certificate is not trusted in the "
-    "build: give your authority's to it",
-    r"toomanyrequests|429 Too Many Requests": "the registry or the mirror limits you: wait, or use a mirror of yours",
-    r"No space left on device": "the disk of the builder is full",
-    r"unauthorized: authentication required|no basic auth credentials": "the registry wants credentials: log in",
-}
+OUTSIDE: tuple[tuple[str, str], ...] = (
+    (
+        r"no such host|Temporary failure in name resolution|Name or service not known",
+        "the registry or the index cannot be reached from here: network, proxy or DNS",
+    ),
+    (
+        r"CERTIFICATE_VERIFY_FAILED|certificate signed by unknown authority",
+        "a certificate is not trusted in the build: give your authority's to it",
+    ),
+    (
+        r"toomanyrequests|429 Too Many Requests",
+        "the registry or the mirror limits you: wait, or use a mirror of yours",
+    ),
+    (r"No space left on device", "the disk of the builder is full"),
+    (
+        r"unauthorized: authentication required|no basic auth credentials",
+        "the registry wants credentials: log in",
+    ),
+)
 
 
 def outside_cause(log: str) -> str | None:
     """Why a build failed for reasons that no Dockerfile can mend; None: it does not look so."""
-    return next((cause for regex, cause in OUTSIDE.items() if re.search(regex, log)), None)
+    return next((cause for regex, cause in OUTSIDE if re.search(regex, log)), None)

@@ -116,7 +116,7 @@ def _option(content: str, line: int) -> Option:
 def read_asked(
     text: str, path: str, start: int, end: int, line: int, *, has_hash: bool = False, is_literal: bool = True
 ) -> Asked | None:
-    """A package as pip takes it: `name[extra]>=1`, `name @ address`, an address, or a path; None: not that."""
+    """A package as pip takes it: `name[extra]>=1`, `name @ address`, an address, a path; None: not that."""
     bare = re.sub(r"^(-e|--editable)[= ]\s*", "", text)
     name, requirement = "", None
     if _is_address(bare):

@@ -84,7 +84,7 @@ def trio(place: Place) -> Iterator[Finding]:
         if sister is None or sister.asked.pin is None or made is None or not _is_bound(torch.row, name):
             continue
         pin = sister.asked.pin
-        if pin.base_version == str(made) or pin.is_prerelease or sister not in place.own:
+        if not _is_for_another(Version(pin.base_version), made, name) or sister not in place.own:
             continue
         new = f"{name}=={made}" + (f"+{pin.local}" if pin.local else "")
         yield TRIO.found(
@@ -104,6 +104,12 @@ def _is_bound(row: TorchRow, name: str) -> bool:
     return name != "torchaudio" or made.release[:2] == row.torch.release[:2] or row.torch.major < 2
 
 
+def _is_for_another(pin: Version, made: Version, name: str) -> bool:
+    """Another minor, or a patch release that is known to belong to another torch; the rest is not known."""
+    known = [getattr(row, name) for row in matrix().torch]
+    return pin != made and (pin in known or pin.release[:2] != made.release[:2])
+
+
 def python_without_wheel(place: Place) -> Iterator[Finding]:
     torch, python = place.torch, place.python
     if torch is None or torch.row is None or python is None or torch.installed not in place.own:
@@ -118,7 +124,7 @@ def python_without_wheel(place: Place) -> Iterator[Finding]:
         place,
         torch.installed.asked,
         f"torch {torch.pin} has no wheel for Python {python}",
-        f"wheels for Python {known[0]} to {known[-1]} (metadata of {matrix().dated}); FROM {place.base.reference}",
+        f"wheels for {known[0]} to {known[-1]} (metadata of {matrix().dated}); FROM {place.base.reference}",
         f"use {new}; torch stays as you pinned it" if new else f"use a base with Python {other}",
         another_base(place, new) if new else (),
     )
@@ -171,11 +177,9 @@ def _stays_below_2(numpy: Installed) -> bool:
 
 def _is_constrained(place: Place) -> bool:
     """A constraints file may hold numpy back, whether we can read it or not."""
+    files = [file for by in place.pip for file in place.files_of(by)]
     return any(by.values("constraint", "constraints") for by in place.pip) or any(
-        option.name == "constraint"
-        for by in place.pip
-        for file in place.files_of(by)
-        for option in file.options
+        option.name == "constraint" for file in files for option in file.options
     )
 
 
