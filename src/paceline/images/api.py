@@ -8,9 +8,20 @@
 Least change: lines outside an edit stay byte for byte, and mending twice changes nothing more.
 """
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paceline.images.project import Finding, Project, Target
+from paceline.images.log import findings_of
+from paceline.images.project import Edit, Finding, Level, Project, Target
+from paceline.images.rules import RULES
+from paceline.images.secrets import hidden
+from paceline.images.text import lines_of
+from paceline.images.view import places
+
+_LEVELS = list(Level)
+# Every round mends at least one finding for good; more rounds than patterns times stages would be a bug.
+_MOST_ROUNDS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,25 +33,77 @@ class Mended:
 
 def check(project: Project, target: Target) -> tuple[Finding, ...]:
     """Everything that is wrong, worst first. Raises ConfigError where the Dockerfile cannot be read."""
-    return ()
+    return tuple(sorted(_found(project, target), key=lambda one: _LEVELS.index(one.level)))
+
+
+def _found(project: Project, target: Target) -> list[Finding]:
+    """In the order in which they are mended; a finding of two stages (the same line) counts once."""
+    seen: dict[tuple[str, str, int], Finding] = {}
+    there = places(project, target)
+    for rule in RULES:
+        for place in there:
+            for one in rule(place):
+                seen.setdefault((one.id, one.path, one.line), one)
+    return list(seen.values())
 
 
 def from_log(log: str, project: Project, target: Target) -> tuple[Finding, ...]:
     """What the log of a failed build (or of a failed import in the image) says is wrong, with edits."""
-    return ()
+    return findings_of(log, places(project, target))
 
 
-def apply(project: Project, findings: tuple[Finding, ...], *, agreed: bool = False) -> Project:
+def apply(project: Project, findings: Iterable[Finding], *, agreed: bool = False) -> Project:
     """The project with the findings' edits; those that ask are left out unless the user `agreed`.
 
     Where two findings want the same lines, the first one has them: check again for the other.
     """
-    return project
+    return _applied(project, findings, agreed=agreed)[0]
+
+
+def _applied(
+    project: Project, findings: Iterable[Finding], *, agreed: bool
+) -> tuple[Project, tuple[Finding, ...]]:
+    taken: list[Edit] = []
+    used = []
+    for one in findings:
+        wanted = one.is_automatic or (agreed and one.edits)
+        if wanted and not any(_meet(edit, other) for edit in one.edits for other in taken):
+            taken += one.edits
+            used.append(one)
+    # From the last line to the first, so that the numbers of the edits still to come stay true.
+    for edit in sorted(taken, key=lambda edit: (edit.path, edit.first, edit.last), reverse=True):
+        project = _edited(project, edit)
+    return project, tuple(used)
+
+
+def _meet(edit: Edit, other: Edit) -> bool:
+    """Do they want the same lines, or a place between two of them?"""
+    if edit.path != other.path:
+        return False
+    first, second = sorted((edit, other), key=lambda e: (e.first, e.last))
+    return second.first <= max(first.last, first.first)
+
+
+def _edited(project: Project, edit: Edit) -> Project:
+    text = project.text(edit.path) if project.has(edit.path) else ""
+    lines = lines_of(text)
+    assert "".join(lines[edit.first - 1 : edit.last]) == edit.old, "an edit is made for the text it changes"
+    return project.with_text(edit.path, "".join([*lines[: edit.first - 1], edit.new, *lines[edit.last :]]))
 
 
 def mend(project: Project, target: Target, *, agreed: bool = False) -> Mended:
-    """All that can be mended, one round of checks after the other, until nothing changes."""
-    return Mended(project=project, applied=(), left=())
+    """All that can be mended, one finding after the other, until nothing changes."""
+    applied: list[Finding] = []
+    for _ in range(_MOST_ROUNDS):
+        for one in _found(project, target):
+            after, used = _applied(project, [one], agreed=agreed)
+            if used and after.fingerprint != project.fingerprint:
+                project = after
+                applied += used
+                break
+        else:
+            break
+    return Mended(project=project, applied=tuple(applied), left=check(project, target))
 
 
 def changed(before: Project, after: Project) -> dict[str, str]:
@@ -50,5 +113,16 @@ def changed(before: Project, after: Project) -> dict[str, str]:
 
 
 def unified_diff(before: Project, after: Project) -> str:
-    """All changes as one patch for `patch -p1` or `git apply`."""
-    return ""
+    """All changes as one patch for `patch -p1` or `git apply`: exact, so with what the files hold."""
+    parts: list[str] = []
+    for path, text in changed(before, after).items():
+        old = before.text(path) if before.has(path) else ""
+        name = f"a/{path}" if before.has(path) else "/dev/null"
+        for line in difflib.unified_diff(lines_of(old), lines_of(text), name, f"b/{path}"):
+            parts.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+    return "".join(parts)
+
+
+def shown_diff(project: Project, finding: Finding) -> str:
+    """What one finding would change, for people and reports: secrets beside it are hidden."""
+    return hidden(unified_diff(project, apply(project, [finding], agreed=True)))

@@ -22,7 +22,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """`files` holds the Dockerfile, every requirement and constraint file, and .dockerignore, if there is one.
+    """`files` holds the Dockerfile, every requirement and constraint file, and .dockerignore, if there.
 
     `names` are the other paths of the build context that are known to exist; their text is not looked at.
     """
