@@ -16,6 +16,7 @@ from paceline.engines.process import Finished, ask, stream
 from paceline.engines.progress import Reading
 from paceline.engines.words import BuildWish, build_words, inspect_words
 from paceline.images.api import apply, from_log, mend, unified_diff
+from paceline.images.log import outside_cause
 from paceline.images.project import Finding, Project, Target
 from paceline.kube.secrets import masked
 
@@ -87,6 +88,10 @@ def build_image(engine: Engine, request: BuildRequest, say: Callable[[str], None
         attempts.append(attempt)
         if attempt.ok:
             stopped = "it was built"
+            break
+        outside = outside_cause(attempt.log)
+        if outside is not None:
+            stopped = outside
             break
         after, more = _after_failure(attempt, project, request)
         if after.fingerprint == project.fingerprint:
