@@ -3,6 +3,7 @@
 import click
 
 from paceline.cli.image_check import check
+from paceline.cli.image_matrix import matrix
 from paceline.cli.options import common_options
 from paceline.cli.session import Session
 
@@ -14,3 +15,4 @@ def image(session: Session) -> None:
 
 
 image.add_command(check)
+image.add_command(matrix)
