@@ -4,6 +4,7 @@ import click
 
 from paceline.cli.image_build import build
 from paceline.cli.image_check import check
+from paceline.cli.image_matrix import matrix
 from paceline.cli.image_push import push
 from paceline.cli.image_test import test
 from paceline.cli.options import common_options
@@ -20,3 +21,4 @@ image.add_command(check)
 image.add_command(build)
 image.add_command(test)
 image.add_command(push)
+image.add_command(matrix)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.image_engine import engine_option, report_option
+from paceline.cli.image_options import image_options, target_of
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -13,25 +14,11 @@ from paceline.errors import ConfigError, ExitCode, Problem
 
 if TYPE_CHECKING:
     from paceline.app.image_build import BuildRequest, Built
-    from paceline.images.project import Target
 
 
 @click.command("build")
-@click.argument("folder", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
+@image_options
 @click.option("--tag", "-t", "tags", multiple=True, required=True, help="The image's name. Repeatable.")
-@click.option("--file", "-f", "file", type=click.Path(path_type=Path), help="Dockerfile, within DIR.")
-@click.option(
-    "--requirements",
-    "-r",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Requirement files to check too.",
-)
-@click.option(
-    "--target-kind", type=click.Choice(["cpu", "gpu"]), help="Where it is to run. [default: not said]"
-)
-@click.option("--gpu-arch", metavar="sm_NN", help="The GPU it is to run on, such as sm_90.")
-@click.option("--platform", help="Such as linux/amd64. [default: this machine's]")
 @click.option("--stage", help="Build up to this stage of the Dockerfile.")
 @click.option("--build-arg", "arguments", multiple=True, metavar="NAME[=VALUE]", help="For ARG. Repeatable.")
 @click.option(
@@ -52,7 +39,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds of one attempt.",
 )
-@click.option("--yes", "agreed", is_flag=True, help="Apply also fixes that change what you pinned.")
+@click.option("--agree", is_flag=True, help="Also change what you pinned, where only that helps.")
 @click.option("--write", is_flag=True, help="Once built, write the fixes into your files.")
 @engine_option
 @report_option("build.json, build.html and build.log")
@@ -67,7 +54,7 @@ def build(
     from paceline.app.image_reports import build_json, write_build
     from paceline.engines.engine import find_engine
 
-    request = _request(session.folder / folder, said)
+    request = _request(session.folder, session.folder / folder, said)
     found = find_engine(engine)
     say(session, f"building with {found.name} {found.version}")
     built = build_image(found, request, lambda line: say(session, line))
@@ -77,7 +64,7 @@ def build(
     return ExitCode.OK if built.ok else ExitCode.TRAINING_FAILED
 
 
-def _request(folder: Path, said: dict[str, object]) -> "BuildRequest":
+def _request(base: Path, folder: Path, said: dict[str, object]) -> "BuildRequest":
     from paceline.app.image_build import BuildRequest
     from paceline.engines.words import BuildWish
 
@@ -89,39 +76,36 @@ def _request(folder: Path, said: dict[str, object]) -> "BuildRequest":
         tags=_texts(said["tags"]),
         arguments=arguments,
         secrets=_texts(said["secrets"]),
-        platform=_text(said["platform"]),
+        platform=_other_machine(str(said["platform"])),
         target=_text(said["stage"]),
         pull=bool(said["pull"]),
         cache=_text(said["cache"]),
         network=_text(said["network"]),
         insecure=bool(said["insecure"]),
     )
-    file, listed, timeout = said["file"], said["requirements"], said["timeout_s"]
+    file, listed, timeout = said["dockerfile"], said["requirements"], said["timeout_s"]
+    driver = said["driver"] if isinstance(said["driver"], int) else None
     assert isinstance(listed, tuple), "click gives a tuple"
     assert isinstance(timeout, float), "click gives a number"
     return BuildRequest(
         folder=folder,
-        dockerfile=file if isinstance(file, Path) else None,
-        requirements=tuple(listed),
-        target=_target(said),
+        dockerfile=base / file if isinstance(file, Path) else None,
+        requirements=tuple(base / one for one in listed),
+        target=target_of(_text(said["target"]), _text(said["gpu"]), driver, str(said["platform"])),
         wish=wish,
-        agreed=bool(said["agreed"]),
+        agreed=bool(said["agree"]),
         write=bool(said["write"]),
         attempts=int(str(said["attempts"])),
         timeout_s=timeout,
     )
 
 
-def _target(said: dict[str, object]) -> "Target":
-    from datetime import UTC, datetime
+def _other_machine(platform: str) -> str | None:
+    """None: it is this machine's, and the engine need not be told."""
+    from platform import machine
 
-    from paceline import clock
-    from paceline.images.project import Kind, Target
-
-    today = datetime.fromtimestamp(clock.unix_now_s(), UTC).date()
-    kind = Kind(_text(said["target_kind"]) or "unknown")
-    platform = _text(said["platform"]) or "linux/amd64"
-    return Target(today=today, kind=kind, arch=_text(said["gpu_arch"]), platform=platform)
+    ours = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(machine())
+    return None if platform == ours else platform
 
 
 def _refuse_secrets(arguments: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.image_engine import engine_option, report_option
+from paceline.cli.image_options import target_of
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -41,10 +42,8 @@ _DEFAULT_S = {"quick": 120.0, "standard": 300.0, "full": 900.0}
 @click.option(
     "--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Samples of the pass."
 )
-@click.option(
-    "--target-kind", type=click.Choice(["cpu", "gpu"]), help="Where it is to run. [default: not said]"
-)
-@click.option("--gpu-arch", metavar="sm_NN", help="The GPU it is to run on, such as sm_90. No GPU is needed.")
+@click.option("--target", type=click.Choice(["cpu", "gpu"]), help="Where it shall run. [default: not judged]")
+@click.option("--gpu", metavar="NAME", help="Which GPU: h100, l4, …, or sm_90. None is needed here.")
 @click.option("--gpus", help="Give the container GPUs, such as all.")
 @click.option("--volume", "mounts", multiple=True, metavar="FROM:TO[:ro]", help="Mount data. Repeatable.")
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable. Repeatable.")
@@ -62,8 +61,8 @@ def test(
     task: str | None,
     options: tuple[str, ...],
     batch_size: int,
-    target_kind: str | None,
-    gpu_arch: str | None,
+    target: str | None,
+    gpu: str | None,
     gpus: str | None,
     mounts: tuple[str, ...],
     variables: tuple[str, ...],
@@ -78,7 +77,9 @@ def test(
     from paceline.engines.container import Inside
     from paceline.engines.engine import find_engine
     from paceline.engines.judge import Expected
+    from paceline.images.project import Kind
 
+    wanted = target_of(target, gpu, None, "linux/amd64")
     files = [session.folder / file for file in requirements]
     own = session.folder / "requirements.txt"
     if not files and own.is_file():
@@ -90,7 +91,9 @@ def test(
         task=task,
         task_options=tuple(_option(text) for text in options),
         batch_size=batch_size,
-        expected=Expected(is_gpu=None if target_kind is None else target_kind == "gpu", arch=gpu_arch),
+        expected=Expected(
+            is_gpu=None if wanted.kind is Kind.UNKNOWN else wanted.kind is Kind.GPU, arch=wanted.arch
+        ),
         inside=Inside(
             mounts=mounts,
             variables=variables,

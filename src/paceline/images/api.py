@@ -91,9 +91,15 @@ def _edited(project: Project, edit: Edit) -> Project:
     return project.with_text(edit.path, "".join([*lines[: edit.first - 1], edit.new, *lines[edit.last :]]))
 
 
-def mend(project: Project, target: Target, *, agreed: bool = False) -> Mended:
-    """All that can be mended, one finding after the other, until nothing changes."""
-    applied: list[Finding] = []
+def mend(project: Project, target: Target, *, also: Iterable[Finding] = (), agreed: bool = False) -> Mended:
+    """All that can be mended, one finding after the other, until nothing changes.
+
+    `also`: what was found in this project by other means (a log, a resolver); it is mended first.
+    """
+    known = {(one.id, one.path, one.line) for one in _found(project, target)}
+    others = [one for one in also if (one.id, one.path, one.line) not in known]
+    project, first = _applied(project, others, agreed=agreed)
+    applied = list(first)
     for _ in range(_MOST_ROUNDS):
         for one in _found(project, target):
             after, used = _applied(project, [one], agreed=agreed)
@@ -103,7 +109,8 @@ def mend(project: Project, target: Target, *, agreed: bool = False) -> Mended:
                 break
         else:
             break
-    return Mended(project=project, applied=tuple(applied), left=check(project, target))
+    left = (*check(project, target), *(one for one in others if one not in first))
+    return Mended(project=project, applied=tuple(applied), left=left)
 
 
 def changed(before: Project, after: Project) -> dict[str, str]:

@@ -116,6 +116,8 @@ def index_switched(place: Place, one: Installed, old: str, new: str) -> tuple[Ed
 def index_added(place: Place, one: Installed, address: str) -> tuple[Edit, ...]:
     """One more index for the command that installs a package, written where the package is."""
     source = place.source(one.asked.path)
+    if one.by.is_uv:
+        return ()  # uv takes a package from the first index that has its name: which order, a person decides
     if one.asked.path != place.docker.path:
         first = min(asked.line for asked in place.files[one.asked.path].asked)
         return (insertion(source, first, [f"--extra-index-url {address}"]),)

@@ -111,8 +111,9 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     _row(
         stack.SKEW,
-        r"^\s*((?!torch)[A-Za-z0-9._-]+) (\d[\w.+]*) depends on (tokenizers|huggingface[-_]hub|transformers|"
-        r"accelerate|peft|safetensors|fsspec|datasets)\s?([<>=!~(][^\n;]*)",
+        r"\b((?!torch)[A-Za-z0-9._-]+?)(?:==| )(\d[\w.+]*) depends on (tokenizers|huggingface[-_]hub|"
+        r"transformers|accelerate|peft|safetensors|fsspec|datasets)\s?"
+        r"((?:[<>=!~]=?\s*[\w.*]+(?:\s*,\s*|\s+and\s+(?=[<>=!~]))?)+)",
         "{0} {1} refuses the {2} that is pinned",
         log_mending.neighbour,
     ),

@@ -13,7 +13,7 @@ from paceline.images.choosing import nearest_cuda_tag
 from paceline.images.dockerfile import Instruction
 from paceline.images.project import Edit, Finding
 from paceline.images.requirements import Asked
-from paceline.images.rules import build_steps, extensions, libraries, wheels
+from paceline.images.rules import build_steps, extensions, libraries, stack, wheels
 from paceline.images.view import Installed, Place
 
 Mending = tuple[Asked | Instruction, tuple[Edit, ...]]
@@ -140,15 +140,15 @@ def neighbour(seen: Seen) -> Mending | None:
     one = place.find(seen.match[3].lower())
     if one is None or one.asked.pin is None or one.asked.name in ("torch", "numpy"):
         return None if one is None else (one.asked, ())
-    said = seen.match[4].replace(" ", "").replace("(", "").replace(")", "")
-    return one.asked, respelled(place, one.asked, f"{one.asked.name}{said}")
+    said = re.sub(r"\s*\band\b\s*", ",", seen.match[4]).strip("() \r")
+    return one.asked, respelled(place, one.asked, f"{one.asked.name}{stack.lower_bound_first(said)}")
 
 
 def old_numpy(seen: Seen) -> Mending | None:
     place = seen.place
     numpy, torch = place.find("numpy"), place.find("torch")
     if numpy is not None:
-        edits = respelled(place, numpy.asked, "numpy<2") if numpy.asked.pin is None else ()
+        edits = respelled(place, numpy.asked, wheels.below_2(numpy.asked)) if numpy.asked.pin is None else ()
         return numpy.asked, edits
     one = torch or (place.own[-1] if place.own else None)
     return None if one is None else (one.asked, beside(place, one, "numpy<2"))

@@ -143,9 +143,14 @@ class Place:
         """A Python that the base's name does not tell of: conda, another version, a venv, uv's."""
         words = {word for step in self.steps for command in step.commands for word in command.texts}
         other = any(re.fullmatch(r"python3\.\d+(-\w+)?|pyenv|deadsnakes.*", w) for w in words)
-        conda = any("conda" in w or "mamba" in w for w in words)
         uv = any(w.endswith("uv") for w in words) and bool(words & {"venv", "python", "sync"})
-        return other or conda or uv
+        return other or uv or self.has_conda
+
+    @cached_property
+    def has_conda(self) -> bool:
+        """Then an environment file, which is not read here, says more of what is installed."""
+        words = [word for step in self.steps for command in step.commands for word in command.texts]
+        return any("conda" in word or "mamba" in word for word in [*words, self.base.name])
 
     @property
     def python(self) -> str | None:

@@ -78,7 +78,7 @@ def _cuda_ended(place: Place, base: Base, origin: Instruction) -> Iterator[Findi
             place,
             origin,
             why,
-            f"FROM {base.reference}; the list of {catalog().dated} has {catalog().cuda_ended_below} and later",
+            f"FROM {base.reference}; the list of {catalog().dated} begins with {catalog().cuda_ended_below}",
             f"use {base.name}:{tag}" if tag else "choose a tag of a supported CUDA",
             another_base(place, f"{base.name}:{tag}") if tag else (),
         )

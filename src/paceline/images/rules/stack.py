@@ -29,7 +29,7 @@ def hugging_face_skew(place: Place) -> Iterator[Finding]:
         pin = None if neighbour is None else neighbour.asked.pin
         if neighbour is None or pin is None or SpecifierSet(said).contains(pin, prereleases=True):
             continue
-        new = f"{name}{','.join(sorted(said.split(','), key=_lower_bound_first))}"
+        new = f"{name}{lower_bound_first(said)}"
         yield SKEW.found(
             place,
             neighbour.asked,
@@ -40,8 +40,11 @@ def hugging_face_skew(place: Place) -> Iterator[Finding]:
         )
 
 
-def _lower_bound_first(part: str) -> tuple[bool, str]:
-    return not part.startswith(">"), part
+def lower_bound_first(said: str) -> str:
+    """`<2,>=1` as people write it: `>=1,<2`."""
+    return ",".join(
+        sorted((part.strip() for part in said.split(",")), key=lambda p: (not p.startswith(">"), p))
+    )
 
 
 RULES = (hugging_face_skew,)

@@ -16,6 +16,7 @@ from paceline.images.changing import (
 from paceline.images.choosing import nearest_cuda_tag
 from paceline.images.matrix import TorchRow, matrix
 from paceline.images.project import Edit, Finding, Kind, Level
+from paceline.images.requirements import Asked
 from paceline.images.rules.pattern import Pattern
 from paceline.images.view import Installed, Place
 
@@ -156,18 +157,19 @@ def numpy_abi(place: Place) -> Iterator[Finding]:
     if numpy is not None and numpy.asked.requirement is not None:
         if _stays_below_2(numpy):
             return
-        said = numpy.asked.requirement
-        if numpy.asked.pin is not None:
-            new, asks = "numpy<2", True
-        else:
-            parts = [str(s) for s in sorted(said.specifier, key=str) if s.operator in (">=", ">", "!=")]
-            new, asks = "numpy" + ",".join([*parts, "<2"]), False
-        edits = respelled(place, numpy.asked, new)
+        new = below_2(numpy.asked)
+        edits, asks = respelled(place, numpy.asked, new), numpy.asked.pin is not None
         yield NUMPY.found(place, numpy.asked, why, evidence, f"write {new}", edits, asks=asks)
-    elif bringer is not None and not _is_constrained(place):
+    elif bringer is not None and not _is_constrained(place) and not place.has_conda:
         edits = beside(place, torch.installed, "numpy<2")
         evidence = f"{evidence}; {bringer.asked.name} brings numpy"
         yield NUMPY.found(place, torch.installed.asked, why, evidence, "add numpy<2", edits)
+
+
+def below_2(numpy: Asked) -> str:
+    """The range that is asked for, as far as NumPy 1."""
+    kept = [str(one) for one in numpy.specifier if one.operator in (">=", ">", "!=")]
+    return f"numpy{','.join([*sorted(kept), '<2'])}"
 
 
 def _stays_below_2(numpy: Installed) -> bool:
@@ -226,8 +228,8 @@ def wrong_build(place: Place) -> Iterator[Finding]:
         yield _without_cuda(place)
     elif place.kind is Kind.CPU and torch.build is None and place.target.platform == "linux/amd64":
         address = f"{catalog().index}/cpu"
-        if place.indexes(torch.installed):
-            return  # an index of the user's own: whether it has the smaller build is not known
+        if place.indexes(torch.installed) or place.base.family in ("pytorch", "ngc", "dlc"):
+            return  # an index of the user's own may have the smaller build; a framework's torch stays
         yield KIND.found(
             place,
             torch.installed.asked,
