@@ -12,6 +12,7 @@ from paceline import clock
 from paceline.app.image_check import load_project, write_project
 from paceline.engines.context import context_of
 from paceline.engines.engine import Engine, Kind
+from paceline.engines.leftovers import new_mark, remove_marked
 from paceline.engines.process import Finished, ask, stream
 from paceline.engines.progress import Reading
 from paceline.engines.words import BuildWish, build_words, inspect_words
@@ -120,10 +121,8 @@ def _attempt(
             say(told)
 
     with context_of(request.folder, before, project) as context:
-        wish = replace(request.wish, context=context.folder, dockerfile=context.dockerfile)
-        more = {"BUILDKIT_PROGRESS": "plain"} if engine.kind is Kind.DOCKER else None
-        words = build_words(engine, wish)
-        done = stream(words, timeout_s=request.timeout_s, on_line=on_line, more=more)
+        wish = replace(request.wish, context=context.folder, dockerfile=context.dockerfile, mark=new_mark())
+        done = _run(engine, wish, request.timeout_s, on_line)
     return Attempt(
         number=number,
         ok=done.is_well,
@@ -132,6 +131,18 @@ def _attempt(
         log=masked(done.text),
         found=() if done.is_well else from_log(done.text, project, request.target),
     )
+
+
+def _run(engine: Engine, wish: BuildWish, timeout_s: float, on_line: Callable[[str], None]) -> Finished:
+    more = {"BUILDKIT_PROGRESS": "plain"} if engine.kind is Kind.DOCKER else None
+    has_ended = False
+    try:
+        done = stream(build_words(engine, wish), timeout_s=timeout_s, on_line=on_line, more=more)
+        has_ended = not done.was_too_slow
+        return done
+    finally:
+        if not has_ended and wish.mark is not None:
+            remove_marked(engine, wish.mark)
 
 
 def _where(done: Finished, reading: Reading, timeout_s: float) -> str:

@@ -52,12 +52,23 @@ def _beside(folder: Path, after: Project, place: Path) -> Context:
 def _second_tree(folder: Path, after: Project, news: dict[str, str], place: Path) -> Context:
     _link_tree(folder, place)
     for path, text in news.items():
-        file = place / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            file.unlink()  # a link is the user's own file: it is replaced, never written to
-        _write(file, text)
-    return Context(place, place / after.dockerfile)
+        if not _is_outside(path):  # what is not in the context is not sent
+            _replace(place / path, text)
+    if not _is_outside(after.dockerfile):
+        return Context(place, place / after.dockerfile)
+    _write(place.parent / "Dockerfile", after.text(after.dockerfile))
+    return Context(place, place.parent / "Dockerfile")
+
+
+def _is_outside(path: str) -> bool:
+    return path.startswith(("../", "/"))
+
+
+def _replace(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        file.unlink()  # a link is the user's own file: it is replaced, never written to
+    _write(file, text)
 
 
 def _link_tree(folder: Path, place: Path) -> None:

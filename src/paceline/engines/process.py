@@ -11,11 +11,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from paceline import environ
+from paceline import clock, environ
 from paceline.errors import NotReadyError
 
 _GRACE_S = 10.0
+_ORPHANS_S = 10.0  # once their leader is gone: they may be clearing up
+_LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +116,43 @@ class _Ending:
             self._end()
 
     def _end(self) -> None:
-        # SIGINT first: engines then take away what they were building in.
+        # First whoever works for it: an engine whose step ends takes away what it was building in, but one
+        # that is stopped itself leaves the step running.
+        followers = _followers(self._process.pid)
+        for pid in followers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
+        if followers and self._is_gone(_GRACE_S):
+            return
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
-            try:
-                self._process.wait(_GRACE_S)
+            if self._is_gone(_GRACE_S):
                 return
-            except subprocess.TimeoutExpired:
-                continue
+
+    def _is_gone(self, within_s: float) -> bool:
+        """The process and its whole group: a child in the background does not hear SIGINT."""
+        deadline = clock.monotonic_s() + within_s
+        while clock.monotonic_s() < deadline:
+            if self._process.poll() is not None:
+                try:
+                    os.killpg(self._process.pid, 0)
+                except ProcessLookupError:
+                    return True
+                deadline = min(deadline, clock.monotonic_s() + _ORPHANS_S)
+            clock.SystemClock().sleep(_LOOK_S)
+        return False
+
+
+def _followers(leader: int) -> list[int]:
+    """The other members of its process group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # pid (name) state parent group …; a name may hold spaces and brackets
+            group = stat.read_text("utf-8", "replace").rpartition(")")[2].split()[2]
+        except (OSError, IndexError):  # it ended meanwhile
+            continue
+        if int(group) == leader and int(stat.parent.name) != leader:
+            found.append(int(stat.parent.name))
+    return found

@@ -23,6 +23,7 @@ class BuildWish:
     cache: str | None = None  # a repository that keeps layers between machines
     network: str | None = None
     insecure: bool = False
+    mark: str | None = None  # a name by which leftovers of this build are known
 
 
 def build_words(engine: Engine, wish: BuildWish) -> list[str]:
@@ -47,6 +48,8 @@ def build_words(engine: Engine, wish: BuildWish) -> list[str]:
         words.append("--pull")
     if wish.insecure and engine.kind is not Kind.DOCKER:
         words.append("--tls-verify=false")
+    if wish.mark is not None and engine.kind is not Kind.DOCKER:
+        words += ["--add-host", f"{wish.mark}:127.0.0.1"]
     return [*words, *_cache(engine, wish.cache), str(wish.context)]
 
 
