@@ -9,12 +9,12 @@ RAY_PYTHON ?= $(BIN)/python
 STAMP := $(VENV)/.paceline-ready
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends
 
-.PHONY: demo test check setup chromium shellcheck examples soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
+.PHONY: demo test check setup chromium shellcheck engine examples soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
 
-test: setup check chromium shellcheck  ## everything a change must pass
+test: setup check chromium shellcheck engine  ## everything a change must pass
 	$(BIN)/pytest -n 2 --dist worksteal
 
 check: setup  ## format, lint, types, import rules
@@ -34,6 +34,14 @@ shellcheck:  ## for the test of scripts/: as root on Debian it is installed, onc
 	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing shellcheck, once, for the test of scripts" && \
 	  { $(APT) shellcheck || { apt-get -qq update && $(APT) shellcheck; }; } >/dev/null 2>&1; } || \
 	  echo "NOTE: no shellcheck here, so the test that checks scripts/ with it is SKIPPED; install it with: apt-get install shellcheck"
+
+# netavark and iptables: for containers with a network of their own. The mirror may say "too many requests": again.
+ENGINE := podman runc skopeo docker-registry netavark aardvark-dns iptables
+engine:  ## a container engine and a registry for the tests of images: as root on Debian they are installed, once
+	@{ command -v podman && command -v runc && command -v skopeo && command -v docker-registry; } >/dev/null || { \
+	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing podman, skopeo and a registry, once, for the tests of images" && \
+	  { $(APT) -o Acquire::Retries=8 $(ENGINE) || { apt-get -qq -o Acquire::Retries=8 update && $(APT) -o Acquire::Retries=8 $(ENGINE); }; } >/dev/null 2>&1; } || \
+	  echo "NOTE: no container engine here, so tests that build, run and push images are SKIPPED; install it with: apt-get install $(ENGINE)"
 
 soak: setup  ## long runs that do not belong into every test
 	$(BIN)/pytest -m soak -n 0

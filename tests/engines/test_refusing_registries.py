@@ -1,4 +1,4 @@
-"""Is a registry that refuses told apart before anything is sent? Real HTTP, in the words of true registries."""
+"""Is a registry that refuses told apart before anything is sent? Real HTTP, in true registries' words."""
 
 import json
 from collections.abc import Iterator
