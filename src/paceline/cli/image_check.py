@@ -67,8 +67,8 @@ def check(
         asked = ask_uv(project, wanted)
         for note in asked.notes:
             say(session, note)
-        known = {(one.id, one.path, one.line) for one in found}
-        found += [one for one in asked.findings if (one.id, one.path, one.line) not in known]
+        known = {one.key for one in found}
+        found += [one for one in asked.findings if one.key not in known]
     mended = mend(project, wanted, also=tuple(found), agreed=agree)
     advice, silent = lint(project)
     if silent is not None:
@@ -115,7 +115,6 @@ def _show(
 
 def _row(project: "Project", one: "Finding", *, is_later: bool = False) -> "Json":
     from paceline.images.api import shown_diff
-    from paceline.images.secrets import hidden
 
     return {
         "id": one.id,
@@ -124,7 +123,7 @@ def _row(project: "Project", one: "Finding", *, is_later: bool = False) -> "Json
         "file": one.path,
         "line": one.line,
         "why": one.why,
-        "evidence": hidden(one.evidence),
+        "evidence": one.evidence,
         "advice": one.advice,
         "automatic": one.is_automatic,
         "asks": one.asks,
@@ -135,13 +134,12 @@ def _row(project: "Project", one: "Finding", *, is_later: bool = False) -> "Json
 
 def _lines(project: "Project", one: "Finding") -> list[str]:
     from paceline.images.api import shown_diff
-    from paceline.images.secrets import hidden
 
     fix = "fix, with --agree" if one.asks and one.edits else "fix" if one.edits else "to do"
     return [
         f"{one.level.value:<8} {one.id}  {one.path}:{one.line}",
         f"  why       {one.why}",
-        f"  evidence  {hidden(one.evidence)}",
+        f"  evidence  {one.evidence}",
         f"  {fix:<9} {one.advice}",
         *(f"    {line}" for line in shown_diff(project, one).splitlines()),
     ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from paceline.images.dockerfile import Instruction
 from paceline.images.project import Edit, Finding, Level
 from paceline.images.requirements import Asked
+from paceline.images.secrets import hidden
 from paceline.images.view import Place
 
 
@@ -37,9 +38,9 @@ class Pattern:
             level=level or self.level,
             path=at.path if is_asked else place.docker.path,
             line=at.line if is_asked else at.first,
-            why=why,
-            evidence=evidence,
-            advice=advice,
+            why=hidden(why),
+            evidence=hidden(evidence),
+            advice=hidden(advice),
             edits=edits,
             asks=asks,
         )
