@@ -31,13 +31,13 @@ class Pattern:
         asks: bool = False,
         level: Level | None = None,
     ) -> Finding:
-        is_asked = isinstance(at, Asked)
+        path, line = (at.path, at.line) if isinstance(at, Asked) else (place.docker.path, at.first)
         return Finding(
             id=self.id,
             pattern=self.number,
             level=level or self.level,
-            path=at.path if is_asked else place.docker.path,
-            line=at.line if is_asked else at.first,
+            path=path,
+            line=line,
             why=hidden(why),
             evidence=hidden(evidence),
             advice=hidden(advice),
