@@ -198,3 +198,25 @@ def test_what_must_be_written_is_named_file_by_file() -> None:
     after = mend(broken.project, broken.target).project
     assert set(changed(broken.project, after)) == {"Dockerfile", "requirements.txt"}
     assert "flash-attn" not in after.text("requirements.txt")
+
+
+def test_requirements_that_are_copied_under_another_name_are_read_from_their_own_file() -> None:
+    copied = (
+        "FROM python:3.11-slim\n"
+        "COPY gpu.txt /tmp/requirements.txt\nRUN pip install -r /tmp/requirements.txt\n"
+    )
+    mounted = (
+        "FROM python:3.11-slim\n"
+        "RUN --mount=type=bind,source=gpu.txt,target=/tmp/r.txt pip install -r /tmp/r.txt\n"
+    )
+    for docker in (copied, mounted):
+        project = project_of(docker, gpu_txt="opencv-python\n", requirements_txt="opencv-python\n")
+        found = [one for one in check(project, TARGET) if one.id == "missing-library"]
+        assert [one.path for one in found] == ["gpu.txt"]
+
+
+def test_with_another_sign_for_continued_lines_nothing_is_edited() -> None:
+    docker = "# escape=`\nFROM python:3.11-slim\nRUN pip install `\n  six\nRUN pip install opencv-python\n"
+    project = project_of(docker)
+    assert "missing-library" in ids(check(project, TARGET))
+    assert mended_text(project) == docker

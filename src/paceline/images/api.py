@@ -9,8 +9,9 @@ Least change: lines outside an edit stay byte for byte, and mending twice change
 """
 
 import difflib
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.images.log import findings_of
 from paceline.images.project import Edit, Finding, Level, Project, Target
@@ -20,6 +21,7 @@ from paceline.images.text import lines_of
 from paceline.images.view import places
 
 _LEVELS = list(Level)
+_OTHER_ESCAPE = re.compile(r"\A\ufeff?(?:#[^\n]*\n)*#\s*escape\s*=\s*`", re.I)
 # Every round mends at least one finding for good; more rounds than patterns times stages would be a bug.
 _MOST_ROUNDS = 100
 
@@ -40,10 +42,12 @@ def _found(project: Project, target: Target) -> list[Finding]:
     """In the order in which they are mended; a finding of two stages (the same line) counts once."""
     seen: dict[tuple[str, str, int], Finding] = {}
     there = places(project, target)
+    # With another sign for continued lines, where words stand is not certain: then nothing is edited.
+    is_certain = not _OTHER_ESCAPE.match(project.text(project.dockerfile))
     for rule in RULES:
         for place in there:
             for one in rule(place):
-                seen.setdefault(one.key, one)
+                seen.setdefault(one.key, one if is_certain else replace(one, edits=()))
     return list(seen.values())
 
 
