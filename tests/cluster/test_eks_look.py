@@ -196,7 +196,7 @@ def test_add_ons_are_planned_done_once_and_taken_back(
         assert HYPERPOD_OPERATOR not in amazon.addons
         assert amazon.addons["vpc-cni"]["addonVersion"] == "vpc-cni-0"
         _, checked = cli(tmp_path, capsys, "cluster", "check", "--eks", "train")
-        assert {"EKS", "Trainer"} <= {one["area"] for one in checked["findings"]}
+        assert {"EKS", "GPU software"} <= {one["area"] for one in checked["findings"]}
         assert server.writes == []
 
 
