@@ -12,6 +12,7 @@ from paceline.kube import admission_stateful as stateful
 from paceline.kube import admission_trainer as trainer
 from paceline.kube.schema import Fields, Finding, Path
 from paceline.kube.schema_beside import ACCOUNT, BINDING, CLAIM, CONFIGMAP, NETWORK_POLICY, ROLE
+from paceline.kube.schema_deployment import DEPLOYMENT
 from paceline.kube.schema_job import JOB
 from paceline.kube.schema_pytorch import HYPERPODJOB, PYTORCHJOB
 from paceline.kube.schema_ray import RAYCLUSTER, RAYJOB
@@ -56,5 +57,6 @@ KINDS = {
     (_RBAC, "RoleBinding"): Kind(BINDING, beside.find_in_binding, inside=()),
     ("networking.k8s.io/v1", "NetworkPolicy"): Kind(NETWORK_POLICY, beside.find_in_policy),
     ("apps/v1", "StatefulSet"): Kind(STATEFUL_SET, stateful.find_in_set, stateful.pods_of_set),
+    ("apps/v1", "Deployment"): Kind(DEPLOYMENT, stateful.find_in_deployment, stateful.pods_of_set),
     ("policy/v1", "PodDisruptionBudget"): Kind(DISRUPTION_BUDGET, stateful.find_in_budget),
 }
