@@ -44,7 +44,7 @@ _TARGETS = ["job", "pytorchjob", "trainjob", "rayjob", "raycluster", "hyperpod"]
 @click.option(
     "--claim",
     multiple=True,
-    metavar="NAME=SIZE[/CLASS][:rwx]",
+    metavar="NAME=SIZE[/CLASS][:rwx|:rox]",
     help="A claim that shall be there. Repeatable.",
 )
 @click.option("--account", metavar="NAME", help="A ServiceAccount that shall be able to run --target.")
@@ -193,12 +193,16 @@ def _claim(text: str) -> "ClaimAsked":
     name, _, rest = text.partition("=")
     amount, colon, shared = rest.partition(":")
     size, slash, storage_class = amount.partition("/")
-    is_whole = bool(storage_class) == bool(slash) and (shared == "rwx") == bool(colon)
+    is_whole = bool(storage_class) == bool(slash) and (shared in ("rwx", "rox")) == bool(colon)
     if not DNS_LABEL.fullmatch(name) or not read_quantity(size) or not is_whole:
-        hint = "write NAME=SIZE, NAME=SIZE/STORAGECLASS or NAME=SIZE/STORAGECLASS:rwx, such as data=10Gi"
+        hint = "write NAME=SIZE, NAME=SIZE/STORAGECLASS or NAME=SIZE:rwx (or :rox), such as data=10Gi"
         raise ConfigError([Problem(f"{text!r} is no claim", hint, "--claim")])
     return ClaimAsked(
-        name=name, size=size, is_shared=bool(colon), storage_class=storage_class if slash else None
+        name=name,
+        size=size,
+        is_shared=bool(colon),
+        is_read_only=shared == "rox",
+        storage_class=storage_class if slash else None,
     )
 
 
