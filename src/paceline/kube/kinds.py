@@ -13,6 +13,7 @@ from paceline.kube import admission_trainer as trainer
 from paceline.kube.schema import Fields, Finding, Path
 from paceline.kube.schema_beside import ACCOUNT, BINDING, CLAIM, CONFIGMAP, NETWORK_POLICY, ROLE
 from paceline.kube.schema_deployment import DEPLOYMENT
+from paceline.kube.schema_device_claim import CLAIM_TEMPLATE, find_in_claim_template
 from paceline.kube.schema_job import JOB
 from paceline.kube.schema_pytorch import HYPERPODJOB, PYTORCHJOB
 from paceline.kube.schema_ray import RAYCLUSTER, RAYJOB
@@ -53,6 +54,7 @@ KINDS = {
     ("v1", "ConfigMap"): Kind(CONFIGMAP, beside.find_in_configmap, inside=()),
     ("v1", "PersistentVolumeClaim"): Kind(CLAIM, beside.find_in_claim),
     ("v1", "ServiceAccount"): Kind(ACCOUNT, beside.find_nothing, inside=()),
+    ("resource.k8s.io/v1", "ResourceClaimTemplate"): Kind(CLAIM_TEMPLATE, find_in_claim_template),
     (_RBAC, "Role"): Kind(ROLE, beside.find_nothing, inside=()),
     (_RBAC, "RoleBinding"): Kind(BINDING, beside.find_in_binding, inside=()),
     ("networking.k8s.io/v1", "NetworkPolicy"): Kind(NETWORK_POLICY, beside.find_in_policy),
