@@ -34,6 +34,12 @@ VARIANTS: dict[str, Variant] = {
     "pytorchjob": (Target.PYTORCHJOB, {}, {"nodes": 2}, {}),
     "pytorchjob-alone": (Target.PYTORCHJOB, {"mode": "single"}, {}, {}),
     "pytorchjob-efa": (Target.PYTORCHJOB, {}, {**EFA, "instance_type": "p5.48xlarge"}, BIG),
+    "pytorchjob-hyperpod": (
+        Target.PYTORCHJOB,
+        {"checkpoint_every": "50"},
+        {**KEPT, "instance_type": "ml.g5.8xlarge"},
+        AGAIN,
+    ),
     "pytorchjob-claims": (Target.PYTORCHJOB, {}, {**GPUS, "gpu_claims": True}, BIG),
     "job-claims": (Target.JOB, {}, {**GPUS, "gpu_claims": True}, BIG),
     "hyperpod-claims": (Target.HYPERPOD, {}, {**GPUS, "gpu_claims": True}, BIG),
