@@ -128,7 +128,7 @@ def test_amounts_are_written_as_hyp_reads_them() -> None:
 
 
 def test_what_keeps_pods_in_one_zone_is_never_lost_in_silence() -> None:
-    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}
+    near: Object = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}
     with pytest.raises(ConfigError, match="nothing keeps the pods in one zone"):
         handed(job(affinity=near))
     done = handed(job(affinity=dict(near), nodeSelector={"topology.kubernetes.io/zone": "eu-west-1a"}))

@@ -131,16 +131,18 @@ def test_it_is_applied_once_and_not_before_all_is_there(
 
     with ApiServer().running() as server:
         server.kubeconfig(tmp_path / "config")
-        for what, make in (
-            ("no namespace train", lambda: put("Namespace", "train")),
-            ("no Secret paceline-dashboard-token", lambda: put("Secret", "paceline-dashboard-token")),
-            ("lacks token", lambda: put("Secret", "paceline-dashboard-token", data={"token": "eA=="})),
-            ("no claim output", lambda: put("PersistentVolumeClaim", "output")),
-        ):
+        token: Object = {"data": {"token": "eA=="}}
+        missing: list[tuple[str, str, str, Object]] = [
+            ("no namespace train", "Namespace", "train", {}),
+            ("no Secret paceline-dashboard-token", "Secret", "paceline-dashboard-token", {}),
+            ("lacks token", "Secret", "paceline-dashboard-token", token),
+            ("no claim output", "PersistentVolumeClaim", "output", {}),
+        ]
+        for what, kind, name, more in missing:
             code, said = applied()
             assert code == ExitCode.NOT_READY
             assert what in said
-            make()
+            put(kind, name, **more)
         assert server.writes == []
         for state in ("created", "there"):
             code, said = applied()

@@ -15,14 +15,14 @@ CLAIMS: Object = {**GPUS, "gpu_claims": True}
 
 
 def test_each_pod_claims_its_gpus_and_asks_no_device_plugin() -> None:
-    template, job = rendered(Target.PYTORCHJOB, {}, CLAIMS, BIG).objects
-    (request,) = template["spec"]["spec"]["devices"]["requests"]  # type: ignore[index,call-overload]  # JSON
-    assert request["exactly"]["count"] == 8  # type: ignore[index,call-overload]  # JSON
-    specs: Any = job["spec"]
-    for role in specs["pytorchReplicaSpecs"].values():
+    made: Any = rendered(Target.PYTORCHJOB, {}, CLAIMS, BIG).objects
+    template, job = made
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"]["count"] == 8
+    for role in job["spec"]["pytorchReplicaSpecs"].values():
         pod = role["template"]["spec"]
         (claim,) = pod["resourceClaims"]
-        assert claim["resourceClaimTemplateName"] == template["metadata"]["name"]  # type: ignore[index,call-overload]  # JSON
+        assert claim["resourceClaimTemplateName"] == template["metadata"]["name"]
         (container,) = pod["containers"]
         assert container["resources"]["claims"] == [{"name": claim["name"]}]
         assert "nvidia.com/gpu" not in str(container["resources"])

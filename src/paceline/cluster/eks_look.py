@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from paceline.cluster.eks_door import AbsentError, Aws, AwsError, DeniedError, Told, issues_of
+from paceline.cluster.eks_door import AbsentError, Aws, AwsError, Told, issues_of
+from paceline.cluster.port import UnreachableError
 from paceline.errors import NotReadyError
 from paceline.kube.checks.eks_facts import Addon, EksFacts, HyperPod, NodeGroup, Offer
 from paceline.kube.secrets import masked
@@ -12,7 +13,7 @@ Answer = TypeVar("Answer")
 
 
 def look_at_eks(aws: Aws, name: str) -> EksFacts:
-    """Raises NotReadyError where there is no such cluster, DeniedError where it may not be seen."""
+    """Raises NotReadyError where there is no such cluster, or it may not be seen; UnreachableError."""
     try:
         told: Told = aws.ask("eks", "describe_cluster", name=name)["cluster"]
     except AbsentError as error:
@@ -21,7 +22,8 @@ def look_at_eks(aws: Aws, name: str) -> EksFacts:
     looking = _Looking(aws, name)
     version, network = str(told.get("version", "")), told.get("resourcesVpcConfig") or {}
     access = told.get("accessConfig") or {}
-    support = looking.may("eks:DescribeClusterVersions", lambda: _support(aws, version), {})
+    unknown: Told = {}
+    support = looking.may("eks:DescribeClusterVersions", lambda: _support(aws, version), unknown)
     mode = str(access.get("authenticationMode", ""))
     return EksFacts(
         name=name,
@@ -56,12 +58,10 @@ class _Looking:
     def may(self, action: str, ask: Callable[[], Answer], otherwise: Answer) -> Answer:
         try:
             return ask()
-        except DeniedError:
+        except (AwsError, UnreachableError):
+            # Denied, not in this region, or not reached from this network: not seen is not wrong.
             self.refused.append(action)
-        except AwsError:
-            # The service is not in this region, or does not know the question: not seen is not wrong.
-            self.refused.append(action)
-        return otherwise
+            return otherwise
 
     def groups(self) -> tuple[NodeGroup, ...]:
         names = self._aws.pages("eks", "list_nodegroups", "nodegroups", clusterName=self._name)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 
 from paceline.kube.reading import mapping, mappings
-from paceline.kube.schema import Anything, Fields, Finding, ListOf, Path, Text, Whole, YesNo
+from paceline.kube.schema import Anything, Fields, Finding, ListOf, Path, Schema, Text, Whole, YesNo
 from paceline.kube.schema_job import kind
 from paceline.kube.schema_pod import METADATA
 from paceline.kube.words import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_LABEL
 
 _NAME = Text(pattern=DNS_LABEL, longest=LONGEST_LABEL)
-_EXACTLY = {
+_EXACTLY: dict[str, Schema] = {
     "deviceClassName": Text(pattern=DNS_SUBDOMAIN),
     "selectors": ListOf(Fields({"cel": Fields({"expression": Text()}, ("expression",))})),
     "allocationMode": Text(choices=("ExactCount", "All")),
