@@ -94,6 +94,23 @@ def test_safe_fixes_are_made_once_and_taken_back(server: ApiServer, place: Path,
     assert len(server.writes) == writes
 
 
+@pytest.mark.parametrize("name", clusters.CLUSTERS)
+def test_every_kind_of_cluster_gets_what_was_asked_for_and_nothing_else(
+    name: str, place: Path, capsys: Captured
+) -> None:
+    with ApiServer().running() as server:
+        serve(server, clusters.CLUSTERS[name]())
+        server.kubeconfig(place / "config")
+        assert fixed(place, capsys, "--apply")["fixes"] == []
+        assert server.writes == []
+        asked = ["--apply", "--claim", "data=1Gi"]
+        assert [one["state"] for one in fixed(place, capsys, *asked)["fixes"]] == ["done"]
+        assert len(server.writes) == 1
+        assert fixed(place, capsys, *asked)["fixes"] == []
+        assert len(server.writes) == 1
+    assert calls(place, "upgrade") == []
+
+
 def test_before_and_after_are_kept_without_the_secret(
     server: ApiServer, place: Path, capsys: Captured
 ) -> None:

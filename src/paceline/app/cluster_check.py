@@ -27,14 +27,14 @@ def known_contexts(kubeconfig: Path | None) -> list[Context]:
     return contexts(kubeconfig_files(kubeconfig))
 
 
-def clusters_of_eks(region: str | None) -> "list[EksCluster]":
+def clusters_of_eks(region: str | None, profile: str | None = None) -> "list[EksCluster]":
     """Raises NotReadyError without boto3, and UnreachableError."""
     try:
         from paceline.cluster.eks_door import eks_clusters
     except ModuleNotFoundError as error:
         hint = "pip install 'paceline[aws]'"
         raise NotReadyError(f"Amazon's client is not installed: {error}", hint) from error
-    return eks_clusters(region)
+    return eks_clusters(region, profile)
 
 
 def look_at_cluster(

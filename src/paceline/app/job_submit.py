@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.app.job_cluster import Cluster
 from paceline.clock import unix_now_s
@@ -16,6 +17,9 @@ from paceline.kube.submission.fit import Row, table
 from paceline.kube.submission.gang import job_in
 from paceline.kube.submission.mark import Mark
 from paceline.kube.validate import validate
+
+if TYPE_CHECKING:
+    from paceline.app.job_through import ThroughHyp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,14 @@ class RightsError(ConfigError):
     exit_code = ExitCode.NOT_READY
 
 
-def submit(cluster: Cluster, manifests: list[Object], policy: RetryPolicy, *, fits: bool = True) -> Submitted:
+def submit(
+    cluster: Cluster,
+    manifests: list[Object],
+    policy: RetryPolicy,
+    *,
+    fits: bool = True,
+    through: "ThroughHyp | None" = None,
+) -> Submitted:
     """Raises NoRoomError, RightsError, ConfigError, ApiError; then nothing is left in the cluster."""
     from paceline.cluster.job_objects import create_job, goes_with, in_namespace
     from paceline.cluster.preflight import preflight
@@ -50,6 +61,8 @@ def submit(cluster: Cluster, manifests: list[Object], policy: RetryPolicy, *, fi
         hint = "a file for submit holds one job, and what it needs beside it: paceline job render writes one"
         raise ConfigError([Problem("there is not exactly one job in what shall be sent", hint, "FILE")])
     all_of_it = in_namespace(manifests, cluster.namespace)
+    if through is not None:
+        all_of_it = through.prepared(all_of_it)
     job = next(one for one in all_of_it if one["kind"] == found["kind"])
     beside = [one for one in all_of_it if one is not job]
     done = preflight(cluster.api, beside, job, cluster.namespace, fits=fits)
@@ -58,14 +71,14 @@ def submit(cluster: Cluster, manifests: list[Object], policy: RetryPolicy, *, fi
     if not done.is_fine:
         _refuse(done.rows)
     mark = Mark(manifest=job, sent_s=unix_now_s(), policy=policy, beside=goes_with(done.to_make))
-    create_job(cluster.api, done.to_make, job, mark)
+    create_job(cluster.api, done.to_make, job, mark, None if through is None else through.create)
     return Submitted(
         name=name_of(job),
         kind=str(job["kind"]),
         namespace=cluster.namespace,
         made=tuple(f"{one['kind']}/{name_of(one)}" for one in done.to_make),
         rows=tuple(done.rows),
-        notes=tuple(done.notes),
+        notes=(*done.notes, *(() if through is None else through.notes)),
     )
 
 

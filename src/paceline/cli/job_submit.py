@@ -13,6 +13,7 @@ from paceline.errors import ExitCode
 
 if TYPE_CHECKING:
     from paceline.app.job_cluster import Place
+    from paceline.app.job_through import ThroughHyp
     from paceline.plan.codec import Json
 
 
@@ -50,6 +51,13 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Then the shell returns, and a watcher goes on. 0: follow to the end.",
 )
+@click.option(
+    "--through",
+    type=click.Choice(["api", "hyp"]),
+    default="api",
+    show_default=True,
+    help="Who makes the job: we, or HyperPod's own command (a HyperPodPyTorchJob alone).",
+)
 @click.option("--detach", is_flag=True, help="Do not follow; start the watcher at once.")
 @common_options
 @place_options
@@ -64,6 +72,7 @@ def submit(
     app_retries: int,
     pending_s: float | None,
     for_s: float,
+    through: str,
     detach: bool,
 ) -> ExitCode:
     """Send the job of FILE (- is stdin) to a cluster, and follow it with the logs of all ranks.
@@ -82,14 +91,21 @@ def submit(
 
     manifests = read_manifests(file if str(file) == "-" else session.folder / file, Profile(profile))
     policy = RetryPolicy(infra=infra_retries, app=app_retries, pending_s=pending_s)
+    sender = _sender(place) if through == "hyp" else None
     with reached(place) as cluster:
-        sent = send(cluster, manifests, policy, fits=not skip_fit)
+        sent = send(cluster, manifests, policy, fits=not skip_fit, through=sender)
         for text in (*table(sent.rows), *(f"note: {note}" for note in sent.notes)):
             say(session, text)
         say(session, f"{sent.kind}/{sent.name} is sent to namespace {sent.namespace}")
         if not detach:
             return follow_job(session, cluster, place, sent.name, for_s=for_s, command="job.submit")
         return _detached(session, place, sent.namespace, sent.name)
+
+
+def _sender(place: "Place") -> "ThroughHyp":
+    from paceline.app.job_through import ThroughHyp
+
+    return ThroughHyp(place)
 
 
 def _detached(session: Session, place: "Place", namespace: str, name: str) -> ExitCode:

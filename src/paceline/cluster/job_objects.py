@@ -12,13 +12,14 @@ from paceline.cluster.port import (
     NotThereError,
     UnreachableError,
 )
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, PacelineError, Problem
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping
 from paceline.kube.submission.mark import RUN, Mark, marked
 from paceline.kube.submission.same import is_part_of
 
 Answer = TypeVar("Answer")
+Send = Callable[[Manifest], None]
 # They hold data that outlives a job.
 _STAYS = ("PersistentVolumeClaim",)
 
@@ -91,18 +92,32 @@ def there_already(api: Api, beside: Sequence[Manifest]) -> list[Manifest]:
     return same
 
 
-def create_job(api: Api, beside: Sequence[Manifest], job: Manifest, mark: Mark) -> Manifest:
-    """What it needs first. If one cannot be made, those before it are taken back."""
+def create_job(
+    api: Api, beside: Sequence[Manifest], job: Manifest, mark: Mark, send: Send | None = None
+) -> Manifest:
+    """What it needs first. If one cannot be made, those before it are taken back. `send` makes the job, if
+    it is not we who do."""
     made: list[Manifest] = []
     try:
         for one in beside:
             api.create(one)
             made.append(one)
-        return api.create(cast("Manifest", marked(job, mark)))
+        wanted = cast("Manifest", marked(job, mark))
+        return api.create(wanted) if send is None else _sent(api, wanted, send)
     except BaseException:
         for one in reversed(made):
             api.delete(kind_of(dict(one)), name_of(one), _namespace(one))
         raise
+
+
+def _sent(api: Api, wanted: Manifest, send: Send) -> Manifest:
+    where = (kind_of(dict(wanted)), name_of(wanted), _namespace(wanted))
+    try:
+        send(wanted)
+    except PacelineError:
+        if not _is_there(api, where[0], where[1], str(where[2])):
+            raise
+    return api.get(*where)  # it is there, whatever was said about it
 
 
 def reference(one: Object) -> str:

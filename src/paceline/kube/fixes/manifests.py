@@ -22,6 +22,7 @@ class ClaimAsked:
     name: str
     size: str
     is_shared: bool = False  # written to by several nodes
+    is_read_only: bool = False  # by jobs; whoever fills it writes to it, too
     storage_class: str | None = None
 
 
@@ -36,11 +37,17 @@ def claim(asked: ClaimAsked, space: str) -> Object:
         "kind": "PersistentVolumeClaim",
         "metadata": _about(asked.name, space),
         "spec": {
-            "accessModes": ["ReadWriteMany" if asked.is_shared else "ReadWriteOnce"],
+            "accessModes": list(_modes(asked)),
             **storage,
             "resources": {"requests": {"storage": asked.size}},
         },
     }
+
+
+def _modes(asked: ClaimAsked) -> list[str]:
+    if asked.is_read_only:
+        return ["ReadOnlyMany", "ReadWriteMany"]
+    return ["ReadWriteMany"] if asked.is_shared else ["ReadWriteOnce"]
 
 
 def hugging_face(token: str, space: str) -> Object:
