@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.api_server import ApiServer, Refusal
 from tests.fixtures.waiting import NEVER_S, until
 
-from paceline.app.job_cluster import Cluster
+from paceline.app.cluster_reach import Cluster
 from paceline.app.job_follow import Followed, Follower, Pace, Shown
 from paceline.app.job_live import explain_live, job_logs, job_status, list_jobs, stop_job
 from paceline.app.job_submit import NoRoomError, RightsError, Submitted, submit

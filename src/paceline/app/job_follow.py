@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from paceline.app.job_cluster import Cluster
+from paceline.app.cluster_reach import Cluster
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import NotReadyError, PacelineError
 from paceline.kube.diagnosis.finding import Finding

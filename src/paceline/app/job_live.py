@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.app.cluster_reach import Cluster
 from paceline.app.explain import Explained
-from paceline.app.job_cluster import Cluster
 from paceline.app.job_follow import no_such_job
 from paceline.clock import unix_now_s
 from paceline.kube.diagnosis.judge import Watching, judge

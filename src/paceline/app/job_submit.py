@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.app.job_cluster import Cluster
+from paceline.app.cluster_reach import Cluster
 from paceline.clock import unix_now_s
 from paceline.errors import ConfigError, ExitCode, PacelineError, Problem
 from paceline.kube.diagnosis.retry import RetryPolicy

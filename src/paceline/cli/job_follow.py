@@ -8,7 +8,7 @@ from paceline.cli.session import Session
 from paceline.errors import ExitCode
 
 if TYPE_CHECKING:
-    from paceline.app.job_cluster import Cluster, Place
+    from paceline.app.cluster_reach import Cluster, Place
     from paceline.app.job_follow import Follower
     from paceline.cluster.job_logs import Line
     from paceline.kube.diagnosis.finding import Finding

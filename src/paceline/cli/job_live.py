@@ -12,7 +12,7 @@ from paceline.cli.session import Session
 from paceline.errors import ExitCode
 
 if TYPE_CHECKING:
-    from paceline.app.job_cluster import Place
+    from paceline.app.cluster_reach import Place
     from paceline.plan.codec import Json
 
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @place_options
 def status(session: Session, place: "Place", *, name: str) -> None:
     """How far a job is, its pods, who starts it again if it fails, and what is wrong, if anything is."""
-    from paceline.app.job_cluster import reached
+    from paceline.app.cluster_reach import reached
     from paceline.app.job_live import job_status
 
     with reached(place) as cluster:
@@ -51,7 +51,7 @@ def status(session: Session, place: "Place", *, name: str) -> None:
 @place_options
 def logs(session: Session, place: "Place", *, name: str, rank: int | None, tail: int | None) -> None:
     """What the pods of a job have written so far, pod by pod. `job attach` shows what comes."""
-    from paceline.app.job_cluster import reached
+    from paceline.app.cluster_reach import reached
     from paceline.app.job_live import job_logs
 
     with reached(place) as cluster:
@@ -78,7 +78,7 @@ def attach(session: Session, place: "Place", *, name: str, for_s: float) -> Exit
 
     If nobody watches it, you do: it is started again after failures of the cluster, as `job submit` was told.
     """
-    from paceline.app.job_cluster import reached
+    from paceline.app.cluster_reach import reached
     from paceline.cli.job_follow import follow_job
 
     with reached(place) as cluster:
@@ -91,7 +91,7 @@ def attach(session: Session, place: "Place", *, name: str, for_s: float) -> Exit
 @place_options
 def stop(session: Session, place: "Place", *, name: str) -> None:
     """Remove a job and what was made with it. Volumes stay, with checkpoints and results."""
-    from paceline.app.job_cluster import reached
+    from paceline.app.cluster_reach import reached
     from paceline.app.job_live import stop_job
 
     with reached(place) as cluster:
@@ -105,7 +105,7 @@ def stop(session: Session, place: "Place", *, name: str) -> None:
 @place_options
 def list_jobs(session: Session, place: "Place", *, everywhere: bool) -> None:
     """The jobs that `job submit` has sent, from whichever machine."""
-    from paceline.app.job_cluster import reached
+    from paceline.app.cluster_reach import reached
     from paceline.app.job_live import list_jobs as listed
 
     with reached(place) as cluster:

@@ -29,7 +29,7 @@ def place_options(body: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(body)
     def with_place(session: "Session", **params: Any) -> object:  # Any: what click parsed, by flag
-        from paceline.app.job_cluster import Place
+        from paceline.app.cluster_reach import Place
 
         said: Path | None = params.pop("kubeconfig")
         config = None if said is None else session.folder / said

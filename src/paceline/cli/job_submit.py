@@ -12,7 +12,7 @@ from paceline.cli.session import Session
 from paceline.errors import ExitCode
 
 if TYPE_CHECKING:
-    from paceline.app.job_cluster import Place
+    from paceline.app.cluster_reach import Place
     from paceline.plan.codec import Json
 
 
@@ -72,7 +72,7 @@ def submit(
     what it needs and what there is, and nothing is created. A failure is explained; one of the cluster's
     starts the whole job again from its last checkpoint. Ctrl-C ends the following, not the job.
     """
-    from paceline.app.job_cluster import reached
+    from paceline.app.cluster_reach import reached
     from paceline.app.job_submit import read_manifests
     from paceline.app.job_submit import submit as send
     from paceline.cli.job_follow import follow_job
