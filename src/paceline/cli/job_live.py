@@ -1,10 +1,13 @@
 """`paceline job status|logs|attach|stop|list`: jobs that are in a cluster, from any machine."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.job_follow import follow_job, kept_lines
+from paceline.cli.job_follow_options import follow_options
 from paceline.cli.job_place import place_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
@@ -47,42 +50,41 @@ def status(session: Session, place: "Place", *, name: str) -> None:
 @click.argument("name")
 @click.option("--rank", type=click.IntRange(0), help="Only of this node's rank.")
 @click.option("--tail", type=click.IntRange(1), metavar="N", help="Only the last lines of each pod.")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Keep the lines in a file too."
+)
 @common_options
 @place_options
-def logs(session: Session, place: "Place", *, name: str, rank: int | None, tail: int | None) -> None:
+def logs(
+    session: Session, place: "Place", *, name: str, rank: int | None, tail: int | None, output: Path | None
+) -> None:
     """What the pods of a job have written so far, pod by pod. `job attach` shows what comes."""
     from paceline.app.cluster_reach import reached
     from paceline.app.job_live import job_logs
 
     with reached(place) as cluster:
         found = list(job_logs(cluster, name, rank, tail))
+    with kept_lines(session, output) as keep:
+        for one in found:
+            keep(f"{one.prefix} {one.text}")
     rows: list[Json] = [{"pod": one.pod, "prefix": one.prefix, "text": one.text} for one in found]
     emit(session, "job.logs", {"lines": rows}, [f"{one.prefix} {one.text}" for one in found])
 
 
 @click.command("attach")
 @click.argument("name")
-@click.option(
-    "--for",
-    "for_s",
-    type=click.FloatRange(0),
-    default=0.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Then the shell returns, and a watcher goes on. 0: follow to the end.",
-)
+@follow_options(0.0)
 @common_options
 @place_options
-def attach(session: Session, place: "Place", *, name: str, for_s: float) -> ExitCode:
+def attach(session: Session, place: "Place", *, name: str, for_s: float, output: Path | None) -> ExitCode:
     """Follow a job from wherever you are: all its lines so far, and those to come.
 
     If nobody watches it, you do: it is started again after failures of the cluster, as `job submit` was told.
     """
     from paceline.app.cluster_reach import reached
-    from paceline.cli.job_follow import follow_job
 
     with reached(place) as cluster:
-        return follow_job(session, cluster, place, name, for_s=for_s, command="job.attach")
+        return follow_job(session, cluster, place, name, for_s=for_s, output=output, command="job.attach")
 
 
 @click.command("stop")

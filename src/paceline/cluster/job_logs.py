@@ -44,10 +44,10 @@ class LogStreams:
                 restarts = status.get("restartCount")
                 key = (uid, str(status.get("name")), restarts if isinstance(restarts, int) else 0)
                 if key not in self._threads and any(mapping(status, "state", one) for one in _IMAGES):
-                    self._threads[key] = self._start(pod, key[1])
+                    self._threads[key] = self._start(pod, key[1], key[2])
 
-    def _start(self, pod: Object, container: str) -> threading.Thread:
-        arguments = (name_of(pod), container, prefix_of(pod, self.job))
+    def _start(self, pod: Object, container: str, restarts: int) -> threading.Thread:
+        arguments = (name_of(pod), container, restarts, prefix_of(pod, self.job))
         thread = threading.Thread(
             target=self._stream, args=arguments, name=f"log {name_of(pod)}", daemon=True
         )
@@ -62,7 +62,7 @@ class LogStreams:
         self._over.set()
         return not any(thread.is_alive() for thread in self._threads.values())
 
-    def _stream(self, pod: str, container: str, prefix: str) -> None:
+    def _stream(self, pod: str, container: str, restarts: int, prefix: str) -> None:
         cursor, pause_s = LogCursor(), _FIRST_PAUSE_S
         while not self._over.is_set():
             cursor.opened()
@@ -74,7 +74,7 @@ class LogStreams:
                     if text is not None:
                         pause_s = _FIRST_PAUSE_S
                         self.put(Line(prefix, text, pod))
-                if self._has_ended(pod, container):
+                if self._has_ended(pod, container, restarts):
                     return
             except (NotThereError, ForbiddenError) as error:
                 if isinstance(error, ForbiddenError):
@@ -85,8 +85,9 @@ class LogStreams:
                 self._over.wait(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _has_ended(self, pod: str, container: str) -> bool:
-        """The stream came to an orderly end; but servers also end streams of containers that go on."""
+    def _has_ended(self, pod: str, container: str, restarts: int) -> bool:
+        """The stream came to an orderly end; but servers also end streams of containers that go on. One that
+        was started again has a stream of its own."""
         try:
             now = self.api.get(POD, pod, self.namespace)
         except NotThereError:
@@ -94,4 +95,6 @@ class LogStreams:
         except ApiError:
             return False
         mine = [one for one in mappings(now, "status", "containerStatuses") if one.get("name") == container]
-        return not any(mapping(one, "state", "running") for one in mine)
+        return not any(
+            mapping(one, "state", "running") and one.get("restartCount", 0) == restarts for one in mine
+        )
