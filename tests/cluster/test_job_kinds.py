@@ -58,9 +58,10 @@ def send(cluster: Cluster, kind: Kind) -> Submitted:
     """As `job submit --target …` does."""
     target = TARGETS[kind]
     size = Size(cpus=1, memory="2Gi")
-    torch = TorchWishes() if target is Target.RAYJOB else TorchWishes(nodes=2)
-    wishes = Wishes(name="demo", image=IMAGE, head=size, worker=size, torch=torch)
-    done = render_job(settings(mode="ssgd"), wishes, target)
+    wishes = Wishes(image=IMAGE, worker=size, torch=TorchWishes(nodes=2))
+    if target is Target.RAYJOB:
+        wishes = Wishes(image=IMAGE, worker=size)
+    done = render_job(settings(name="demo", mode="ssgd"), wishes, target)
     return submit(cluster, [*json.loads(json.dumps(done.objects))], RetryPolicy(first_delay_s=0.1))
 
 

@@ -17,7 +17,8 @@ from paceline.kube.submission.log_lines import LogCursor
 from paceline.kube.submission.prefix import prefix_of
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
-_IMAGES = ("terminated", "running")
+_BEGUN = ("terminated", "running")
+_GOING_S = 0.5  # for what those wrote last that run on when their job is over, such as Ray's head
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class LogStreams:
     job: str
     put: Callable[[Line], None]
     _threads: dict[tuple[str, str, int], threading.Thread] = field(default_factory=dict)
+    _ended: set[tuple[str, str, int]] = field(default_factory=set)
     _over: threading.Event = field(default_factory=threading.Event)
 
     def follow(self, pods: Sequence[Object]) -> None:
@@ -43,7 +45,9 @@ class LogStreams:
             for status in mappings(pod, "status", "containerStatuses"):
                 restarts = status.get("restartCount")
                 key = (uid, str(status.get("name")), restarts if isinstance(restarts, int) else 0)
-                if key not in self._threads and any(mapping(status, "state", one) for one in _IMAGES):
+                if mapping(status, "state", "terminated"):
+                    self._ended.add(key)
+                if key not in self._threads and any(mapping(status, "state", one) for one in _BEGUN):
                     self._threads[key] = self._start(pod, key[1], key[2])
 
     def _start(self, pod: Object, container: str, restarts: int) -> threading.Thread:
@@ -55,10 +59,12 @@ class LogStreams:
         return thread
 
     def finish(self, within_s: float) -> bool:
-        """Wait for the ends of all logs; False when some have none yet. Then nothing more is put."""
-        until_s = monotonic_s() + within_s
-        for thread in self._threads.values():
-            thread.join(max(0.0, until_s - monotonic_s()))
+        """Wait for the ends of the logs of containers that have ended; False when some have none yet. Then
+        nothing more is put."""
+        began_s = monotonic_s()
+        for key, thread in self._threads.items():
+            most_s = within_s if key in self._ended else min(within_s, _GOING_S)
+            thread.join(max(0.0, began_s + most_s - monotonic_s()))
         self._over.set()
         return not any(thread.is_alive() for thread in self._threads.values())
 
