@@ -15,6 +15,7 @@ from paceline.kube.diagnosis.record import narrowed
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of, namespace_of
 from paceline.kube.reading import mappings
+from paceline.kube.secrets import hidden
 from paceline.kube.submission.keeping import resumes_from
 from paceline.kube.submission.mark import Mark, read_mark, read_watch
 from paceline.kube.submission.prefix import prefix_of
@@ -168,7 +169,7 @@ def job_logs(cluster: Cluster, name: str, rank: int | None, tail: int | None) ->
             try:
                 its = cluster.api.logs(name_of(pod), cluster.namespace, str(container["name"]), tail=tail)
                 for line in its:
-                    yield Line(prefix_of(pod, name), split_line(line)[1], name_of(pod))
+                    yield Line(prefix_of(pod, name), hidden(split_line(line)[1]), name_of(pod))
             except (NotThereError, RefusedError):  # it has not begun
                 continue
 

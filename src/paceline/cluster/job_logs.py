@@ -13,6 +13,7 @@ from paceline.cluster.kinds import POD
 from paceline.cluster.port import Api, ApiError, ForbiddenError, NotThereError
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping, mappings
+from paceline.kube.secrets import hidden
 from paceline.kube.submission.log_lines import LogCursor
 from paceline.kube.submission.prefix import prefix_of
 
@@ -79,7 +80,7 @@ class LogStreams:
                         return
                     if text is not None:
                         pause_s = _FIRST_PAUSE_S
-                        self.put(Line(prefix, text, pod))
+                        self.put(Line(prefix, hidden(text), pod))
                 if self._has_ended(pod, container, restarts):
                     return
             except (NotThereError, ForbiddenError) as error:
