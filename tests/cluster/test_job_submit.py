@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.watched import follow
-from tests.fixtures.api_server import ApiServer, Refusal
+from tests.fixtures.api_server import ApiServer, Log, Refusal
 from tests.fixtures.waiting import until
 
 from paceline.app.cluster_reach import Cluster
@@ -237,6 +237,30 @@ def test_no_line_is_lost_or_doubled_in_20_cuts_and_the_watch_survives_410(
     for prefix in ("[r0 0]", "[r1 1]"):
         got = [line.text for line in follower.screen.lines if line.prefix == prefix]
         assert got == [f"step {number}" if number % 10 else "epoch" for number in range(110)]
+
+
+def test_a_container_that_is_started_again_at_once_says_no_line_twice(
+    cluster: Cluster, server: ApiServer
+) -> None:
+    send(cluster)
+    follower = follow(cluster)
+    running(server, 0, 1)
+    server.say("train", "demo-0", "pytorch", "2026-11-15T12:00:00Z", "first")
+    until(lambda: bool(follower.screen.lines), "the first line is shown")
+    before = server.log("train", "demo-0", "pytorch")
+    server.logs[("train", "demo-0", "pytorch")] = Log()
+    state = {"running": {"startedAt": now()}}
+    again = {"name": "pytorch", "image": "example.com/x:1", "restartCount": 1, "state": state}
+    put_pod(server, 0, state, containerStatuses=[again])
+    before.has_ended = True
+    server.say("train", "demo-0", "pytorch", "2026-11-15T12:00:01Z", "second")
+    until(lambda: len(follower.screen.lines) > 1, "the second line is shown")
+    server.end_log("train", "demo-0", "pytorch")
+    ended = {"terminated": {"exitCode": 0, "finishedAt": now()}}
+    put_pod(server, 0, ended, "Succeeded", containerStatuses=[{**again, "state": ended}])
+    succeed(server, 1)
+    follower.end()
+    assert [line.text for line in follower.screen.lines] == ["first", "second"]
 
 
 def test_a_wrong_image_is_explained_and_the_job_removed(cluster: Cluster, server: ApiServer) -> None:

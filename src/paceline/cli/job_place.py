@@ -1,4 +1,4 @@
-"""Which flags say where a job is? A kubeconfig, a context of it, a namespace."""
+"""Which flags say where something is? A kubeconfig, a context of it, a namespace."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _OPTIONS = (
     click.option(
         "--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]"
     ),
-    click.option("--namespace", "-n", metavar="NAME", help="Where the job is. [default: the context's]"),
+    click.option("--namespace", "-n", metavar="NAME", help="Where it is. [default: the context's]"),
 )
 
 
