@@ -1,6 +1,5 @@
 """Is a secret ever shown again? Planted wherever others may leave one, and looked for in all that is said."""
 
-import json
 import random
 import string
 from collections.abc import Iterator
@@ -73,44 +72,29 @@ def plant(server: ApiServer, gang: Gang, secret: str) -> None:
     server.put({**data, "data": {"token": secret}})
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_no_command_that_talks_to_a_cluster_shows_a_secret(
-    shape: str,
-    server: ApiServer,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    secret = secret_of(shape)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    (tmp_path / "hf").write_text(secret)
-    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "hf"))
-    shell = Shell(server, tmp_path, capsys)
-    assert run(["job", "render", *RENDER, "--name", "demo"], Session(folder=tmp_path)) == ExitCode.OK
-    good = capsys.readouterr().out
-    (tmp_path / "good.yaml").write_text(good)
-    bad = tmp_path / "bad.yaml"
-    bad.write_text(good.replace("value: 'false'", f"value: {secret}"))
-    assert secret in bad.read_text()
-    # Said by the user, at the wrong place.
-    assert (
-        shell.types("job", "submit", *RENDER, "--name", "demo", "--env", f"HF_TOKEN={secret}")
-        == ExitCode.BAD_CONFIG
-    )
+def said_at_the_wrong_place(shell: Shell, server: ApiServer, secret: str) -> None:
+    """By the user, in a flag or in a file."""
+    flag = ["--env", f"HF_TOKEN={secret}"]
+    assert shell.types("job", "submit", *RENDER, "--name", "demo", *flag) == ExitCode.BAD_CONFIG
     assert shell.types("job", "submit", "bad.yaml") == ExitCode.BAD_CONFIG
     assert server.writes == []
-    # Said by the server, in a refusal.
-    refusal = (422, "Invalid", f"admission webhook denied the request: env HF_TOKEN={secret} is not allowed")
+
+
+def said_in_a_refusal(shell: Shell, server: ApiServer, secret: str) -> None:
+    message = f"admission webhook denied the request: env HF_TOKEN={secret} is not allowed"
 
     def webhook(verb: str, kind: Kind, _what: object) -> tuple[int, str, str] | None:
-        return refusal if (verb, kind) == ("create", JOB) else None
+        return (422, "Invalid", message) if (verb, kind) == ("create", JOB) else None
 
     server.rules.append(webhook)
     assert shell.types("job", "submit", "good.yaml") == ExitCode.BAD_CONFIG
     assert shell.types("job", "validate", "good.yaml", "--server") == ExitCode.BAD_CONFIG
     server.rules.clear()
-    # Said by pods, events, and other people's objects.
-    server.put(json.loads(json.dumps(_job())))
+
+
+def said_by_others(shell: Shell, server: ApiServer, secret: str) -> None:
+    """By pods, by the kubelet, in a Secret, in a login of this machine."""
+    server.put(_job())
     plant(server, Gang(server, JOB), secret)
     for words in (
         ("logs", "demo", "--output", "lines.txt"),
@@ -126,6 +110,29 @@ def test_no_command_that_talks_to_a_cluster_shows_a_secret(
     assert shell.types("cluster", "fix", "--hf-token", "--only", "secret") == ExitCode.OK
     shell.types("deploy", "apply", "coordinator", "--image", "example.com/x:1")
     assert shell.types("job", "stop", "demo") == ExitCode.OK
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_command_that_talks_to_a_cluster_shows_a_secret(
+    shape: str,
+    server: ApiServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = secret_of(shape)
+    (tmp_path / "hf").write_text(secret)
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "hf"))
+    shell = Shell(server, tmp_path, capsys)
+    assert run(["job", "render", *RENDER, "--name", "demo"], Session(folder=tmp_path)) == ExitCode.OK
+    good = capsys.readouterr().out
+    (tmp_path / "good.yaml").write_text(good)
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(good.replace("value: 'false'", f"value: {secret}"))
+    assert secret in bad.read_text()
+    said_at_the_wrong_place(shell, server, secret)
+    said_in_a_refusal(shell, server, secret)
+    said_by_others(shell, server, secret)
     kept = [path for path in tmp_path.rglob("*") if path.is_file() and path not in (bad, tmp_path / "hf")]
     for text in (shell.emitted, *(path.read_text() for path in kept)):
         assert secret not in text
