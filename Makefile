@@ -9,7 +9,7 @@ RAY_PYTHON ?= $(BIN)/python
 STAMP := $(VENV)/.paceline-ready
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends
 
-.PHONY: demo test check setup chromium shellcheck examples soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
+.PHONY: demo test check setup chromium shellcheck examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -34,6 +34,9 @@ shellcheck:  ## for the test of scripts/: as root on Debian it is installed, onc
 	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing shellcheck, once, for the test of scripts" && \
 	  { $(APT) shellcheck || { apt-get -qq update && $(APT) shellcheck; }; } >/dev/null 2>&1; } || \
 	  echo "NOTE: no shellcheck here, so the test that checks scripts/ with it is SKIPPED; install it with: apt-get install shellcheck"
+
+test-cluster: setup  ## jobs of every kind on the cluster of KUBECONFIG, in a namespace of their own; skipped without one
+	$(BIN)/python -m tests.live_cluster $(if $(TEST_IMAGE),--image $(TEST_IMAGE)) $(if $(TEST_RAY_IMAGE),--ray-image $(TEST_RAY_IMAGE))
 
 soak: setup  ## long runs that do not belong into every test
 	$(BIN)/pytest -m soak -n 0

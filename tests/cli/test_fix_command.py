@@ -25,6 +25,7 @@ from paceline.cluster.kinds import (
     Kind,
 )
 from paceline.errors import ExitCode
+from paceline.kube.transfer.helper import Wanted, helper_pod
 
 Captured = pytest.CaptureFixture[str]
 HELM = Path(__file__).parent.parent / "fixtures" / "helm.sh"
@@ -202,11 +203,19 @@ def test_what_was_kept_is_taken_back_once_it_may_be(server: ApiServer, place: Pa
 
 
 def test_finished_helpers_of_ours_are_removed(server: ApiServer, place: Path, capsys: Captured) -> None:
-    ours = {"app.kubernetes.io/managed-by": "paceline", "app.kubernetes.io/component": "helper"}
-    rows = [("done", ours, "Succeeded"), ("at-work", ours, "Running"), ("others", {}, "Succeeded")]
-    for name, labels, phase in rows:
-        about = {"name": name, "namespace": "train", "labels": labels}
-        server.put({"apiVersion": "v1", "kind": "Pod", "metadata": about, "status": {"phase": phase}})
+    """Those that `data upload` and `job results` make, if nobody was left to remove them."""
+    wanted = Wanted(namespace="train", claim="data")
+    other: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "others", "namespace": "train"},
+    }
+    rows = [(helper_pod("done", wanted), "Succeeded"), (helper_pod("at-work", wanted), "Running")]
+    for pod, phase in [*rows, (other, "Succeeded")]:
+        server.put({**pod, "status": {"phase": phase}})
+    labels = server.of(POD)[0]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/managed-by"] == "paceline"
+    assert labels["app.kubernetes.io/component"] == "helper"
     answer = fixed(place, capsys, "--only", "helpers")
     assert [one["metadata"]["name"] for one in server.of(POD)] == ["at-work", "others"]
     (step,) = fixed(place, capsys, "--undo", answer["id"])["steps"]

@@ -18,10 +18,10 @@ from paceline.kube.checks.eks_facts import EksFacts
 from paceline.kube.checks.need import Need
 from paceline.kube.fixes.action import ByHand, ChangeAddon, Create, Fix, Install, RemovePod
 from paceline.kube.fixes.charts import Chart
-from paceline.kube.fixes.manifests import HELPERS
 from paceline.kube.fixes.plan import Asked, finished_helpers, plan
 from paceline.kube.parts import Object
 from paceline.kube.reading import mapping
+from paceline.kube.transfer.helper import SELECTOR
 
 if TYPE_CHECKING:
     from paceline.cluster.eks_door import Aws
@@ -97,7 +97,7 @@ def _planned(shop: Workshop, space: str, need: Need, asked: Asked) -> list[Fix]:
     if asked.only and "helpers" not in asked.only:
         return fixes
     try:
-        return [*fixes, *finished_helpers(shop.api.find(POD, space, labels=HELPERS).items)]
+        return [*fixes, *finished_helpers(shop.api.find(POD, space, labels=SELECTOR).items)]
     except ForbiddenError:  # who may not see pods has made none
         return fixes
 

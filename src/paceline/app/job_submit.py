@@ -1,11 +1,11 @@
 """How does a job come to a cluster? All is asked first; it is created when nothing speaks against it."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.app.job_cluster import Cluster
+from paceline.app.cluster_reach import Cluster
+from paceline.app.job import read_text
 from paceline.clock import unix_now_s
 from paceline.errors import ConfigError, ExitCode, PacelineError, Problem
 from paceline.kube.diagnosis.retry import RetryPolicy
@@ -15,6 +15,7 @@ from paceline.kube.manifest import read_documents
 from paceline.kube.reading import mapping
 from paceline.kube.submission.fit import Row, table
 from paceline.kube.submission.gang import job_in
+from paceline.kube.submission.keeping import LOST, keeps_in
 from paceline.kube.submission.mark import Mark
 from paceline.kube.validate import validate
 
@@ -70,7 +71,11 @@ def submit(
         raise RightsError(done.problems)
     if not done.is_fine:
         _refuse(done.rows)
-    mark = Mark(manifest=job, sent_s=unix_now_s(), policy=policy, beside=goes_with(done.to_make))
+    keeps, notes = keeps_in(all_of_it), list(done.notes)
+    if not keeps and (policy.infra or policy.app):
+        notes.append(LOST)
+    beside_it = goes_with(done.to_make)
+    mark = Mark(manifest=job, sent_s=unix_now_s(), policy=policy, beside=beside_it, keeps=keeps)
     create_job(cluster.api, done.to_make, job, mark, None if through is None else through.create)
     return Submitted(
         name=name_of(job),
@@ -78,7 +83,7 @@ def submit(
         namespace=cluster.namespace,
         made=tuple(f"{one['kind']}/{name_of(one)}" for one in done.to_make),
         rows=tuple(done.rows),
-        notes=(*done.notes, *(() if through is None else through.notes)),
+        notes=(*notes, *(() if through is None else through.notes)),
     )
 
 
@@ -94,15 +99,14 @@ def _refuse(rows: list[Row]) -> None:
 
 def read_manifests(path: Path, profile: Profile) -> list[Object]:
     """Of a file, or of stdin (-), checked as `job validate` does. Raises ConfigError, PacelineError."""
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise PacelineError(f"cannot read {path}: {reason}", "name a file of manifests in YAML") from error
-    checked = validate(text, str(path), profile)
+    return checked_manifests(read_text(path), str(path), profile)
+
+
+def checked_manifests(text: str, where: str, profile: Profile) -> list[Object]:
+    checked = validate(text, where, profile)
     if checked.problems:
         raise ConfigError(checked.problems)
-    documents, _ = read_documents(text, str(path))
+    documents, _ = read_documents(text, where)
     return [mapping(one.value) for one in documents]
 
 
@@ -110,7 +114,11 @@ def dry_run(cluster: Cluster, manifests: list[Object]) -> list[str]:
     """Would the server take them? Names of those that are there already. Raises ApiError, ConfigError."""
     from paceline.cluster.job_objects import in_namespace
     from paceline.cluster.port import ConflictError
+    from paceline.cluster.preflight import trainer_misfit
 
+    wrong = trainer_misfit(cluster.api, manifests)
+    if wrong is not None:
+        raise ConfigError([wrong])
     there: list[str] = []
     for one in in_namespace(manifests, cluster.namespace):
         try:

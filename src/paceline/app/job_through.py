@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from paceline.app.job_cluster import Place
+from paceline.app.cluster_reach import Place
 from paceline.cluster.hyp_door import Hyp
 from paceline.cluster.kubeconfig import kubeconfig_files
 from paceline.cluster.port import Manifest

@@ -8,10 +8,7 @@ from paceline.kube.parts import USER, Object
 from paceline.plan.codec import Json
 
 MANAGED = "app.kubernetes.io/managed-by"
-COMPONENT = "app.kubernetes.io/component"
 OURS: Object = {"app.kubernetes.io/name": "paceline", MANAGED: "paceline"}
-# How pods that carry files are found again; whoever makes one labels it so.
-HELPERS = f"{MANAGED}=paceline,{COMPONENT}=helper"
 RUNTIME = "paceline-torch"
 HF_SECRET = "hf-token"
 _RBAC = "rbac.authorization.k8s.io"

@@ -51,7 +51,7 @@ def plan(seen: Snapshot, findings: Sequence[Finding], asked: Asked) -> list[Fix]
 
 
 def finished_helpers(pods: Sequence[Object]) -> list[Fix]:
-    """`pods`: those with the labels of HELPERS. One that is at work is left alone."""
+    """`pods`: those with the labels of transfer/helper.py. One that is at work is left alone."""
     return [
         Fix(
             name="helpers",
