@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 10000
+# Tests that run at once; as many as there are cores is about right.
+WORKERS ?= 2
 # With `pip install torchft` and `pip install 'ray[train]'`; what is missing is skipped, and that is said.
 PEERS_PYTHON ?= $(BIN)/python
 RAY_PYTHON ?= $(BIN)/python
@@ -22,7 +24,7 @@ demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 
 test:  ## everything a change must pass
 	@$(MAKE) --no-print-directory -j3 WANTED=test check tools
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 check: setup  ## format, lint, types, import rules
 	$(BIN)/ruff format --check src tests benchmarks docs
