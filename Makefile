@@ -3,19 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 10000
+# Tests that run at once; as many as there are cores is about right.
+WORKERS ?= 2
 # With `pip install torchft` and `pip install 'ray[train]'`; what is missing is skipped, and that is said.
 PEERS_PYTHON ?= $(BIN)/python
 RAY_PYTHON ?= $(BIN)/python
 STAMP := $(VENV)/.paceline-ready
-APT := DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends
+# Targets are made at once, but apt-get does one thing at a time.
+APT_GET := flock /var/lib/dpkg env DEBIAN_FRONTEND=noninteractive apt-get -qq
+APT := $(APT_GET) install -y --no-install-recommends
+# What the tests use beside Python; a target each, which installs it or says what is skipped without.
+TOOLS := chromium shellcheck engine
+# Where it is set, every process that a test starts compiles torch, Ray and TensorFlow anew: seconds each.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check setup chromium shellcheck engine examples soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
+.PHONY: demo test check setup tools chromium shellcheck engine examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
 
-test: setup check chromium shellcheck engine  ## everything a change must pass
-	$(BIN)/pytest -n 2 --dist worksteal
+test:  ## everything a change must pass
+	@$(MAKE) --no-print-directory -j3 WANTED=test check tools
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 check: setup  ## format, lint, types, import rules
 	$(BIN)/ruff format --check src tests benchmarks docs
@@ -23,16 +32,18 @@ check: setup  ## format, lint, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+tools: $(TOOLS)  ## what the tests use beside Python
+
 chromium:  ## a browser for the tests of reports: as root on Debian it is installed, once
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
 	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing chromium, once, for the tests of reports" && \
-	  { $(APT) chromium || { apt-get -qq update && $(APT) chromium; }; } >/dev/null 2>&1; } || \
+	  { $(APT) chromium || { $(APT_GET) update && $(APT) chromium; }; } >/dev/null 2>&1; } || \
 	  echo "NOTE: no browser here, so tests that open a report in one are SKIPPED; install it with: apt-get install chromium"
 
 shellcheck:  ## for the test of scripts/: as root on Debian it is installed, once
 	@command -v shellcheck >/dev/null || { \
 	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing shellcheck, once, for the test of scripts" && \
-	  { $(APT) shellcheck || { apt-get -qq update && $(APT) shellcheck; }; } >/dev/null 2>&1; } || \
+	  { $(APT) shellcheck || { $(APT_GET) update && $(APT) shellcheck; }; } >/dev/null 2>&1; } || \
 	  echo "NOTE: no shellcheck here, so the test that checks scripts/ with it is SKIPPED; install it with: apt-get install shellcheck"
 
 # netavark and iptables: for containers with a network of their own. The mirror may say "too many requests": again.
@@ -40,8 +51,11 @@ ENGINE := podman runc skopeo docker-registry netavark aardvark-dns iptables
 engine:  ## a container engine and a registry for the tests of images: as root on Debian they are installed, once
 	@{ command -v podman && command -v runc && command -v skopeo && command -v docker-registry; } >/dev/null || { \
 	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing podman, skopeo and a registry, once, for the tests of images" && \
-	  { $(APT) -o Acquire::Retries=8 $(ENGINE) || { apt-get -qq -o Acquire::Retries=8 update && $(APT) -o Acquire::Retries=8 $(ENGINE); }; } >/dev/null 2>&1; } || \
+	  { $(APT) -o Acquire::Retries=8 $(ENGINE) || { $(APT_GET) -o Acquire::Retries=8 update && $(APT) -o Acquire::Retries=8 $(ENGINE); }; } >/dev/null 2>&1; } || \
 	  echo "NOTE: no container engine here, so tests that build, run and push images are SKIPPED; install it with: apt-get install $(ENGINE)"
+
+test-cluster: setup  ## jobs of every kind on the cluster of KUBECONFIG, in a namespace of their own; skipped without one
+	$(BIN)/python -m tests.live_cluster $(if $(TEST_IMAGE),--image $(TEST_IMAGE)) $(if $(TEST_RAY_IMAGE),--ray-image $(TEST_RAY_IMAGE))
 
 soak: setup  ## long runs that do not belong into every test
 	$(BIN)/pytest -m soak -n 0
@@ -110,7 +124,7 @@ docs: setup  ## write the generated reference pages anew
 setup: $(STAMP)  ## create .venv and install everything the tests need
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: paceline needs Python 3.11 or newer, and $(PYTHON) is older"; echo "hint: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 4; }
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: paceline needs Python 3.11 or newer, and $(PYTHON) is older"; echo "hint: make $(or $(WANTED),$(MAKECMDGOALS)) PYTHON=python3.11"; exit 4; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	# Not compiled ahead: most of it is never imported, and the rest is compiled when it is. Half a minute less.
 	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'

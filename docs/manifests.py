@@ -88,18 +88,24 @@ def torch_manifests() -> dict[str, str]:
     return {name: _header(command) + _rendered(command) for name, command in TORCH.items()}
 
 
-_COORDINATOR = "coordinator --namespace train --image example.com/paceline:1"
+_DEPLOYED = {
+    "coordinator": "coordinator --namespace train --image example.com/paceline:1",
+    "dashboard": "dashboard --namespace ml-training --claim output --image example.com/paceline:1",
+}
 
 
 def deploy_manifests() -> dict[str, str]:
-    """The folder for kustomize, by folder and name."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        code = run(["deploy", "render", *shlex.split(_COORDINATOR), "--quiet", "--json"], Session())
-    assert code == ExitCode.OK, f"paceline deploy render {_COORDINATOR}"
-    head = f"# Written by `make examples`, from:\n#   paceline deploy render {_COORDINATOR} --out DIR\n"
-    files = json.loads(out.getvalue())["data"]["files"]
-    return {f"deploy/coordinator/{name}": head + text for name, text in files.items()}
+    """The folders for kustomize, by folder and name."""
+    made: dict[str, str] = {}
+    for folder, command in _DEPLOYED.items():
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            code = run(["deploy", "render", *shlex.split(command), "--quiet", "--json"], Session())
+        assert code == ExitCode.OK, f"paceline deploy render {command}"
+        head = f"# Written by `make examples`, from:\n#   paceline deploy render {command} --out DIR\n"
+        files = json.loads(out.getvalue())["data"]["files"]
+        made |= {f"deploy/{folder}/{name}": head + text for name, text in files.items()}
+    return made
 
 
 def _header(command: str) -> str:

@@ -1,7 +1,6 @@
 """Is a comparison carried out as it was laid out, and does it go on where it was interrupted? Really run."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ from paceline.launchers.local import LocalLauncher
 CONFIG = TrainConfig(task="xor", steps=6, batch_size=8, launcher="virtual")
 REQUEST = CompareRequest(config=CONFIG, modes=("ssgd", "asgd"), worker_counts=(2,), repeats=2)
 EVERY = 6  # three contenders, twice
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[LocalLauncher]:
-    with LocalLauncher() as warm:
-        yield warm
 
 
 class Heard:

@@ -9,6 +9,7 @@ import pytest
 from tests.fixtures.command import paceline
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import real, resumed
+from tests.fixtures.warm_command import warm_paceline
 
 from paceline.checkpoints.catalog import DAMAGED, newest_complete, newest_shared, verified
 from paceline.launchers.local import LocalLauncher
@@ -116,10 +117,10 @@ def test_nothing_at_all_is_found_where_there_is_nothing(tmp_path: Path) -> None:
     assert newest_shared(tmp_path, 2) is None
 
 
-def test_the_command_warns_and_goes_on_from_the_one_before(tmp_path: Path) -> None:
+def test_the_command_warns_and_goes_on_from_the_one_before(launcher: LocalLauncher, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     settings = ["--task", "xor", "--steps", "60", "--checkpoint-every", "20", "--run-dir", str(run_dir)]
-    done = paceline("train", *settings, "--json")
+    done = warm_paceline(launcher, "train", *settings, "--json", folder=tmp_path)
     assert done.code == 0, done.err
     newest = max((run_dir / "checkpoints").glob("at-*"))
     data = bytearray((newest / "worker-1.safetensors").read_bytes())
@@ -134,7 +135,7 @@ def test_the_command_warns_and_goes_on_from_the_one_before(tmp_path: Path) -> No
     checked = paceline("checkpoint", "verify", str(run_dir), "--json")
     assert checked.code == 8
     assert [f["file"] for f in checked.data()["findings"] if not f["ok"]] == ["at-00000060/worker-1"]
-    again = paceline("train", "--resume", str(run_dir))
+    again = warm_paceline(launcher, "train", "--resume", str(run_dir), folder=tmp_path)
     assert again.code == 0, again.err
     assert "warning: checkpoint at-00000060 is incomplete or damaged; the one before it is used" in again.err
     assert "from at-00000040" in again.err

@@ -7,18 +7,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.fixtures.command import Done, paceline
+from tests.fixtures.warm_command import warm_paceline
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from paceline.launchers.local import LocalLauncher
 from paceline.tasks.load import load_task
 from paceline.worker.participant import state_hash
 
 
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_dir(launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose optimizer has moments, which are no weights."""
     folder = tmp_path_factory.mktemp("exported") / "run"
     settings = ["--task", "xor", "--optimizer", "adam", "--steps", "60", "--checkpoint-every", "20"]
-    done = paceline("train", *settings, "--run-dir", str(folder))
+    done = warm_paceline(launcher, "train", *settings, "--run-dir", "run", folder=folder.parent)
     assert done.code == 0, done.err
     return folder
 
@@ -58,9 +60,9 @@ def test_torchs_distributed_checkpoint_is_loaded_by_torch(run_dir: Path, tmp_pat
     assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
 
 
-def test_of_a_servers_run_the_servers_weights_are_taken(tmp_path: Path) -> None:
-    settings = ["--task", "xor", "--mode", "asgd", "--steps", "20", "--run-dir", str(tmp_path / "run")]
-    result = paceline("train", *settings, "--json").data()["result"]
+def test_of_a_servers_run_the_servers_weights_are_taken(launcher: LocalLauncher, tmp_path: Path) -> None:
+    settings = ["--task", "xor", "--mode", "asgd", "--steps", "20", "--run-dir", "run"]
+    result = warm_paceline(launcher, "train", *settings, "--json", folder=tmp_path).data()["result"]
     done = export(tmp_path / "run", tmp_path / "weights.safetensors")
     assert done.data()["who"] == "server-0"
     model = load_task("xor", seed=0, options={}).model()

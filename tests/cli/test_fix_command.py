@@ -25,6 +25,7 @@ from paceline.cluster.kinds import (
     Kind,
 )
 from paceline.errors import ExitCode
+from paceline.kube.transfer.helper import Wanted, helper_pod
 
 Captured = pytest.CaptureFixture[str]
 HELM = Path(__file__).parent.parent / "fixtures" / "helm.sh"
@@ -92,6 +93,23 @@ def test_safe_fixes_are_made_once_and_taken_back(server: ApiServer, place: Path,
     writes = len(server.writes)
     assert fixed(place, capsys, "--undo", first["id"])["steps"] == []
     assert len(server.writes) == writes
+
+
+@pytest.mark.parametrize("name", clusters.CLUSTERS)
+def test_every_kind_of_cluster_gets_what_was_asked_for_and_nothing_else(
+    name: str, place: Path, capsys: Captured
+) -> None:
+    with ApiServer().running() as server:
+        serve(server, clusters.CLUSTERS[name]())
+        server.kubeconfig(place / "config")
+        assert fixed(place, capsys, "--apply")["fixes"] == []
+        assert server.writes == []
+        asked = ["--apply", "--claim", "data=1Gi"]
+        assert [one["state"] for one in fixed(place, capsys, *asked)["fixes"]] == ["done"]
+        assert len(server.writes) == 1
+        assert fixed(place, capsys, *asked)["fixes"] == []
+        assert len(server.writes) == 1
+    assert calls(place, "upgrade") == []
 
 
 def test_before_and_after_are_kept_without_the_secret(
@@ -185,11 +203,19 @@ def test_what_was_kept_is_taken_back_once_it_may_be(server: ApiServer, place: Pa
 
 
 def test_finished_helpers_of_ours_are_removed(server: ApiServer, place: Path, capsys: Captured) -> None:
-    ours = {"app.kubernetes.io/managed-by": "paceline", "app.kubernetes.io/component": "helper"}
-    rows = [("done", ours, "Succeeded"), ("at-work", ours, "Running"), ("others", {}, "Succeeded")]
-    for name, labels, phase in rows:
-        about = {"name": name, "namespace": "train", "labels": labels}
-        server.put({"apiVersion": "v1", "kind": "Pod", "metadata": about, "status": {"phase": phase}})
+    """Those that `data upload` and `job results` make, if nobody was left to remove them."""
+    wanted = Wanted(namespace="train", claim="data")
+    other: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "others", "namespace": "train"},
+    }
+    rows = [(helper_pod("done", wanted), "Succeeded"), (helper_pod("at-work", wanted), "Running")]
+    for pod, phase in [*rows, (other, "Succeeded")]:
+        server.put({**pod, "status": {"phase": phase}})
+    labels = server.of(POD)[0]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/managed-by"] == "paceline"
+    assert labels["app.kubernetes.io/component"] == "helper"
     answer = fixed(place, capsys, "--only", "helpers")
     assert [one["metadata"]["name"] for one in server.of(POD)] == ["at-work", "others"]
     (step,) = fixed(place, capsys, "--undo", answer["id"])["steps"]

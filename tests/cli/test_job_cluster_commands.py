@@ -13,7 +13,7 @@ from tests.fixtures.waiting import is_running, kill_all, until, until_gone
 from paceline.cli.main import run
 from paceline.cli.session import Session
 from paceline.clock import unix_now_s
-from paceline.cluster.kinds import JOB, POD, SERVICE
+from paceline.cluster.kinds import JOB, SERVICE
 from paceline.errors import ExitCode
 from paceline.kube.diagnosis.times import write_time
 from paceline.kube.submission.mark import read_watch
@@ -139,10 +139,91 @@ def test_a_watcher_of_its_own_goes_on_when_the_shell_has_returned(
     try:
         until(lambda: bool(read_watch(server.of(JOB)[0]).watcher) or not is_running(pid), "it is in charge")
         assert read_watch(server.of(JOB)[0]).watcher, log.read_text()
+    finally:
+        kill_all([pid])
+
+
+def test_after_a_while_the_shell_returns_a_watcher_goes_on_and_the_lines_are_kept(
+    server: ApiServer, call: Call, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert call("submit", "demo.yaml", "--for", "0.1", "--output", "lines.txt", "--json") == ExitCode.OK
+    answer = json.loads(capsys.readouterr().out)["data"]
+    assert answer["ended"] is False
+    pid, log = answer["watcher"], Path(answer["log"])
+    try:
         finish(server)
         until_gone([pid])
     finally:
         kill_all([pid])
     assert "[r0 0-abcde] step 2" in log.read_text()
     assert "the job has succeeded" in log.read_text()
-    assert server.of(POD)
+    assert call("attach", "demo", "--output", "lines.txt") == ExitCode.OK
+    assert (tmp_path / "lines.txt").read_text() == "[r0 0-abcde] step 1\n[r0 0-abcde] step 2\n"
+    assert call("logs", "demo", "--output", "no/such/folder") != ExitCode.OK
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_a_job_is_sent_by_the_flags_of_render(server: ApiServer, call: Call, capsys: Captured) -> None:
+    player = threading.Thread(target=finish, args=(server,))
+    player.start()
+    flags = [
+        "--target",
+        "job",
+        "--task",
+        "xor",
+        "--mode",
+        "ddp",
+        "--nodes",
+        "1",
+        "--image",
+        "example.com/x:1",
+    ]
+    code = call("submit", *flags, "--name", "demo", "--for", "0")
+    player.join()
+    assert code == ExitCode.OK
+    assert "note: no volume keeps checkpoints, so a new attempt begins at step 0" in capsys.readouterr().err
+    (by_flags,) = server.of(JOB)
+    assert call("stop", "demo") == ExitCode.OK
+    player = threading.Thread(target=finish, args=(server,))
+    player.start()
+    assert call("submit", "demo.yaml", "--for", "0") == ExitCode.OK
+    player.join()
+    assert server.of(JOB)[0]["spec"] == by_flags["spec"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "nothing says which job shall be sent"),
+        (["--target", "job", "--name", "demo"], "--image"),
+        (["demo.yaml", "--mode", "ssgd", "--nodes", "2"], "cannot be changed by --nodes, --mode"),
+        (["demo.yaml", "--target", "job"], "cannot be changed by --target"),
+        (["--target", "job", "--image", "a b", "--name", "demo"], "--image"),
+    ],
+)
+def test_a_job_that_is_not_said_or_said_twice_is_refused(
+    server: ApiServer, call: Call, capsys: Captured, words: list[str], said: str
+) -> None:
+    assert call("submit", *words) == ExitCode.BAD_CONFIG
+    assert said in capsys.readouterr().err
+    assert server.asked == []
+
+
+def test_a_train_job_for_another_trainer_is_named_before_it_is_sent(
+    server: ApiServer, call: Call, capsys: Captured, tmp_path: Path
+) -> None:
+    about = {"name": "kubeflow-trainer-public", "namespace": "kubeflow-system"}
+    data = {"kubeflow_trainer_version": "v2.1.0"}
+    server.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": data})
+    train = [*RENDER[:3], "trainjob", *RENDER[4:]]
+    assert run(train, Session(folder=tmp_path)) == ExitCode.OK
+    (tmp_path / "train.yaml").write_text(capsys.readouterr().out)
+    said = "the cluster has Kubeflow Trainer 2.1.0, but TrainJob/demo spec.activeDeadlineSeconds is for 2.2"
+    assert call("submit", "train.yaml") == ExitCode.NOT_READY
+    told = capsys.readouterr().err
+    assert said in told
+    assert "--trainer 2.1" in told
+    assert call("validate", "train.yaml", "--server") == ExitCode.BAD_CONFIG
+    assert said in capsys.readouterr().err
+    assert server.writes == []

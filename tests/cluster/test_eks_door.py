@@ -10,7 +10,8 @@ from tests.fixtures.s3_server import s3_server
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.eks_door import eks_clusters
+from paceline.cluster.eks_door import Aws, eks_clusters
+from paceline.cluster.eks_look import look_at_eks
 from paceline.cluster.port import UnreachableError
 from paceline.errors import ExitCode
 
@@ -27,13 +28,39 @@ def test_clusters_of_eks_are_listed_with_the_command_to_use_them(
         network = {"subnetIds": ["subnet-1"]}
         role = "arn:aws:iam::123456789012:role/eks"
         client.create_cluster(name="train", version="1.35", roleArn=role, resourcesVpcConfig=network)
+        client.create_nodegroup(
+            clusterName="train",
+            nodegroupName="gpus",
+            amiType="AL2023_x86_64_NVIDIA",
+            instanceTypes=["g6.12xlarge"],
+            nodeRole=role,
+            subnets=["subnet-1"],
+        )
         client.close()
+        (tmp_path / "aws").write_text(
+            "[profile other]\naws_access_key_id = other\naws_secret_access_key = other\n"
+        )
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
         (found,) = eks_clusters()
         assert (found.name, found.region, found.status, found.version) == (
             *("train", "us-east-1", "ACTIVE", "1.35"),
         )
-        assert eks_clusters("eu-west-1") == []
-        assert run(["cluster", "list", "--eks", "--json"], Session(folder=tmp_path)) == ExitCode.OK
+        assert eks_clusters("eu-west-1") == eks_clusters("eu-west-1", "other") == []
+        aws = Aws()
+        facts = look_at_eks(aws, "train")
+        aws.close()
+        assert [(one.name, one.image, one.machines) for one in facts.groups] == [
+            ("gpus", "AL2023_x86_64_NVIDIA", ("g6.12xlarge",))
+        ]
+        assert "sagemaker:ListClusters" not in facts.refused
+        assert "eks:ListAddons" in facts.refused, "moto knows no add-ons, and that is no fault of the cluster"
+        assert (
+            run(
+                ["cluster", "list", "--eks", "--region", "us-east-1", "--region", "eu-west-1", "--json"],
+                Session(folder=tmp_path),
+            )
+            == ExitCode.OK
+        )
     told = capsys.readouterr().out
     assert json.loads(told)["data"]["eks"][0]["name"] == "train"
     assert found.command == "aws eks update-kubeconfig --name train --region us-east-1"

@@ -1,32 +1,27 @@
 """Does a job come to a cluster only when it can run there, and is it followed to its end, over real HTTP?"""
 
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.api_server import ApiServer, Refusal
-from tests.fixtures.waiting import NEVER_S, until
+from tests.cluster.watched import follow
+from tests.fixtures.api_server import ApiServer, Log, Refusal
+from tests.fixtures.waiting import until
 
-from paceline.app.job_cluster import Cluster
-from paceline.app.job_follow import Followed, Follower, Pace, Shown
+from paceline.app.cluster_reach import Cluster
 from paceline.app.job_live import explain_live, job_logs, job_status, list_jobs, stop_job
 from paceline.app.job_submit import NoRoomError, RightsError, Submitted, submit
 from paceline.clock import unix_now_s
-from paceline.cluster.job_logs import Line
 from paceline.cluster.kinds import JOB, NODE, POD, PYTORCH_JOB, QUOTA, SERVICE, Kind
 from paceline.cluster.kubernetes_door import reach
 from paceline.cluster.port import ConflictError, ForbiddenError, RefusedError, UnauthorizedError
 from paceline.errors import ExitCode, NotReadyError
-from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.diagnosis.times import write_time
 from paceline.kube.submission.mark import read_mark
 from paceline.kube.submission.state import Phase
 
-PACE = Pace(look_s=0.5, ring_s=0.05, logs_s=NEVER_S)
 Object = dict[str, Any]
 
 
@@ -59,7 +54,9 @@ def manifests(pods: int = 2, gpus: int = 8) -> list[Object]:
         "name": "pytorch",
         "image": "example.com/x:1",
         "resources": {"requests": asked, "limits": asked},
+        "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
     }
+    runs = {"name": "runs", "persistentVolumeClaim": {"claimName": "output"}}
     about = {"name": "demo", "labels": {"app.kubernetes.io/instance": "demo"}}
     job = {
         "apiVersion": "batch/v1",
@@ -69,7 +66,7 @@ def manifests(pods: int = 2, gpus: int = 8) -> list[Object]:
             "completions": pods,
             "parallelism": pods,
             "backoffLimit": 0,
-            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": [runs]}},
         },
     }
     service = {"apiVersion": "v1", "kind": "Service", "metadata": dict(about), "spec": {"clusterIP": "None"}}
@@ -114,40 +111,6 @@ def succeed(server: ApiServer, *ranks: int) -> None:
         put_pod(server, rank, {"terminated": {"exitCode": 0, "finishedAt": now()}}, "Succeeded")
     complete = [{"type": "Complete", "status": "True"}]
     server.change(JOB, "demo", "train", status={"conditions": complete})
-
-
-@dataclass
-class Screen:
-    """What a user sees."""
-
-    lines: list[Line] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    told: list[Finding] = field(default_factory=list)
-
-    def shown(self) -> Shown:
-        return Shown(line=self.lines.append, say=self.said.append, tell=self.told.append)
-
-
-@dataclass
-class Following:
-    """A follower at work, in a thread of its own."""
-
-    screen: Screen
-    thread: threading.Thread
-    results: list[Followed]
-
-    def end(self) -> Followed:
-        self.thread.join(NEVER_S)
-        assert not self.thread.is_alive(), f"it does not end; said: {self.screen.said}"
-        return self.results[0]
-
-
-def follow(cluster: Cluster, for_s: float | None = None) -> Following:
-    screen, results = Screen(), list[Followed]()
-    follower = Follower(cluster=cluster, name="demo", shown=screen.shown(), pace=PACE)
-    thread = threading.Thread(target=lambda: results.append(follower.follow(for_s)))
-    thread.start()
-    return Following(screen, thread, results)
 
 
 def send(cluster: Cluster, policy: RetryPolicy | None = None, **size: int) -> Submitted:
@@ -274,6 +237,30 @@ def test_no_line_is_lost_or_doubled_in_20_cuts_and_the_watch_survives_410(
     for prefix in ("[r0 0]", "[r1 1]"):
         got = [line.text for line in follower.screen.lines if line.prefix == prefix]
         assert got == [f"step {number}" if number % 10 else "epoch" for number in range(110)]
+
+
+def test_a_container_that_is_started_again_at_once_says_no_line_twice(
+    cluster: Cluster, server: ApiServer
+) -> None:
+    send(cluster)
+    follower = follow(cluster)
+    running(server, 0, 1)
+    server.say("train", "demo-0", "pytorch", "2026-11-15T12:00:00Z", "first")
+    until(lambda: bool(follower.screen.lines), "the first line is shown")
+    before = server.log("train", "demo-0", "pytorch")
+    server.logs[("train", "demo-0", "pytorch")] = Log()
+    state = {"running": {"startedAt": now()}}
+    again = {"name": "pytorch", "image": "example.com/x:1", "restartCount": 1, "state": state}
+    put_pod(server, 0, state, containerStatuses=[again])
+    before.has_ended = True
+    server.say("train", "demo-0", "pytorch", "2026-11-15T12:00:01Z", "second")
+    until(lambda: len(follower.screen.lines) > 1, "the second line is shown")
+    server.end_log("train", "demo-0", "pytorch")
+    ended = {"terminated": {"exitCode": 0, "finishedAt": now()}}
+    put_pod(server, 0, ended, "Succeeded", containerStatuses=[{**again, "state": ended}])
+    succeed(server, 1)
+    follower.end()
+    assert [line.text for line in follower.screen.lines] == ["first", "second"]
 
 
 def test_a_wrong_image_is_explained_and_the_job_removed(cluster: Cluster, server: ApiServer) -> None:

@@ -17,25 +17,30 @@ from tests.fixtures.elastic_runs import (
     until_left_out,
 )
 from tests.fixtures.waiting import kill
+from tests.fixtures.warm_command import warm_paceline
 
 from paceline.checkpoints.catalog import newest_complete
+from paceline.launchers.local import LocalLauncher
 
 WORK = ["--task", "digits", "--batch-size", "8", "--checkpoint-every", "20"]
 ELASTIC = [*WORK, "--num-workers", "3", "--shards", "4", "--pace", "10ms"]
 BOTH = pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 
 
-def assert_all_is_there(run_dir: Path) -> None:
+def assert_all_is_there(run_dir: Path, launcher: LocalLauncher) -> None:
     """Every step once by the log, and the model that four workers who all live would have."""
     plain = ["--mode", "ssgd", "--num-workers", "4", "--steps", str(steps_made(run_dir))]
-    undisturbed = paceline("train", *WORK, *plain, "--run-dir", f"{run_dir}-plain", "--json")
+    into = ["--run-dir", f"{run_dir}-plain", "--json"]
+    undisturbed = warm_paceline(launcher, "train", *WORK, *plain, *into, folder=run_dir.parent)
     expected = undisturbed.data()["result"]["metrics"]
     found = json.loads((run_dir / "result.json").read_text())["metrics"]
     assert found["test_loss"] == pytest.approx(expected["test_loss"], rel=1e-3)
 
 
 @BOTH
-def test_killed_workers_are_replaced_and_no_sample_is_lost(mode: str, tmp_path: Path) -> None:
+def test_killed_workers_are_replaced_and_no_sample_is_lost(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "run"
     with training(run_dir, "--mode", mode, *ELASTIC, participants=3) as run:
         first = until_all_are_in(run, 0)
@@ -49,7 +54,7 @@ def test_killed_workers_are_replaced_and_no_sample_is_lost(mode: str, tmp_path: 
         assert pid_of(run, "worker-2") == survivor  # it trained on, in the same process
         healed_from = {e.fields["healed_from"] for e in events(run, "generation_entered")}
         assert ("worker-2" in healed_from) == (mode == "ddp")  # parts that are lost come from a checkpoint
-    assert_all_is_there(run_dir)
+    assert_all_is_there(run_dir, launcher)
 
 
 @BOTH
@@ -66,7 +71,9 @@ def test_batch_statistics_are_everybodys_whoever_lives(mode: str, tmp_path: Path
 
 
 @BOTH
-def test_a_frozen_worker_holds_nobody_up_for_long_and_comes_back(mode: str, tmp_path: Path) -> None:
+def test_a_frozen_worker_holds_nobody_up_for_long_and_comes_back(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "run"
     # gloo does not always notice in a process that wakes that its connections are cut: then it waits so long.
     crew = [*ELASTIC, "--timeout", "20"]
@@ -79,11 +86,13 @@ def test_a_frozen_worker_holds_nobody_up_for_long_and_comes_back(mode: str, tmp_
         until_all_are_in(run, first)
         assert pid_of(run, "worker-1") == victim
         stop(run)
-    assert_all_is_there(run_dir)
+    assert_all_is_there(run_dir, launcher)
 
 
 @BOTH
-def test_a_worker_that_is_sent_away_takes_no_step_with_it(mode: str, tmp_path: Path) -> None:
+def test_a_worker_that_is_sent_away_takes_no_step_with_it(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "run"
     with training(run_dir, "--mode", mode, *ELASTIC, participants=3) as run:
         first = until_all_are_in(run, 0)
@@ -96,10 +105,12 @@ def test_a_worker_that_is_sent_away_takes_no_step_with_it(mode: str, tmp_path: P
         begun = {e.fields["committed"] for e in events(run, "generation_entered") if number_of(e) == smaller}
         assert mode == "fsdp" or begun == made
         assert all(int(str(step)) % 16 == 0 for step in begun)  # when they last asked each other
-    assert_all_is_there(run_dir)
+    assert_all_is_there(run_dir, launcher)
 
 
-def test_parts_of_an_elastic_run_are_resumed_after_kill_9_of_everything(tmp_path: Path) -> None:
+def test_parts_of_an_elastic_run_are_resumed_after_kill_9_of_everything(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "run"
     with training(run_dir, "--mode", "fsdp", *ELASTIC, participants=3) as run:
         root = run_dir / "checkpoints"
@@ -108,7 +119,7 @@ def test_parts_of_an_elastic_run_are_resumed_after_kill_9_of_everything(tmp_path
     with resuming(run_dir, participants=3) as run:
         run.until_it_trains()
         stop(run)
-    assert_all_is_there(run_dir)
+    assert_all_is_there(run_dir, launcher)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.fixtures.command import ROOT, paceline
+from tests.fixtures.command import ROOT
+from tests.fixtures.warm_command import warm_paceline
 
 from paceline.checkpoints.catalog import newest_complete
+from paceline.launchers.local import LocalLauncher
 from paceline.worker.participant import state_hash
 
 STEPS, BATCH, SEED = 200, 32, 11
@@ -76,12 +78,14 @@ def torchs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     [("ssgd", "shm"), ("ssgd", "gloo"), ("ddp", "gloo"), ("ps", "shm"), ("ps", "tcp")],
 )
 def test_after_200_float32_steps_every_bit_is_plain_torchs(
-    mode: str, transport: str, torchs: dict[str, torch.Tensor], tmp_path: Path
+    mode: str, transport: str, torchs: dict[str, torch.Tensor], launcher: LocalLauncher, tmp_path: Path
 ) -> None:
-    done = paceline(
+    done = warm_paceline(
+        launcher,
         *("train", "--task", "xor", "--mode", mode, "--transport", transport, "--num-workers", "2"),
         *("--steps", str(STEPS), "--batch-size", str(BATCH), "--seed", str(SEED)),
-        *("--run-dir", str(tmp_path / "run"), "-q"),
+        *("--run-dir", "run", "-q"),
+        folder=tmp_path,
     )
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "run" / "result.json").read_text())

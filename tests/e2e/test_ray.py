@@ -10,6 +10,7 @@ from tests.fixtures.ray import XOR, cluster, kinds, lose_node, on_ray, result_of
 from tests.fixtures.waiting import descendants, is_running, kill, until
 
 from paceline.app.ray_cluster import Cluster, up
+from paceline.events.read import read_history
 
 BASIC = ("single", "ssgd", "ddp", "ps", "asgd", "ssp", "localsgd", "diloco")
 SAME = ("ssgd", "localsgd", "ps")  # synchronous: chance has no say in them
@@ -113,16 +114,23 @@ def test_a_lost_worker_ends_the_run_in_plain_words_and_a_lost_node_does_not_with
         assert "worker-1" in done.err
         assert "was lost" in done.err
         assert "--resume" in done.err
-    more = ("--steps", "600", "--pace", "5ms", "--checkpoint-every", "20", "--placement", "spread")
-    with on_ray(tmp_path / "two", *to, *more, "--restarts", "2", "--json") as run:
+    two = tmp_path / "two"
+    with on_ray(two, *to, *SLOW, "--placement", "spread", "--restarts", "2") as run:
         run.until_checkpoint(2)
         lose_node(1, ray)
+        until(lambda: _was_restarted(two), "all are started again, and train")
+        run.interrupt()
         done = run.end()
-        assert done.code == 0, done.err
-        assert done.data()["result"]["launcher"] == "ray"
-    happened = kinds(tmp_path / "two")
+        assert done.code == 130, done.err
+    assert result_of(two)["launcher"] == "ray"
+    happened = kinds(two)
     assert happened.count("worker_lost") == happened.count("run_resumed") == 1
-    assert_nothing_was_lost(tmp_path / "two")
+    assert_nothing_was_lost(two)
+
+
+def _was_restarted(run_dir: Path) -> bool:
+    happened = [event.kind for event in read_history(run_dir / "events.jsonl").plain]
+    return "run_resumed" in happened and "checkpoint" in happened[happened.index("run_resumed") :]
 
 
 def test_ctrl_c_stops_in_order_and_a_ray_of_our_own_ends_with_the_run(tmp_path: Path) -> None:

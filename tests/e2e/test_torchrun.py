@@ -20,9 +20,11 @@ from tests.fixtures.torchrun import (
     until_checkpoint,
 )
 from tests.fixtures.waiting import descendants, kill, until_gone
+from tests.fixtures.warm_command import warm_paceline
 
 from paceline.checkpoints.catalog import folders, newest_complete, verified
 from paceline.events.read import read_history
+from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import read
 
 LONG = ("--task", "xor", "--steps", "200", "--pace", "20ms", "--checkpoint-every", "10", "--run-dir", "run")
@@ -43,14 +45,14 @@ SAME = {
 
 @pytest.mark.parametrize("what", SAME)
 def test_two_processes_of_torchrun_end_with_the_bits_of_two_workers_of_ours(
-    what: str, tmp_path: Path
+    what: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     args = (*SAME[what], "--run-dir", "run", "--json")
     done = torchrun(*args, folder=_made(tmp_path / "theirs"))
     assert done.code == 0, done.err
     theirs = done.data()["result"]  # rank 0 alone prints, or this would be no JSON
-    train = ("-m", "paceline", "train", *args, "--transport", "gloo")
-    ours = python(*train, folder=_made(tmp_path / "ours")).data()["result"]
+    train = ("train", *args, "--transport", "gloo")
+    ours = warm_paceline(launcher, *train, folder=_made(tmp_path / "ours")).data()["result"]
     assert theirs["state_sha256"] == ours["state_sha256"]
     assert set(theirs["state_sha256"]) == {"worker-0", "worker-1"}
     for key in ("metrics", "gradients", "samples", "steps", "loss", "bytes", "best", "stopped_early"):
@@ -162,7 +164,9 @@ def _two_hosts(stack: ExitStack, folder: Path, *args: str) -> list[Started]:
     return started
 
 
-def test_on_two_hosts_without_a_shared_disk_only_rank_0_has_a_folder_and_can_resume(tmp_path: Path) -> None:
+def test_on_two_hosts_without_a_shared_disk_only_rank_0_has_a_folder_and_can_resume(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
     # Momentum is each worker's own here, so their snapshots differ.
     flags = ("--mode", "localsgd", "--sync-every", "4", "--optimizer", "momentum", "--lr", "0.05")
     with ExitStack() as stack:
@@ -183,7 +187,8 @@ def test_on_two_hosts_without_a_shared_disk_only_rank_0_has_a_folder_and_can_res
             assert done.code == 0, done.err
     assert list((tmp_path / "host-1").iterdir()) == []
     plain = [arg for arg in LONG if arg not in ("--pace", "20ms")]
-    ours = paceline("train", *plain, *flags, "--transport", "gloo", "--json", folder=tmp_path)
+    train = ("train", *plain, *flags, "--transport", "gloo", "--json")
+    ours = warm_paceline(launcher, *train, folder=tmp_path)
     resumed = json.loads((tmp_path / "host-0" / "run" / "result.json").read_text())
     assert resumed["state_sha256"] == ours.data()["result"]["state_sha256"]
     assert resumed["gradients"] == 400

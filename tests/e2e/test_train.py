@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.command import paceline, training
+from tests.fixtures.warm_command import warm_paceline
 
 from paceline.events.read import History, read_history
+from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES, TRANSPORTS
 from paceline.plan.codec import read
 from paceline.plan.plan import Transport
@@ -53,9 +55,12 @@ RESULT_KEYS = {
 
 
 @pytest.mark.parametrize(("mode", "transport"), EVERY, ids=["-".join(pair) for pair in EVERY])
-def test_ten_steps_of_xor_leave_a_complete_run_folder(mode: str, transport: str, tmp_path: Path) -> None:
+def test_ten_steps_of_xor_leave_a_complete_run_folder(
+    mode: str, transport: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
     workers = 1 if mode == "single" else 2
-    done = paceline(
+    done = warm_paceline(
+        launcher,
         *("train", "--task", "xor", "--mode", mode, "--num-workers", str(workers), "--steps", "10"),
         *("--transport", transport, "--run-dir", "run", "--json"),
         *(("--optimizer", "adam") if mode == "onebit" else ()),  # it is a kind of Adam

@@ -3,19 +3,22 @@
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import paceline
+from tests.fixtures.warm_command import warm_paceline
 
+from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES
 
 ONLY_WITH_PROCESSES = ("ddp", "fsdp")
 
 
 @pytest.mark.parametrize("mode", [name for name in MODES if name not in ONLY_WITH_PROCESSES])
-def test_a_run_that_nobody_disturbed_is_whole(mode: str, tmp_path: Path) -> None:
+def test_a_run_that_nobody_disturbed_is_whole(mode: str, launcher: LocalLauncher, tmp_path: Path) -> None:
     workers = "1" if mode == "single" else "2"
     adam = ["--optimizer", "adam"] if MODES[mode].optimizers else []
     work = ["--task", "xor", "--mode", mode, "--num-workers", workers, "--steps", "12", *adam]
-    made = paceline("train", *work, "--launcher", "virtual", "--run-dir", str(tmp_path / "run"))
+    made = warm_paceline(
+        launcher, "train", *work, "--launcher", "virtual", "--run-dir", "run", folder=tmp_path
+    )
     assert made.code == 0, made.err
-    seen = paceline("verify", str(tmp_path / "run"))
+    seen = warm_paceline(launcher, "verify", "run", folder=tmp_path)
     assert seen.code == 0, seen.out + seen.err

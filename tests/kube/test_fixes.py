@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 from tests.kube import clusters
+from tests.kube.test_cluster_checks import FITS
 
 from paceline.cli import cluster_fix
 from paceline.kube.checks.check import check
-from paceline.kube.checks.need import Need, Target
+from paceline.kube.checks.need import Need, Target, read_need
 from paceline.kube.checks.snapshot import read_snapshot
 from paceline.kube.fixes import manifests
 from paceline.kube.fixes.action import Create, Fix, Install, Tier, shown
@@ -33,6 +34,15 @@ def tiers(found: list[Fix]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", clusters.CLUSTERS)
 def test_nothing_is_mended_where_nothing_is_wrong(name: str) -> None:
     assert fixes(clusters.CLUSTERS[name]()) == []
+
+
+@pytest.mark.parametrize(("name", "need", "target"), FITS)
+def test_nothing_is_mended_where_what_is_asked_for_is_there(
+    name: str, need: str, target: Target | None
+) -> None:
+    assert [
+        one for one in fixes(clusters.CLUSTERS[name](), read_need(need, target)) if one.tier is not Tier.NEVER
+    ] == []
 
 
 def test_a_namespace_comes_before_what_is_in_it() -> None:

@@ -265,7 +265,7 @@ def test_a_failure_of_the_cluster_is_announced_and_tried_again_when_its_time_has
     while not state.again:
         actions, state = look(seen(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
     (says,) = [one.text for one in actions if isinstance(one, Say) and "attempt 2" in one.text]
-    assert "from scratch, because there is no checkpoint" in says
+    assert "from step 0, for want of a checkpoint" in says
     early, state = look(seen(lost(), at_s=state.again.not_before_s - 1), job(), state, RetryPolicy())
     assert early == []
     assert state.again is not None
@@ -275,9 +275,26 @@ def test_a_failure_of_the_cluster_is_announced_and_tried_again_when_its_time_has
     assert state.again is None
 
 
-def test_the_same_failure_of_the_program_twice_is_the_end_of_it() -> None:
+def kept(one: dict[str, Any]) -> dict[str, Any]:
+    """With a volume that outlives its pods."""
+    pod = one["spec"]["template"]["spec"]
+    pod["volumes"].append({"name": "runs", "persistentVolumeClaim": {"claimName": "output"}})
+    pod["containers"][0]["volumeMounts"] = [{"name": "runs", "mountPath": "/runs"}]
+    return one
+
+
+def test_a_checkpoint_that_went_with_its_pod_is_not_gone_on_from() -> None:
     body, log = crashed(step=57)
     failed = {**job(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
+    actions, _ = look(seen(body, logs=(log,)), failed, Following(), RetryPolicy(app=5))
+    said = [one.text for one in actions if isinstance(one, Say)]
+    assert any("from step 0, for want of a checkpoint" in text for text in said)
+    assert any("no volume keeps checkpoints" in text and "--checkpoint-volume" in text for text in said)
+
+
+def test_the_same_failure_of_the_program_twice_is_the_end_of_it() -> None:
+    body, log = crashed(step=57)
+    failed = {**kept(job()), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
     policy = RetryPolicy(app=5)
     actions, state = look(seen(body, logs=(log,)), failed, Following(), policy)
     assert state.again is not None

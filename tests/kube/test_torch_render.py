@@ -9,6 +9,7 @@ from hypothesis import settings as tried
 from hypothesis import strategies as st
 from tests.kube.rendered import settings
 from tests.kube.torch_rendered import (
+    AGAIN,
     BIG,
     COMPAT,
     CONFIG,
@@ -374,3 +375,17 @@ def test_a_job_may_be_retried_from_zero_if_somebody_says_so() -> None:
     torch = {"nodes": 2, "allow_restart_from_zero": True}
     done = rendered(Target.JOB, {}, torch, {"limits": Limits(retries=2)})
     assert "backoffLimit: 4" in done.text
+
+
+def test_a_pytorchjob_on_hyperpod_asks_for_healthy_nodes_and_to_be_resumed() -> None:
+    kept = {"nodes": 2, "instance_type": "ml.g5.8xlarge", "checkpoint_volume": "output"}
+    (job,) = rendered(Target.PYTORCHJOB, {"checkpoint_every": "50"}, kept, AGAIN).objects
+    about: Any = job["metadata"]
+    assert about["annotations"]["sagemaker.amazonaws.com/enable-job-auto-resume"] == "true"
+    assert about["annotations"]["sagemaker.amazonaws.com/job-max-retry-count"] == "3"
+    spec: Any = job["spec"]
+    for role in spec["pytorchReplicaSpecs"].values():
+        assert role["restartPolicy"] == "OnFailure"
+        assert "node-health-status" in str(role["template"]["spec"]["affinity"]["nodeAffinity"])
+    (elsewhere,) = rendered(Target.PYTORCHJOB, {}, {"nodes": 2, "instance_type": "g5.8xlarge"}).objects
+    assert "sagemaker" not in str(elsewhere)

@@ -54,7 +54,7 @@ def test_no_false_alarm_on_what_we_render() -> None:
 
 OTHERS = """\
 apiVersion: apps/v1
-kind: Deployment
+kind: DaemonSet
 metadata: {name: web}
 ---
 apiVersion: serving.knative.dev/v1
@@ -100,7 +100,7 @@ def test_what_others_write_is_taken_as_a_cluster_takes_it() -> None:
     checked = validate(OTHERS, "others.yaml", Profile.COMPAT)
     assert checked.problems == ()
     assert checked.objects == ("ConfigMap/code", "RayCluster/mine")
-    assert checked.others == ("Deployment/web", "Service/web", "Job/other")
+    assert checked.others == ("DaemonSet/web", "Service/web", "Job/other")
     strict = [problem.what for problem in validate(OTHERS, "others.yaml").problems]
     assert any("runAsNonRoot" in what for what in strict)
     assert any("authOptions" in what for what in strict)

@@ -1,10 +1,10 @@
 """Is a cluster good for what is wanted of it? A snapshot is taken, or read from a file, and checked."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.app.cluster_reach import Place, reached
 from paceline.cluster.kubeconfig import Context, contexts, kubeconfig_files
 from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
 from paceline.kube.checks.check import Checked, check
@@ -13,7 +13,6 @@ from paceline.kube.checks.snapshot import Snapshot, read_snapshot
 
 if TYPE_CHECKING:
     from paceline.cluster.eks_door import EksCluster
-    from paceline.cluster.kubernetes_door import KubernetesApi
 
 _RECORD = "record one: paceline cluster check --save SNAPSHOT.json"
 
@@ -27,14 +26,14 @@ def known_contexts(kubeconfig: Path | None) -> list[Context]:
     return contexts(kubeconfig_files(kubeconfig))
 
 
-def clusters_of_eks(region: str | None) -> "list[EksCluster]":
+def clusters_of_eks(region: str | None, profile: str | None = None) -> "list[EksCluster]":
     """Raises NotReadyError without boto3, and UnreachableError."""
     try:
         from paceline.cluster.eks_door import eks_clusters
     except ModuleNotFoundError as error:
         hint = "pip install 'paceline[aws]'"
         raise NotReadyError(f"Amazon's client is not installed: {error}", hint) from error
-    return eks_clusters(region)
+    return eks_clusters(region, profile)
 
 
 def look_at_cluster(
@@ -43,14 +42,9 @@ def look_at_cluster(
     """Raises ApiError, NotReadyError."""
     from paceline.cluster.snapshot import take_snapshot
 
-    files = kubeconfig_files(kubeconfig)
-    its = [one for one in contexts(files) if one.name == context or (context is None and one.is_current)]
-    reach = _door()
-    api = reach(Path(":".join(str(path) for path in files)) if files else None, context)
-    try:
-        return take_snapshot(api, namespace or (its[0].namespace if its else "default"), target)
-    finally:
-        api.close()
+    place = Place(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    with reached(place, without="check a snapshot: --from SNAPSHOT.json") as cluster:
+        return take_snapshot(cluster.api, cluster.namespace, target)
 
 
 def load_snapshot(path: Path) -> Snapshot:
@@ -70,13 +64,3 @@ def save_snapshot(seen: Snapshot, path: Path) -> None:
     except OSError as error:
         hint = "name a file in a folder that exists and can be written to"
         raise PacelineError(f"cannot write {path}: {error.strerror}", hint) from error
-
-
-def _door() -> "Callable[[Path | None, str | None], KubernetesApi]":
-    """Only who asks a cluster needs the client."""
-    try:
-        from paceline.cluster.kubernetes_door import reach
-    except ModuleNotFoundError as error:
-        hint = "pip install 'paceline[k8s]', or check a snapshot: --from SNAPSHOT.json"
-        raise NotReadyError(f"Kubernetes' client is not installed: {error}", hint) from error
-    return reach

@@ -13,15 +13,18 @@ from paceline import clock
 from paceline.app.fix_record import Record, Step, new_record
 from paceline.errors import PacelineError
 from paceline.kube.checks.check import check
+from paceline.kube.checks.eks import check as check_eks
+from paceline.kube.checks.eks_facts import EksFacts
 from paceline.kube.checks.need import Need
-from paceline.kube.fixes.action import ByHand, Create, Fix, Install, RemovePod
+from paceline.kube.fixes.action import ByHand, ChangeAddon, Create, Fix, Install, RemovePod
 from paceline.kube.fixes.charts import Chart
-from paceline.kube.fixes.manifests import HELPERS
 from paceline.kube.fixes.plan import Asked, finished_helpers, plan
 from paceline.kube.parts import Object
 from paceline.kube.reading import mapping
+from paceline.kube.transfer.helper import SELECTOR
 
 if TYPE_CHECKING:
+    from paceline.cluster.eks_door import Aws
     from paceline.cluster.helm_door import Helm
     from paceline.cluster.kubernetes_door import KubernetesApi
 
@@ -52,6 +55,8 @@ class Workshop:
     helm: "Helm"
     records: Path  # folder
     say: Say
+    aws: "Aws | None" = None  # where it is a cluster of EKS
+    eks: EksFacts | None = None
 
 
 def fix_cluster(shop: Workshop, space: str, need: Need, asked: Asked, *, dry_run: bool, apply: bool) -> Fixed:
@@ -87,11 +92,12 @@ def _planned(shop: Workshop, space: str, need: Need, asked: Asked) -> list[Fix]:
     from paceline.cluster.snapshot import take_snapshot
 
     seen = take_snapshot(shop.api, space, need.target)
-    fixes = plan(seen, check(seen, need).findings, asked)
+    amazon = () if shop.eks is None else tuple(check_eks(shop.eks, need))
+    fixes = plan(seen, [*amazon, *check(seen, need).findings], asked)
     if asked.only and "helpers" not in asked.only:
         return fixes
     try:
-        return [*fixes, *finished_helpers(shop.api.find(POD, space, labels=HELPERS).items)]
+        return [*fixes, *finished_helpers(shop.api.find(POD, space, labels=SELECTOR).items)]
     except ForbiddenError:  # who may not see pods has made none
         return fixes
 
@@ -102,8 +108,12 @@ def _state(shop: Workshop, fix: Fix, *, apply: bool) -> State:
     match fix.action:
         case ByHand():
             return "by hand"
-        case Install() if not apply:
+        case Install() | ChangeAddon() if not apply:
             return "waits"
+        case ChangeAddon(wanted):
+            from paceline.app.addon_fix import is_as_wanted
+
+            return "there" if is_as_wanted(_amazon(shop), wanted) else "would"
         case Install(chart):
             release = shop.helm.release(chart.release, chart.namespace)
             return "there" if release is not None and release.is_of(chart) else "would"
@@ -139,8 +149,17 @@ def _carry_out(shop: Workshop, fix: Fix, record: Record) -> None:
             record.end(number, replace(step, state="done"), None)
         case Install(chart):
             _install(shop, fix, chart, record)
+        case ChangeAddon(wanted):
+            from paceline.app.addon_fix import change_addon
+
+            change_addon(_amazon(shop), fix.name, wanted, record)
         case ByHand():
             raise AssertionError("nobody but a person does this")
+
+
+def _amazon(shop: Workshop) -> "Aws":
+    assert shop.aws is not None, "an add-on is planned from what Amazon said"
+    return shop.aws
 
 
 def _create(shop: Workshop, fix: Fix, manifest: Object, record: Record) -> None:

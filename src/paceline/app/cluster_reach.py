@@ -14,27 +14,40 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Place:
     """As the user named it; what was not said is the kubeconfig's."""
 
     kubeconfig: Path | None = None
     context: str | None = None
     namespace: str | None = None
 
+    def words(self) -> list[str]:
+        """For a command that shall mean the same."""
+        said = {"--kubeconfig": self.kubeconfig, "--context": self.context, "--namespace": self.namespace}
+        return [word for flag, value in said.items() if value is not None for word in (flag, str(value))]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    api: "KubernetesApi"
+    namespace: str
+    kubeconfig: str | None = None  # its files, as the variable KUBECONFIG joins them
+
 
 @contextmanager
-def reached(cluster: Cluster) -> "Iterator[tuple[KubernetesApi, str]]":
-    """The door, and the namespace. Raises NotReadyError."""
+def reached(place: Place, *, without: str = "") -> Iterator[Cluster]:
+    """`without`: what else can be done where the client is not installed. Raises NotReadyError, ApiError."""
     try:
         from paceline.cluster.kubernetes_door import reach
     except ModuleNotFoundError as error:
-        hint = "pip install 'paceline[k8s]'"
+        hint = "pip install 'paceline[k8s]'" + (f", or {without}" if without else "")
         raise NotReadyError(f"Kubernetes' client is not installed: {error}", hint) from error
-    files = kubeconfig_files(cluster.kubeconfig)
-    wanted = cluster.context
+    files = kubeconfig_files(place.kubeconfig)
+    wanted = place.context
     its = [one for one in contexts(files) if one.name == wanted or (wanted is None and one.is_current)]
-    api = reach(Path(":".join(str(path) for path in files)) if files else None, wanted)
+    joined = ":".join(str(path) for path in files) or None
+    api = reach(None if joined is None else Path(joined), wanted)
     try:
-        yield api, cluster.namespace or (its[0].namespace if its else "default")
+        yield Cluster(api, place.namespace or (its[0].namespace if its else "default"), joined)
     finally:
         api.close()

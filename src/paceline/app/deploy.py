@@ -12,6 +12,7 @@ from paceline.errors import ConfigError, NotReadyError, Problem
 from paceline.kube.deploy import coordinator
 from paceline.kube.deploy.agree import agrees, difference
 from paceline.kube.deploy.coordinator import Coordinator
+from paceline.kube.deploy.kustomize import FILE
 from paceline.kube.fixes.action import called
 from paceline.kube.intent import Profile
 from paceline.kube.parts import Object
@@ -35,12 +36,16 @@ class Applied:
 def files_of(asked: Coordinator) -> dict[str, str]:
     """The folder for kustomize, by file. Raises ConfigError."""
     _check(asked)
-    objects = coordinator.render(asked)
+    return texts_of(coordinator.kustomization(asked), coordinator.render(asked))
+
+
+def texts_of(kustomization: Object, objects: dict[str, Object]) -> dict[str, str]:
+    """Raises ConfigError for what our own rules do not take."""
     wrong = [finding for one in objects.values() for finding in findings(one, Profile.STRICT)]
     if wrong:
         raise ConfigError([Problem(one.what, one.hint, ".".join(map(str, one.path))) for one in wrong])
     texts = {name: to_yaml([one]) for name, one in objects.items()}
-    return {"kustomization.yaml": to_yaml([coordinator.kustomization(asked)]), **texts}
+    return {FILE: to_yaml([kustomization]), **texts}
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:
@@ -57,7 +62,11 @@ def apply_coordinator(api: "KubernetesApi", asked: Coordinator, *, dry_run: bool
     """Raises ApiError, ConfigError, NotReadyError; before the first write, if it can be known then."""
     files_of(asked)
     _needs_keys(api, asked)
-    objects = list(coordinator.render(asked).values())
+    return apply_objects(api, list(coordinator.render(asked).values()), dry_run=dry_run)
+
+
+def apply_objects(api: "KubernetesApi", objects: Sequence[Object], *, dry_run: bool) -> list[Applied]:
+    """All of them are tried by the server before the first is written."""
     states = [_write(api, one, dry_run=True) for one in objects]
     if not dry_run:
         states = [
@@ -97,48 +106,68 @@ def _same_nodes(wanted: Object, there: Object) -> None:
 
 
 def _needs_keys(api: "KubernetesApi", asked: Coordinator) -> None:
-    from paceline.cluster.kinds import NAMESPACE, SECRET
+    needs_namespace(api, asked.namespace)
+    hint = "make it: " + " && ".join(coordinator.secret_commands(asked))
+    needs_secret(api, asked.namespace, asked.tls_secret, coordinator.secret_keys(asked), hint, "certificates")
+
+
+def needs_namespace(api: "KubernetesApi", name: str) -> None:
+    from paceline.cluster.kinds import NAMESPACE
     from paceline.cluster.port import ForbiddenError, NotThereError
 
-    hint = "make it: " + " && ".join(coordinator.secret_commands(asked))
     try:
-        api.get(NAMESPACE, asked.namespace)
+        api.get(NAMESPACE, name)
     except NotThereError as error:
-        fix = f"paceline cluster fix -n {asked.namespace} --only namespace"
-        raise NotReadyError(f"there is no namespace {asked.namespace}", f"make it: {fix}") from error
+        fix = f"paceline cluster fix -n {name} --only namespace"
+        raise NotReadyError(f"there is no namespace {name}", f"make it: {fix}") from error
     except ForbiddenError:
         pass  # whoever may not look at namespaces may still write into one
+
+
+def needs_secret(
+    api: "KubernetesApi", namespace: str, name: str, keys: Sequence[str], hint: str, what: str
+) -> None:
+    """Raises NotReadyError if it is not there, or lacks a key; what is in it is not looked at."""
+    from paceline.cluster.kinds import SECRET
+    from paceline.cluster.port import ForbiddenError, NotThereError
+
     try:
-        held = mapping(api.get(SECRET, asked.tls_secret, asked.namespace), "data")
+        held = mapping(api.get(SECRET, name, namespace), "data")
     except NotThereError as error:
-        raise NotReadyError(f"there is no Secret {asked.tls_secret} with certificates", hint) from error
+        raise NotReadyError(f"there is no Secret {name} with {what}", hint) from error
     except ForbiddenError:
         return  # nor has everybody to be able to read keys
-    missing = [name for name in coordinator.secret_keys(asked) if name not in held]
+    missing = [key for key in keys if key not in held]
     if missing:
-        raise NotReadyError(f"Secret {asked.tls_secret} lacks {', '.join(missing)}", hint)
+        raise NotReadyError(f"Secret {name} lacks {', '.join(missing)}", hint)
 
 
 def _check(asked: Coordinator) -> None:
-    problems: list[Problem] = []
-    for flag, text, shape, most in (
-        ("--name", asked.name, NAME, _LONGEST),
-        ("--namespace", asked.namespace, DNS_LABEL, LONGEST_LABEL),
-    ):
-        if not shape.fullmatch(text) or len(text) > most:
-            hint = f"begin with a letter; use small letters, digits and -, {most} at most"
-            problems.append(Problem(f"{text!r} cannot be a name here", hint, flag))
-    if not IMAGE.fullmatch(asked.image):
-        problems.append(Problem(f"{asked.image!r} is no image", "write NAME:TAG", "--image"))
+    problems = problems_of(asked.name, asked.namespace, asked.image)
     if asked.replicas % 2 == 0:
         what = f"{asked.replicas} nodes survive no more losses than {asked.replicas - 1}"
         problems.append(Problem(what, "take 3, or 5", "--replicas"))
-    problems += _amounts(asked, ("storage", "cpu", "memory"))
+    problems += amounts_of(asked, ("storage", "cpu", "memory"))
     if problems:
         raise ConfigError(problems)
 
 
-def _amounts(asked: Coordinator, names: Sequence[str]) -> list[Problem]:
+def problems_of(name: str, namespace: str, image: str) -> list[Problem]:
+    """With what every service is told."""
+    problems: list[Problem] = []
+    for flag, text, shape, most in (
+        ("--name", name, NAME, _LONGEST),
+        ("--namespace", namespace, DNS_LABEL, LONGEST_LABEL),
+    ):
+        if not shape.fullmatch(text) or len(text) > most:
+            hint = f"begin with a letter; use small letters, digits and -, {most} at most"
+            problems.append(Problem(f"{text!r} cannot be a name here", hint, flag))
+    if not IMAGE.fullmatch(image):
+        problems.append(Problem(f"{image!r} is no image", "write NAME:TAG", "--image"))
+    return problems
+
+
+def amounts_of(asked: object, names: Sequence[str]) -> list[Problem]:
     return [
         Problem(f"{getattr(asked, name)!r} is no amount", "write 1Gi or 500m, for example", f"--{name}")
         for name in names

@@ -24,12 +24,15 @@ class Step:
     """One change. `state`: doing, done, undone, or kept (undo leaves it, and says why)."""
 
     name: str
-    verb: str  # create, remove, install
+    verb: str  # create, remove, install, addon
     kind: str = ""
     api_version: str = ""
     object: str = ""
     namespace: str = ""
     revision: int | None = None  # of the release before
+    cluster: str = ""  # of EKS, whose add-on it is
+    region: str = ""
+    version: str = ""  # of the add-on before
     state: str = "doing"
 
 

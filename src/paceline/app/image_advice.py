@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from paceline.app.image_tools import tool, uv_command, uv_environment
 from paceline.images.api import from_log
 from paceline.images.project import Finding, Level, Project, Target
+from paceline.images.secrets import hidden
 from paceline.images.view import Installed, Place, places
 
 _RESOLVE_LIMIT_S = 60
@@ -84,7 +85,7 @@ def _compile(place: Place, wanted: list[Installed]) -> str | None:
 def _refused(
     said: str, project: Project, target: Target, place: Place, wanted: list[Installed]
 ) -> list[Finding]:
-    flat = " ".join(said.split())
+    flat = hidden(" ".join(said.split()))
     known = [replace(one, evidence=f"uv says: {flat[-400:]}") for one in from_log(flat, project, target)]
     first = wanted[0].asked
     return known or [

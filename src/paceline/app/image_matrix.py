@@ -78,12 +78,10 @@ def _torch_row(version: Version) -> TorchRow:
         raise TrainingError(f"uv does not say which Pythons torch {version} is for", refused.strip()[-300:])
     # One in the middle: the sisters' wheels for the newest Python often come a release later.
     major, minor = pythons[len(pythons) // 2]
-    sisters = ["torchvision>=0.14", f"torchaudio<={version.major}.{version.minor}.99"]
-    if version < Version("2"):
-        sisters[1] = "torchaudio<=0.13.99"
-    solved = _solved([f"torch=={version}", *sisters], f"{major}.{minor}") or _solved(
-        [f"torch=={version}"], f"{major}.{minor}"
-    )
+    python, itself, vision = f"{major}.{minor}", f"torch=={version}", "torchvision>=0.14"
+    audio = "torchaudio<=0.13.99" if version.major < 2 else f"torchaudio<={version.major}.{version.minor}.99"
+    # A sister may be late: then without her.
+    solved = next(filter(None, (_solved([itself, *s], python) for s in ([vision, audio], [vision], []))), {})
     return TorchRow(
         torch=version,
         pythons=tuple(f"{a}.{b}" for a, b in pythons),

@@ -1,5 +1,6 @@
 """How does a wish become a manifest, and is a manifest file sound? Nothing is sent anywhere."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,12 +60,16 @@ def _intent(
 
 
 def validate_file(path: Path, profile: Profile) -> Checked:
+    return validate(read_text(path), str(path), profile)
+
+
+def read_text(path: Path) -> str:
+    """Of a file, or of stdin (-). Raises PacelineError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise PacelineError(f"cannot read {path}: {reason}", "name a file of manifests in YAML") from error
-    return validate(text, str(path), profile)
 
 
 def _where(path: tuple[str | int, ...]) -> str:

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from paceline.app.job_cluster import Cluster
+from paceline.app.cluster_reach import Cluster
+from paceline.app.job_again import Restart
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import NotReadyError, PacelineError
 from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.diagnosis.snapshot import Snapshot, name_of
+from paceline.kube.diagnosis.snapshot import Snapshot
 from paceline.kube.reading import mapping
-from paceline.kube.submission.again import can_exclude, next_manifest
 from paceline.kube.submission.following import Again, Charge, End, Following, Remove, Say, Tell, look
-from paceline.kube.submission.mark import Mark, Watch, marked, read_mark, read_watch, watch_patch
+from paceline.kube.submission.mark import Mark, Watch, read_mark, read_watch, watch_patch
 
 if TYPE_CHECKING:
     from paceline.cluster.job_logs import Line, LogStreams
@@ -70,19 +70,27 @@ class Follower:
     _charge: Charge = Charge.NOBODYS
     _missing_since_s: float | None = None
     _is_cut_off: bool = False
+    _again: Restart = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._again = Restart(
+            cluster=self.cluster,
+            name=self.name,
+            watcher=self.watcher,
+            lease_s=self.pace.lease_s,
+            gone_s=self.pace.gone_s,
+            say=self.shown.say,
+            pause=lambda: self._wait(monotonic_s() + self.pace.ring_s),
+        )
 
     def follow(self, for_s: float | None) -> Followed:
         """To the job's end, or for so many seconds. Raises NotReadyError, ApiError."""
         from paceline.cluster.job_bell import Bell
         from paceline.cluster.job_logs import LogStreams
-        from paceline.cluster.job_objects import find_job
         from paceline.cluster.kinds import POD
 
         api, namespace = self.cluster.api, self.cluster.namespace
-        found = find_job(api, self.name, namespace)
-        if found is None:
-            raise no_such_job(self.name, namespace)
-        kind = found[0]
+        kind = self._kind()
         streams = LogStreams(api, namespace, self.name, self._items.put)
         bell = Bell(api, namespace, self.name, lambda: self._items.put(None))
         bell.listen(POD, kind)
@@ -99,6 +107,19 @@ class Follower:
             self._drain()
             self._give_up_charge(kind)
         return Followed(end, self._state.watching.attempts.number)
+
+    def _kind(self) -> "Kind":
+        """Of the job, or of one that is being started again just now."""
+        from paceline.cluster.job_objects import find_job
+        from paceline.cluster.job_pending import find_pending
+
+        found = find_job(self.cluster.api, self.name, self.cluster.namespace)
+        if found is not None:
+            return found[0]
+        pending = find_pending(self.cluster.api, self.name, self.cluster.namespace)
+        if pending is None:
+            raise no_such_job(self.name, self.cluster.namespace)
+        return pending.kind
 
     def _wait(self, until_s: float | None) -> None:
         """Lines are shown as they come; the bell shortens the time to the next look."""
@@ -132,12 +153,15 @@ class Follower:
         try:
             job, snapshot = self._see(kind)
             self._take_charge(kind, job)
+            is_between = job is None and self._goes_on()
         except UnreachableError as error:
             if not self._is_cut_off:
                 self.shown.say(f"the cluster does not answer, it is asked again: {error}")
             self._is_cut_off = True
             return None
         self._is_cut_off = False
+        if is_between:
+            return None
         streams.follow(snapshot.pods)
         if job is None and self._charge is Charge.ANOTHERS and self._may_come_back(snapshot):
             return None
@@ -152,7 +176,8 @@ class Follower:
                 case Tell():
                     self.shown.tell(action.finding)
                 case Again():
-                    self._again(kind, snapshot, action)
+                    assert self._mark is not None, "only a job that carries our mark is ours to start again"
+                    self._again.start(self._mark, action.attempts, snapshot)
                 case Remove():
                     self._remove(kind)
                 case End():
@@ -172,6 +197,7 @@ class Follower:
             self._uid, self._mark = uid, read_mark(job)  # a new attempt, of ours or of another watcher
             attempts = self._mark.attempts if self._mark is not None else Following().watching.attempts
             self._state = Following.after(attempts)
+            self._again.tidy(attempts.number)
         return job, job_snapshot(api, job, self.name, namespace)
 
     def _may_come_back(self, snapshot: Snapshot) -> bool:
@@ -215,40 +241,12 @@ class Follower:
             if error.status != 404:
                 self.shown.say(f"the right to start it again ends in {self.pace.lease_s:.0f} s: {error}")
 
-    def _again(self, kind: "Kind", snapshot: Snapshot, action: Again) -> None:
-        from paceline.cluster.job_objects import recreate
-
-        assert self._mark is not None, "only a job that carries our mark is ours to start again"
-        attempts, original = action.attempts, self._mark.manifest
-        if attempts.excluded and not can_exclude(original):
-            self.shown.say("this job's pods are its runtime's: nodes cannot be left out of the next attempt")
-        manifest = next_manifest(original, attempts.excluded, attempts.changes)
-        mark = Mark(
-            manifest=original,
-            sent_s=self._mark.sent_s,
-            attempts=attempts,
-            policy=self._mark.policy,
-            beside=self._mark.beside,
-        )
-        until_s = monotonic_s() + self.pace.gone_s
-
-        def wait() -> None:
-            if monotonic_s() > until_s:
-                what = f"the pods of attempt {attempts.number - 1} do not go away"
-                raise PacelineError(what, f"kubectl -n {self.cluster.namespace} get pods; is a node lost?")
-            self._wait(monotonic_s() + self.pace.ring_s)
-
-        pods = [name_of(pod) for pod in snapshot.pods]
-        recreate(
-            self.cluster.api,
-            kind,
-            self.name,
-            self.cluster.namespace,
-            marked(manifest, mark),
-            pods=pods,
-            wait=wait,
-        )
-        self.shown.say(f"attempt {attempts.number} is sent")
+    def _goes_on(self) -> bool:
+        """There is no job, but an attempt that was decided on: another makes it, or we do."""
+        if not self._again.goes_on():
+            return False
+        self._missing_since_s = None
+        return True
 
     def _remove(self, kind: "Kind") -> None:
         from paceline.cluster.job_objects import remove_job

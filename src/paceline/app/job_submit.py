@@ -1,10 +1,11 @@
 """How does a job come to a cluster? All is asked first; it is created when nothing speaks against it."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from paceline.app.job_cluster import Cluster
+from paceline.app.cluster_reach import Cluster
+from paceline.app.job import read_text
 from paceline.clock import unix_now_s
 from paceline.errors import ConfigError, ExitCode, PacelineError, Problem
 from paceline.kube.diagnosis.retry import RetryPolicy
@@ -14,8 +15,12 @@ from paceline.kube.manifest import read_documents
 from paceline.kube.reading import mapping
 from paceline.kube.submission.fit import Row, table
 from paceline.kube.submission.gang import job_in
+from paceline.kube.submission.keeping import LOST, keeps_in
 from paceline.kube.submission.mark import Mark
 from paceline.kube.validate import validate
+
+if TYPE_CHECKING:
+    from paceline.app.job_through import ThroughHyp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,14 @@ class RightsError(ConfigError):
     exit_code = ExitCode.NOT_READY
 
 
-def submit(cluster: Cluster, manifests: list[Object], policy: RetryPolicy, *, fits: bool = True) -> Submitted:
+def submit(
+    cluster: Cluster,
+    manifests: list[Object],
+    policy: RetryPolicy,
+    *,
+    fits: bool = True,
+    through: "ThroughHyp | None" = None,
+) -> Submitted:
     """Raises NoRoomError, RightsError, ConfigError, ApiError; then nothing is left in the cluster."""
     from paceline.cluster.job_objects import create_job, goes_with, in_namespace
     from paceline.cluster.preflight import preflight
@@ -50,6 +62,8 @@ def submit(cluster: Cluster, manifests: list[Object], policy: RetryPolicy, *, fi
         hint = "a file for submit holds one job, and what it needs beside it: paceline job render writes one"
         raise ConfigError([Problem("there is not exactly one job in what shall be sent", hint, "FILE")])
     all_of_it = in_namespace(manifests, cluster.namespace)
+    if through is not None:
+        all_of_it = through.prepared(all_of_it)
     job = next(one for one in all_of_it if one["kind"] == found["kind"])
     beside = [one for one in all_of_it if one is not job]
     done = preflight(cluster.api, beside, job, cluster.namespace, fits=fits)
@@ -57,15 +71,19 @@ def submit(cluster: Cluster, manifests: list[Object], policy: RetryPolicy, *, fi
         raise RightsError(done.problems)
     if not done.is_fine:
         _refuse(done.rows)
-    mark = Mark(manifest=job, sent_s=unix_now_s(), policy=policy, beside=goes_with(done.to_make))
-    create_job(cluster.api, done.to_make, job, mark)
+    keeps, notes = keeps_in(all_of_it), list(done.notes)
+    if not keeps and (policy.infra or policy.app):
+        notes.append(LOST)
+    beside_it = goes_with(done.to_make)
+    mark = Mark(manifest=job, sent_s=unix_now_s(), policy=policy, beside=beside_it, keeps=keeps)
+    create_job(cluster.api, done.to_make, job, mark, None if through is None else through.create)
     return Submitted(
         name=name_of(job),
         kind=str(job["kind"]),
         namespace=cluster.namespace,
         made=tuple(f"{one['kind']}/{name_of(one)}" for one in done.to_make),
         rows=tuple(done.rows),
-        notes=tuple(done.notes),
+        notes=(*notes, *(() if through is None else through.notes)),
     )
 
 
@@ -81,15 +99,14 @@ def _refuse(rows: list[Row]) -> None:
 
 def read_manifests(path: Path, profile: Profile) -> list[Object]:
     """Of a file, or of stdin (-), checked as `job validate` does. Raises ConfigError, PacelineError."""
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise PacelineError(f"cannot read {path}: {reason}", "name a file of manifests in YAML") from error
-    checked = validate(text, str(path), profile)
+    return checked_manifests(read_text(path), str(path), profile)
+
+
+def checked_manifests(text: str, where: str, profile: Profile) -> list[Object]:
+    checked = validate(text, where, profile)
     if checked.problems:
         raise ConfigError(checked.problems)
-    documents, _ = read_documents(text, str(path))
+    documents, _ = read_documents(text, where)
     return [mapping(one.value) for one in documents]
 
 
@@ -97,7 +114,11 @@ def dry_run(cluster: Cluster, manifests: list[Object]) -> list[str]:
     """Would the server take them? Names of those that are there already. Raises ApiError, ConfigError."""
     from paceline.cluster.job_objects import in_namespace
     from paceline.cluster.port import ConflictError
+    from paceline.cluster.preflight import trainer_misfit
 
+    wrong = trainer_misfit(cluster.api, manifests)
+    if wrong is not None:
+        raise ConfigError([wrong])
     there: list[str] = []
     for one in in_namespace(manifests, cluster.namespace):
         try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline import environ
-from paceline.app.job_cluster import Place
+from paceline.app.cluster_reach import Place
 from paceline.errors import PacelineError
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from paceline.app.cluster_reach import Cluster, reached
+from paceline.app.cluster_reach import Place, reached
 from paceline.app.upload import read_folder, see_amount
 from paceline.clock import SystemClock
 from paceline.cluster.fetch import Fetched, fetch, listed
@@ -47,12 +47,13 @@ class Results:
     fetched: Fetched
 
 
-def fetch_results(asked: Asked, cluster: Cluster, say: Say, on_bytes: OnBytes) -> Results:
+def fetch_results(asked: Asked, place: Place, say: Say, on_bytes: OnBytes) -> Results:
     """Raises ApiError, NotReadyError, ConfigError, PacelineError."""
     path = read_folder(asked.name if asked.path is None else asked.path, "--path")
     if asked.out.exists() and not asked.out.is_dir():
         raise ConfigError([Problem(f"{asked.out} is no folder", "name one, or a new one", "--out")])
-    with reached(cluster) as (api, namespace):
+    with reached(place) as cluster:
+        api, namespace = cluster.api, cluster.namespace
         claim = asked.claim or claim_of(api, asked.name, namespace, say)
         wanted = Wanted(namespace=namespace, claim=claim, image=asked.image, reads_only=True)
         with helper_on(api, wanted, SystemClock(), say) as helper:

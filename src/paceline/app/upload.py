@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from paceline.app.cluster_reach import Cluster, reached
+from paceline.app.cluster_reach import Place, reached
 from paceline.clock import SystemClock
 from paceline.cluster.helper_pod import helper_on
 from paceline.cluster.upload import Uploaded
@@ -57,11 +57,11 @@ def plan_upload(source: Path, claim: str, to: str, *, force: bool, on_bytes: OnB
     return Upload(claim=claim, folder=folder, files=tuple(files), sources=sources)
 
 
-def upload(planned: Upload, cluster: Cluster, image: str, say: Say, on_bytes: OnBytes) -> Uploaded:
+def upload(planned: Upload, place: Place, image: str, say: Say, on_bytes: OnBytes) -> Uploaded:
     """Raises ApiError, NotReadyError, PacelineError."""
-    with reached(cluster) as (api, namespace):
-        wanted = Wanted(namespace=namespace, claim=planned.claim, image=image)
-        with helper_on(api, wanted, SystemClock(), say) as helper:
+    with reached(place) as cluster:
+        wanted = Wanted(namespace=cluster.namespace, claim=planned.claim, image=image)
+        with helper_on(cluster.api, wanted, SystemClock(), say) as helper:
             folder = f"{VOLUME}/{planned.folder}".rstrip("/")
             return send(helper, folder, planned.files, planned.sources, on_bytes)
 

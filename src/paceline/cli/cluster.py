@@ -13,6 +13,7 @@ from paceline.errors import ConfigError, ExitCode, Problem
 
 if TYPE_CHECKING:
     from paceline.kube.checks.check import Checked
+    from paceline.kube.checks.need import Need
     from paceline.kube.checks.snapshot import Snapshot
     from paceline.plan.codec import Json
 
@@ -36,15 +37,27 @@ def cluster(session: Session) -> None:
     "--eks", is_flag=True, help="Ask Amazon EKS too; its clusters come with the command to use them."
 )
 @click.option(
-    "--region", metavar="NAME", help="Whose clusters, with --eks. [default: the one of your AWS settings]"
+    "--region",
+    multiple=True,
+    metavar="NAME",
+    help="Whose clusters, with --eks. Repeatable. [default: the one of your AWS settings]",
 )
+@click.option("--aws-profile", multiple=True, metavar="NAME", help="As whom, with --eks. Repeatable.")
 @common_options
-def list_clusters(session: Session, kubeconfig: Path | None, *, eks: bool, region: str | None) -> None:
+def list_clusters(
+    session: Session,
+    kubeconfig: Path | None,
+    *,
+    eks: bool,
+    region: tuple[str, ...],
+    aws_profile: tuple[str, ...],
+) -> None:
     """The contexts of your kubeconfig; * marks the current one. No cluster is asked."""
     from paceline.app.cluster_check import clusters_of_eks, known_contexts
 
-    if region is not None and not eks:
-        raise ConfigError([Problem("--region is for Amazon EKS", "add --eks", "--region")])
+    for flag, said in (("--region", region), ("--aws-profile", aws_profile)):
+        if said and not eks:
+            raise ConfigError([Problem(f"{flag} is for Amazon EKS", "add --eks", flag)])
 
     from paceline.plan.codec import to_json
 
@@ -60,7 +73,8 @@ def list_clusters(session: Session, kubeconfig: Path | None, *, eks: bool, regio
         for one in found
     ]
     lines = [f"{'*' if c.is_current else ' '} {c.name}  {c.server}  namespace {c.namespace}" for c in found]
-    asked = clusters_of_eks(region) if eks else []
+    places = [(where, who) for who in aws_profile or (None,) for where in region or (None,)] if eks else []
+    asked = [one for where, who in places for one in clusters_of_eks(where, who)]
     for one in asked:
         lines.append(f"  eks {one.name}  {one.region}  {one.status}  Kubernetes {one.version}: {one.command}")
         lines += [f"    {issue}" for issue in one.issues]
@@ -81,6 +95,9 @@ def list_clusters(session: Session, kubeconfig: Path | None, *, eks: bool, regio
     type=click.Choice(["job", "pytorchjob", "trainjob", "rayjob", "raycluster", "hyperpod"]),
     help="The kind of job that shall run.",
 )
+@click.option("--eks", metavar="NAME", help="This cluster of Amazon EKS: Amazon's side is looked at too.")
+@click.option("--region", metavar="NAME", help="Of --eks. [default: the one of your AWS settings]")
+@click.option("--aws-profile", metavar="NAME", help="Of your AWS settings, with --eks.")
 @click.option(
     "--from",
     "file",
@@ -103,6 +120,9 @@ def check(
     namespace: str | None,
     need: str,
     target: str | None,
+    eks: str | None,
+    region: str | None,
+    aws_profile: str | None,
     file: Path | None,
     save: Path | None,
 ) -> ExitCode:
@@ -114,8 +134,15 @@ def check(
 
     kind = None if target is None else Target(target)
     wanted = read_need(need, kind)
+    config = None if kubeconfig is None else session.folder / kubeconfig
+    if eks is not None:
+        _only_a_file(**({} if file is None else {"eks": eks}))
+        place = (config, context, namespace)
+        return _check_eks(session, wanted, (eks, region, aws_profile), place, save)
+    for flag, said in (("--region", region), ("--aws-profile", aws_profile)):
+        if said is not None:
+            raise ConfigError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
     if file is None:
-        config = None if kubeconfig is None else session.folder / kubeconfig
         seen = look_at_cluster(config, context, namespace, kind)
     else:
         _only_a_file(kubeconfig=kubeconfig, context=context, namespace=namespace)
@@ -123,6 +150,28 @@ def check(
     if save is not None:
         save_snapshot(seen, session.folder / save)
     return _show(session, seen, check_cluster(seen, wanted))
+
+
+def _check_eks(
+    session: Session,
+    wanted: "Need",
+    name: tuple[str, str | None, str | None],
+    place: tuple[Path | None, str | None, str | None],
+    save: Path | None,
+) -> ExitCode:
+    """Both sides, if a context leads to it."""
+    from paceline.app.cluster_check import look_at_cluster, save_snapshot
+    from paceline.app.cluster_eks import both_sides, context_of, look_at_eks, one_side
+
+    facts = look_at_eks(*name)
+    config, said, space = place
+    context = context_of(facts, config, said)
+    if context is None:
+        return _show(session, *one_side(facts, wanted))
+    seen = look_at_cluster(config, context, space, wanted.target)
+    if save is not None:
+        save_snapshot(seen, session.folder / save)
+    return _show(session, seen, both_sides(facts, seen, wanted))
 
 
 def _only_a_file(**said: object) -> None:

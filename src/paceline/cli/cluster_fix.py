@@ -1,5 +1,7 @@
 """`paceline cluster fix`: what can be mended, by whom, and how is it taken back?"""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ from paceline.cli.session import Session
 from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
 
 if TYPE_CHECKING:
-    from paceline.app.cluster_fix import Fixed
+    from paceline.app.cluster_fix import Fixed, Workshop
     from paceline.app.cluster_undo import Undone
     from paceline.kube.fixes.action import Fix
     from paceline.kube.fixes.manifests import ClaimAsked
@@ -22,7 +24,7 @@ _PATH = click.Path(path_type=Path)
 _RECORDS = Path("runs") / "fixes"
 _ONLY = [
     *("namespace", "claim", "secret", "rights", "runtime", "helpers"),
-    *("kuberay", "trainer", "gpu-plugin", "efa-plugin", "by-hand"),
+    *("kuberay", "trainer", "gpu-plugin", "efa-plugin", "addon", "by-hand"),
 ]
 _TARGETS = ["job", "pytorchjob", "trainjob", "rayjob", "raycluster", "hyperpod"]
 
@@ -42,12 +44,15 @@ _TARGETS = ["job", "pytorchjob", "trainjob", "rayjob", "raycluster", "hyperpod"]
 @click.option(
     "--claim",
     multiple=True,
-    metavar="NAME=SIZE[/CLASS][:rwx]",
+    metavar="NAME=SIZE[/CLASS][:rwx|:rox]",
     help="A claim that shall be there. Repeatable.",
 )
 @click.option("--account", metavar="NAME", help="A ServiceAccount that shall be able to run --target.")
 @click.option("--image", metavar="NAME:TAG", help="Of a TrainingRuntime for torch in the namespace.")
 @click.option("--hf-token", is_flag=True, help="Also Secret hf-token, from your Hugging Face login here.")
+@click.option("--eks", metavar="NAME", help="This cluster of Amazon EKS: add-ons are mended too.")
+@click.option("--region", metavar="NAME", help="Of --eks. [default: the one of your AWS settings]")
+@click.option("--aws-profile", metavar="NAME", help="Of your AWS settings, with --eks.")
 @click.option(
     "--from", "file", type=_PATH, metavar="SNAPSHOT.json", help="Plan for what was saved; ask no one."
 )
@@ -66,13 +71,12 @@ def fix(session: Session, *, undo: str | None, file: Path | None, **said: Any) -
 
 def _fix(session: Session, said: dict[str, Any]) -> None:
     from paceline.app.cluster_fix import fix_cluster
-    from paceline.app.fix_access import workshop
     from paceline.kube.checks.need import Target, read_need
 
     target = None if said["target"] is None else Target(said["target"])
     need, asked = read_need(said["need"], target), _asked(said)
     place = _place(session, said)
-    with workshop(*place, session.folder / _RECORDS, lambda line: say(session, line)) as (shop, usual):
+    with _workshop(session, said, place) as (shop, usual):
         space = said["namespace"] or usual
         done = fix_cluster(shop, space, need, asked, dry_run=said["dry_run"], apply=said["apply"])
     _show(session, done)
@@ -96,7 +100,7 @@ def _plan_only(session: Session, file: Path, said: dict[str, Any]) -> None:
     from paceline.kube.checks.need import Target, read_need
     from paceline.kube.fixes.plan import plan
 
-    for name in ("apply", "kubeconfig", "context", "namespace"):
+    for name in ("apply", "kubeconfig", "context", "namespace", "eks"):
         if said[name]:
             what = f"--{name} is for a cluster that is asked, and --from asks none"
             raise ConfigError([Problem(what, "leave out one of the two", f"--{name}")])
@@ -110,12 +114,11 @@ def _plan_only(session: Session, file: Path, said: dict[str, Any]) -> None:
 
 def _undo(session: Session, name: str, said: dict[str, Any]) -> None:
     from paceline.app.cluster_undo import undo
-    from paceline.app.fix_access import workshop
     from paceline.app.fix_record import read_record
 
     record = read_record(session.folder / _RECORDS, name)
     place = _place(session, said)
-    with workshop(*place, session.folder / _RECORDS, lambda line: say(session, line)) as (shop, _usual):
+    with _workshop(session, said, place) as (shop, _usual):
         found: list[Undone] = undo(shop, record)
     rows: list[Json] = [
         {"name": one.step.name, "object": one.step.object, "undone": not one.why, "why": one.why}
@@ -128,6 +131,40 @@ def _undo(session: Session, name: str, said: dict[str, Any]) -> None:
         for one in found
     ]
     emit(session, "cluster.undo", {"id": name, "steps": rows}, lines or ["nothing is left to take back"])
+
+
+@contextmanager
+def _workshop(
+    session: Session, said: dict[str, Any], place: tuple[Path | None, str | None]
+) -> "Iterator[tuple[Workshop, str]]":
+    """With Amazon at hand, if it is a cluster of EKS; undo needs no look at it."""
+    from paceline.app.cluster_eks import amazon, needs_context
+    from paceline.app.fix_access import workshop
+
+    if said["eks"] is None:
+        _needs_eks(said)
+        with workshop(*place, session.folder / _RECORDS, lambda line: say(session, line)) as found:
+            yield found
+        return
+    from dataclasses import replace
+
+    with amazon(said["region"], said["aws_profile"]) as aws:
+        from paceline.cluster.eks_look import look_at_eks
+
+        facts = look_at_eks(aws, said["eks"])
+        context = needs_context(facts, place[0], place[1])
+        with workshop(place[0], context, session.folder / _RECORDS, lambda line: say(session, line)) as (
+            shop,
+            usual,
+        ):
+            yield replace(shop, aws=aws, eks=facts), usual
+
+
+def _needs_eks(said: dict[str, Any]) -> None:
+    for name in ("region", "aws_profile"):
+        if said[name]:
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
 
 
 def _place(session: Session, said: dict[str, Any]) -> tuple[Path | None, str | None]:
@@ -156,12 +193,16 @@ def _claim(text: str) -> "ClaimAsked":
     name, _, rest = text.partition("=")
     amount, colon, shared = rest.partition(":")
     size, slash, storage_class = amount.partition("/")
-    is_whole = bool(storage_class) == bool(slash) and (shared == "rwx") == bool(colon)
+    is_whole = bool(storage_class) == bool(slash) and (shared in ("rwx", "rox")) == bool(colon)
     if not DNS_LABEL.fullmatch(name) or not read_quantity(size) or not is_whole:
-        hint = "write NAME=SIZE, NAME=SIZE/STORAGECLASS or NAME=SIZE/STORAGECLASS:rwx, such as data=10Gi"
+        hint = "write NAME=SIZE, NAME=SIZE/STORAGECLASS or NAME=SIZE:rwx (or :rox), such as data=10Gi"
         raise ConfigError([Problem(f"{text!r} is no claim", hint, "--claim")])
     return ClaimAsked(
-        name=name, size=size, is_shared=bool(colon), storage_class=storage_class if slash else None
+        name=name,
+        size=size,
+        is_shared=bool(colon),
+        is_read_only=shared == "rox",
+        storage_class=storage_class if slash else None,
     )
 
 

@@ -1,21 +1,10 @@
-"""Which flags name a cluster, for commands that carry files?"""
+"""Which flags have commands that carry files, beside those that name a cluster?"""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 
 _OPTIONS = (
-    click.option(
-        "--kubeconfig",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Where clusters are named. [default: KUBECONFIG, ~/.kube/config, or the cluster we run in]",
-    ),
-    click.option(
-        "--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]"
-    ),
-    click.option("--namespace", "-n", metavar="NAME", help="Where it is. [default: the context's]"),
     click.option(
         "--image",
         metavar="IMAGE",

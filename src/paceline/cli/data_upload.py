@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.cluster_options import file_options
+from paceline.cli.job_place import place_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 
 if TYPE_CHECKING:
+    from paceline.app.cluster_reach import Place
     from paceline.plan.codec import Json
 
 
@@ -20,15 +22,14 @@ if TYPE_CHECKING:
 @click.option("--to", default="", metavar="PATH", help="A folder on the volume. [default: its top]")
 @file_options
 @common_options
+@place_options
 def upload(
     session: Session,
+    place: "Place",
     *,
     source: Path,
     claim: str,
     to: str,
-    kubeconfig: Path | None,
-    context: str | None,
-    namespace: str | None,
     image: str | None,
     force: bool,
 ) -> None:
@@ -38,7 +39,6 @@ def upload(
     or not at all. Given again after a cut or Ctrl-C, it sends only what is missing. A file of the same name
     is replaced. What was sent is listed in `.paceline/upload-….sha256` beside it.
     """
-    from paceline.app.cluster_reach import Cluster
     from paceline.app.upload import plan_upload
     from paceline.app.upload import upload as send
     from paceline.cli.units import short_bytes
@@ -51,10 +51,8 @@ def upload(
     where = f"claim {claim}, {planned.folder or 'its top'}"
     amount = f"{counted(len(planned.files), 'file')}, {short_bytes(planned.bytes)}"
     say(session, f"plan: {amount}, {counted(planned.chunks, 'chunk')}, to {where}")
-    config = None if kubeconfig is None else session.folder / kubeconfig
-    cluster = Cluster(kubeconfig=config, context=context, namespace=namespace)
     with open_byte_watcher(session, "upload") as on_bytes:
-        done = send(planned, cluster, image or IMAGE, lambda text: say(session, text), on_bytes)
+        done = send(planned, place, image or IMAGE, lambda text: say(session, text), on_bytes)
     manifest = f"{planned.folder}/{done.manifest}".lstrip("/")
     sent = f"{counted(done.sent_files, 'file')}, {short_bytes(done.sent_bytes)}"
     lines = [

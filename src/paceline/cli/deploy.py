@@ -1,4 +1,4 @@
-"""`paceline deploy`: how does a coordinator come to a Kubernetes cluster?"""
+"""`paceline deploy`: how do a coordinator and a dashboard come to a Kubernetes cluster?"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli.deploy_dashboard import apply_dashboard, render_dashboard
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -49,7 +50,7 @@ def _service_options(body: Callable[..., object]) -> Callable[..., object]:
 @click.group("deploy")
 @common_options
 def deploy(session: Session) -> None:
-    """Run the coordinator on Kubernetes. (A dashboard is not there yet.)"""
+    """Run the coordinator, or a dashboard, on Kubernetes."""
 
 
 @deploy.group("render")
@@ -120,3 +121,7 @@ def _asked(said: dict[str, Any]) -> "Coordinator":
 
     secret = said.pop("tls_secret") or f"{said['name']}-pki"
     return Coordinator(tls_secret=secret, **said)
+
+
+render.add_command(render_dashboard)
+apply.add_command(apply_dashboard)

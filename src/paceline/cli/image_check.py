@@ -14,7 +14,7 @@ from paceline.errors import ExitCode
 if TYPE_CHECKING:
     from paceline.app.image_advice import Advice
     from paceline.images.api import Mended
-    from paceline.images.project import Finding, Project
+    from paceline.images.project import Finding, Project, Target
     from paceline.plan.codec import Json
 
 
@@ -50,36 +50,37 @@ def check(
     and no container engine; your files stay as they are unless you say --write. Exit code 8 when there is a
     problem that was not mended."""
     from paceline.app.image_advice import lint
-    from paceline.app.image_advice import resolve as ask_uv
     from paceline.app.image_check import load_project, write_project
-    from paceline.images.api import check as look
     from paceline.images.api import mend, unified_diff
 
-    place = session.folder / folder
-    wanted = target_of(target, gpu, driver, platform)
-    project = load_project(
-        place,
-        None if dockerfile is None else session.folder / dockerfile,
-        [session.folder / one for one in requirements],
-    )
-    found = list(look(project, wanted))
-    if resolve:
-        asked = ask_uv(project, wanted)
-        for note in asked.notes:
-            say(session, note)
-        known = {(one.id, one.path, one.line) for one in found}
-        found += [one for one in asked.findings if (one.id, one.path, one.line) not in known]
+    place, wanted = session.folder / folder, target_of(target, gpu, driver, platform)
+    named = None if dockerfile is None else session.folder / dockerfile
+    project = load_project(place, named, [session.folder / one for one in requirements])
+    found = _found(session, project, wanted, resolves=resolve)
     mended = mend(project, wanted, also=tuple(found), agreed=agree)
     advice, silent = lint(project)
     if silent is not None:
         say(session, silent)
     if patch is not None:
-        text = unified_diff(project, mended.project)
-        (session.folder / patch).write_text(text, "utf-8", newline="")
+        (session.folder / patch).write_text(unified_diff(project, mended.project), "utf-8", newline="")
     if write:
         for file in write_project(place, project, mended.project):
             say(session, f"wrote {file}")
     return _show(session, project, found, mended, advice, is_written=write)
+
+
+def _found(session: Session, project: "Project", target: "Target", *, resolves: bool) -> "list[Finding]":
+    from paceline.app.image_advice import resolve
+    from paceline.images.api import check as look
+
+    found = list(look(project, target))
+    if resolves:
+        asked = resolve(project, target)
+        for note in asked.notes:
+            say(session, note)
+        known = {one.key for one in found}
+        found += [one for one in asked.findings if one.key not in known]
+    return found
 
 
 def _show(
@@ -115,7 +116,6 @@ def _show(
 
 def _row(project: "Project", one: "Finding", *, is_later: bool = False) -> "Json":
     from paceline.images.api import shown_diff
-    from paceline.images.secrets import hidden
 
     return {
         "id": one.id,
@@ -124,7 +124,7 @@ def _row(project: "Project", one: "Finding", *, is_later: bool = False) -> "Json
         "file": one.path,
         "line": one.line,
         "why": one.why,
-        "evidence": hidden(one.evidence),
+        "evidence": one.evidence,
         "advice": one.advice,
         "automatic": one.is_automatic,
         "asks": one.asks,
@@ -135,13 +135,12 @@ def _row(project: "Project", one: "Finding", *, is_later: bool = False) -> "Json
 
 def _lines(project: "Project", one: "Finding") -> list[str]:
     from paceline.images.api import shown_diff
-    from paceline.images.secrets import hidden
 
     fix = "fix, with --agree" if one.asks and one.edits else "fix" if one.edits else "to do"
     return [
         f"{one.level.value:<8} {one.id}  {one.path}:{one.line}",
         f"  why       {one.why}",
-        f"  evidence  {hidden(one.evidence)}",
+        f"  evidence  {one.evidence}",
         f"  {fix:<9} {one.advice}",
         *(f"    {line}" for line in shown_diff(project, one).splitlines()),
     ]

@@ -17,7 +17,7 @@ from paceline.cli.session import Session
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from paceline.app.job_cluster import Place
+    from paceline.app.cluster_reach import Place
     from paceline.kube.intent import Profile
     from paceline.plan.codec import Json
 
@@ -64,7 +64,7 @@ def validate(
 
 
 def _ask_server(session: Session, place: "Place", files: tuple[Path, ...], profile: "Profile") -> list[str]:
-    from paceline.app.job_cluster import reached
+    from paceline.app.cluster_reach import reached
     from paceline.app.job_submit import dry_run, read_manifests
 
     manifests = [one for file in files for one in read_manifests(session.folder / file, profile)]

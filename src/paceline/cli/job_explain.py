@@ -12,8 +12,8 @@ from paceline.cli.session import Session
 from paceline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from paceline.app.cluster_reach import Place
     from paceline.app.explain import Explained
-    from paceline.app.job_cluster import Place
     from paceline.plan.codec import Json
 
 
@@ -68,8 +68,8 @@ def explain(
 def _explained(
     session: Session, place: "Place", name: str | None, file: Path | None, logs: tuple[Path, ...]
 ) -> "Explained":
+    from paceline.app.cluster_reach import reached
     from paceline.app.explain import explain_record
-    from paceline.app.job_cluster import reached
     from paceline.app.job_live import explain_live
     from paceline.kube.diagnosis.record import KUBECTL
 

@@ -1,14 +1,17 @@
 """How does a job that is followed look on a terminal? Lines of all ranks with prefixes; talk on stderr."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
+from paceline.errors import ExitCode, PacelineError
 
 if TYPE_CHECKING:
-    from paceline.app.job_cluster import Cluster, Place
+    from paceline.app.cluster_reach import Cluster, Place
     from paceline.app.job_follow import Follower
     from paceline.cluster.job_logs import Line
     from paceline.kube.diagnosis.finding import Finding
@@ -16,18 +19,26 @@ if TYPE_CHECKING:
 
 
 def follow_job(
-    session: Session, cluster: "Cluster", place: "Place", name: str, *, for_s: float, command: str
+    session: Session,
+    cluster: "Cluster",
+    place: "Place",
+    name: str,
+    *,
+    for_s: float,
+    output: Path | None,
+    command: str,
 ) -> ExitCode:
-    """For so many seconds, then a watcher goes on; 0: to the end."""
+    """For so many seconds, then a watcher goes on; 0: to the end. `output`: a file for the lines too."""
     from paceline.app.job_watcher import start_watcher
 
     told: list[Finding] = []
-    follower = _follower(session, cluster, name, told)
-    try:
-        done = follower.follow(for_s or None)
-    except KeyboardInterrupt:
-        say(session, f"the job goes on: paceline job attach {name} -n {cluster.namespace}")
-        raise
+    with kept_lines(session, output) as keep:
+        follower = _follower(session, cluster, name, told, keep)
+        try:
+            done = follower.follow(for_s or None)
+        except KeyboardInterrupt:
+            say(session, f"the job goes on: paceline job attach {name} -n {cluster.namespace}")
+            raise
     answer: dict[str, Json] = {"name": name, "namespace": cluster.namespace, "attempt": done.attempt}
     answer["finding"] = told[-1].to_json() if told else None
     if done.end is not None:
@@ -46,14 +57,35 @@ def follow_job(
     return ExitCode.OK
 
 
-def _follower(session: Session, cluster: "Cluster", name: str, told: "list[Finding]") -> "Follower":
+@contextmanager
+def kept_lines(session: Session, output: Path | None) -> Iterator[Callable[[str], None]]:
+    """Lines are appended to a file, if one is named. Raises PacelineError."""
+    if output is None:
+        yield lambda _line: None
+        return
+    path = session.folder / output
+    try:
+        file = path.open("a", encoding="utf-8")
+    except OSError as error:
+        hint = "name a file in a folder that exists and can be written to"
+        raise PacelineError(f"cannot write {path}: {error.strerror}", hint) from error
+    with file:
+        # Each line at once: whoever is killed leaves what was seen.
+        yield lambda line: print(line, file=file, flush=True)
+
+
+def _follower(
+    session: Session, cluster: "Cluster", name: str, told: "list[Finding]", keep: Callable[[str], None]
+) -> "Follower":
     """`told`: every finding is put there too."""
     from paceline.app.job_follow import Follower, Shown
 
     def line(one: "Line") -> None:
         # With --json, stdout holds the answer alone.
         stream = sys.stderr if session.common.json else sys.stdout
-        print(f"{one.prefix} {one.text}", file=stream, flush=True)
+        text = f"{one.prefix} {one.text}"
+        print(text, file=stream, flush=True)
+        keep(text)
 
     def tell(finding: "Finding") -> None:
         told.append(finding)

@@ -1,10 +1,13 @@
 """`paceline job status|logs|attach|stop|list`: jobs that are in a cluster, from any machine."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.job_follow import follow_job, kept_lines
+from paceline.cli.job_follow_options import follow_options
 from paceline.cli.job_place import place_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
@@ -12,7 +15,7 @@ from paceline.cli.session import Session
 from paceline.errors import ExitCode
 
 if TYPE_CHECKING:
-    from paceline.app.job_cluster import Place
+    from paceline.app.cluster_reach import Place
     from paceline.plan.codec import Json
 
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 @place_options
 def status(session: Session, place: "Place", *, name: str) -> None:
     """How far a job is, its pods, who starts it again if it fails, and what is wrong, if anything is."""
-    from paceline.app.job_cluster import reached
+    from paceline.app.cluster_reach import reached
     from paceline.app.job_live import job_status
 
     with reached(place) as cluster:
@@ -47,42 +50,41 @@ def status(session: Session, place: "Place", *, name: str) -> None:
 @click.argument("name")
 @click.option("--rank", type=click.IntRange(0), help="Only of this node's rank.")
 @click.option("--tail", type=click.IntRange(1), metavar="N", help="Only the last lines of each pod.")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Keep the lines in a file too."
+)
 @common_options
 @place_options
-def logs(session: Session, place: "Place", *, name: str, rank: int | None, tail: int | None) -> None:
+def logs(
+    session: Session, place: "Place", *, name: str, rank: int | None, tail: int | None, output: Path | None
+) -> None:
     """What the pods of a job have written so far, pod by pod. `job attach` shows what comes."""
-    from paceline.app.job_cluster import reached
+    from paceline.app.cluster_reach import reached
     from paceline.app.job_live import job_logs
 
     with reached(place) as cluster:
         found = list(job_logs(cluster, name, rank, tail))
+    with kept_lines(session, output) as keep:
+        for one in found:
+            keep(f"{one.prefix} {one.text}")
     rows: list[Json] = [{"pod": one.pod, "prefix": one.prefix, "text": one.text} for one in found]
     emit(session, "job.logs", {"lines": rows}, [f"{one.prefix} {one.text}" for one in found])
 
 
 @click.command("attach")
 @click.argument("name")
-@click.option(
-    "--for",
-    "for_s",
-    type=click.FloatRange(0),
-    default=0.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Then the shell returns, and a watcher goes on. 0: follow to the end.",
-)
+@follow_options(0.0)
 @common_options
 @place_options
-def attach(session: Session, place: "Place", *, name: str, for_s: float) -> ExitCode:
+def attach(session: Session, place: "Place", *, name: str, for_s: float, output: Path | None) -> ExitCode:
     """Follow a job from wherever you are: all its lines so far, and those to come.
 
     If nobody watches it, you do: it is started again after failures of the cluster, as `job submit` was told.
     """
-    from paceline.app.job_cluster import reached
-    from paceline.cli.job_follow import follow_job
+    from paceline.app.cluster_reach import reached
 
     with reached(place) as cluster:
-        return follow_job(session, cluster, place, name, for_s=for_s, command="job.attach")
+        return follow_job(session, cluster, place, name, for_s=for_s, output=output, command="job.attach")
 
 
 @click.command("stop")
@@ -91,7 +93,7 @@ def attach(session: Session, place: "Place", *, name: str, for_s: float) -> Exit
 @place_options
 def stop(session: Session, place: "Place", *, name: str) -> None:
     """Remove a job and what was made with it. Volumes stay, with checkpoints and results."""
-    from paceline.app.job_cluster import reached
+    from paceline.app.cluster_reach import reached
     from paceline.app.job_live import stop_job
 
     with reached(place) as cluster:
@@ -105,7 +107,7 @@ def stop(session: Session, place: "Place", *, name: str) -> None:
 @place_options
 def list_jobs(session: Session, place: "Place", *, everywhere: bool) -> None:
     """The jobs that `job submit` has sent, from whichever machine."""
-    from paceline.app.job_cluster import reached
+    from paceline.app.cluster_reach import reached
     from paceline.app.job_live import list_jobs as listed
 
     with reached(place) as cluster:

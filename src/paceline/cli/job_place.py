@@ -1,4 +1,4 @@
-"""Which flags say where a job is? A kubeconfig, a context of it, a namespace."""
+"""Which flags say where something is? A kubeconfig, a context of it, a namespace."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _OPTIONS = (
     click.option(
         "--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]"
     ),
-    click.option("--namespace", "-n", metavar="NAME", help="Where the job is. [default: the context's]"),
+    click.option("--namespace", "-n", metavar="NAME", help="Where it is. [default: the context's]"),
 )
 
 
@@ -29,7 +29,7 @@ def place_options(body: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(body)
     def with_place(session: "Session", **params: Any) -> object:  # Any: what click parsed, by flag
-        from paceline.app.job_cluster import Place
+        from paceline.app.cluster_reach import Place
 
         said: Path | None = params.pop("kubeconfig")
         config = None if said is None else session.folder / said

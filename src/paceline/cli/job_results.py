@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.cluster_options import file_options
+from paceline.cli.job_place import place_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 
 if TYPE_CHECKING:
+    from paceline.app.cluster_reach import Place
     from paceline.plan.codec import Json
 
 
@@ -25,16 +27,15 @@ if TYPE_CHECKING:
 )
 @file_options
 @common_options
+@place_options
 def results(
     session: Session,
+    place: "Place",
     *,
     name: str,
     out: Path,
     claim: str | None,
     path: str | None,
-    kubeconfig: Path | None,
-    context: str | None,
-    namespace: str | None,
     image: str | None,
     force: bool,
 ) -> None:
@@ -43,7 +44,6 @@ def results(
     A pod that lives only for this gives it out in chunks, each with its checksum. Given again, it fetches
     only what is not here yet. A file here that differs from the one there is replaced.
     """
-    from paceline.app.cluster_reach import Cluster
     from paceline.app.results import Asked, fetch_results
     from paceline.cli.units import short_bytes
     from paceline.cli.watch_bytes import open_byte_watcher
@@ -53,10 +53,8 @@ def results(
     asked = Asked(
         name=name, out=session.folder / out, claim=claim, path=path, image=image or IMAGE, force=force
     )
-    config = None if kubeconfig is None else session.folder / kubeconfig
-    cluster = Cluster(kubeconfig=config, context=context, namespace=namespace)
     with open_byte_watcher(session, "results") as on_bytes:
-        done = fetch_results(asked, cluster, lambda text: say(session, text), on_bytes)
+        done = fetch_results(asked, place, lambda text: say(session, text), on_bytes)
     got = done.fetched
     lines = [
         f"here       {counted(got.files, 'file')}, {short_bytes(got.bytes)}, checksums equal, in {out}",

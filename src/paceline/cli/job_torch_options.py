@@ -17,6 +17,10 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (  # Any: each option of clic
         {"type": click.IntRange(0, 64), "default": 0, "show_default": True, "help": "GPUs of a pod."},
     ),
     (
+        "--gpu-claims",
+        {"is_flag": True, "help": "GPUs by a ResourceClaim (DRA), for nodes without a device plugin."},
+    ),
+    (
         "--procs-per-node",
         {
             "type": click.IntRange(1, 256),

@@ -12,6 +12,7 @@ from paceline.cluster.port import (
     UnauthorizedError,
     UnreachableError,
 )
+from paceline.kube.secrets import masked
 from paceline.plan.codec import Json
 
 _LOG_IN = "log in again: `aws sso login`, then `aws eks update-kubeconfig --name CLUSTER`"
@@ -21,7 +22,10 @@ def error_of(status: int, answer: Mapping[str, Json], asked: str, server: str) -
     """`answer` is the server's Status object, `asked` what was asked of it."""
     reason, message = str(answer.get("reason") or ""), str(answer.get("message") or f"HTTP {status}")
     kind, hint = _meaning(status, message)
-    return kind(f"{server} refuses {asked}: {message}", hint, status=status, reason=reason, answer=answer)
+    # A webhook may quote the object that it refuses, with whatever stands in it.
+    return kind(
+        f"{server} refuses {asked}: {masked(message)}", hint, status=status, reason=reason, answer=answer
+    )
 
 
 def _meaning(status: int, message: str) -> tuple[type[ApiError], str]:

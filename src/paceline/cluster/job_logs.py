@@ -13,11 +13,13 @@ from paceline.cluster.kinds import POD
 from paceline.cluster.port import Api, ApiError, ForbiddenError, NotThereError
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping, mappings
+from paceline.kube.secrets import hidden
 from paceline.kube.submission.log_lines import LogCursor
 from paceline.kube.submission.prefix import prefix_of
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
-_IMAGES = ("terminated", "running")
+_BEGUN = ("terminated", "running")
+_GOING_S = 0.5  # for what those wrote last that run on when their job is over, such as Ray's head
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class LogStreams:
     job: str
     put: Callable[[Line], None]
     _threads: dict[tuple[str, str, int], threading.Thread] = field(default_factory=dict)
+    _ended: set[tuple[str, str, int]] = field(default_factory=set)
     _over: threading.Event = field(default_factory=threading.Event)
 
     def follow(self, pods: Sequence[Object]) -> None:
@@ -43,11 +46,13 @@ class LogStreams:
             for status in mappings(pod, "status", "containerStatuses"):
                 restarts = status.get("restartCount")
                 key = (uid, str(status.get("name")), restarts if isinstance(restarts, int) else 0)
-                if key not in self._threads and any(mapping(status, "state", one) for one in _IMAGES):
-                    self._threads[key] = self._start(pod, key[1])
+                if mapping(status, "state", "terminated"):
+                    self._ended.add(key)
+                if key not in self._threads and any(mapping(status, "state", one) for one in _BEGUN):
+                    self._threads[key] = self._start(pod, key[1], key[2])
 
-    def _start(self, pod: Object, container: str) -> threading.Thread:
-        arguments = (name_of(pod), container, prefix_of(pod, self.job))
+    def _start(self, pod: Object, container: str, restarts: int) -> threading.Thread:
+        arguments = (name_of(pod), container, restarts, prefix_of(pod, self.job))
         thread = threading.Thread(
             target=self._stream, args=arguments, name=f"log {name_of(pod)}", daemon=True
         )
@@ -55,14 +60,16 @@ class LogStreams:
         return thread
 
     def finish(self, within_s: float) -> bool:
-        """Wait for the ends of all logs; False when some have none yet. Then nothing more is put."""
-        until_s = monotonic_s() + within_s
-        for thread in self._threads.values():
-            thread.join(max(0.0, until_s - monotonic_s()))
+        """Wait for the ends of the logs of containers that have ended; False when some have none yet. Then
+        nothing more is put."""
+        began_s = monotonic_s()
+        for key, thread in self._threads.items():
+            most_s = within_s if key in self._ended else min(within_s, _GOING_S)
+            thread.join(max(0.0, began_s + most_s - monotonic_s()))
         self._over.set()
         return not any(thread.is_alive() for thread in self._threads.values())
 
-    def _stream(self, pod: str, container: str, prefix: str) -> None:
+    def _stream(self, pod: str, container: str, restarts: int, prefix: str) -> None:
         cursor, pause_s = LogCursor(), _FIRST_PAUSE_S
         while not self._over.is_set():
             cursor.opened()
@@ -73,8 +80,8 @@ class LogStreams:
                         return
                     if text is not None:
                         pause_s = _FIRST_PAUSE_S
-                        self.put(Line(prefix, text, pod))
-                if self._has_ended(pod, container):
+                        self.put(Line(prefix, hidden(text), pod))
+                if self._has_ended(pod, container, restarts):
                     return
             except (NotThereError, ForbiddenError) as error:
                 if isinstance(error, ForbiddenError):
@@ -85,8 +92,9 @@ class LogStreams:
                 self._over.wait(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _has_ended(self, pod: str, container: str) -> bool:
-        """The stream came to an orderly end; but servers also end streams of containers that go on."""
+    def _has_ended(self, pod: str, container: str, restarts: int) -> bool:
+        """The stream came to an orderly end; but servers also end streams of containers that go on. One that
+        was started again has a stream of its own."""
         try:
             now = self.api.get(POD, pod, self.namespace)
         except NotThereError:
@@ -94,4 +102,6 @@ class LogStreams:
         except ApiError:
             return False
         mine = [one for one in mappings(now, "status", "containerStatuses") if one.get("name") == container]
-        return not any(mapping(one, "state", "running") for one in mine)
+        return not any(
+            mapping(one, "state", "running") and one.get("restartCount", 0) == restarts for one in mine
+        )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
-from paceline.cluster.kinds import JOB_KINDS, KINDS, POD, Kind, kind_of
+from paceline.cluster.kinds import JOB, JOB_KINDS, JOB_SET, KINDS, POD, Kind, kind_of
 from paceline.cluster.port import (
     Api,
     ConflictError,
@@ -12,15 +12,18 @@ from paceline.cluster.port import (
     NotThereError,
     UnreachableError,
 )
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, PacelineError, Problem
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping
 from paceline.kube.submission.mark import RUN, Mark, marked
 from paceline.kube.submission.same import is_part_of
 
 Answer = TypeVar("Answer")
+Send = Callable[[Manifest], None]
 # They hold data that outlives a job.
 _STAYS = ("PersistentVolumeClaim",)
+# What an operator calls like the job: an old one that is still there would be taken for the new job's.
+_MADE_OF = {"TrainJob": (JOB_SET,), "RayJob": (JOB,)}
 
 
 def find_job(api: Api, name: str, namespace: str) -> tuple[Kind, Manifest] | None:
@@ -91,18 +94,32 @@ def there_already(api: Api, beside: Sequence[Manifest]) -> list[Manifest]:
     return same
 
 
-def create_job(api: Api, beside: Sequence[Manifest], job: Manifest, mark: Mark) -> Manifest:
-    """What it needs first. If one cannot be made, those before it are taken back."""
+def create_job(
+    api: Api, beside: Sequence[Manifest], job: Manifest, mark: Mark, send: Send | None = None
+) -> Manifest:
+    """What it needs first. If one cannot be made, those before it are taken back. `send` makes the job, if
+    it is not we who do."""
     made: list[Manifest] = []
     try:
         for one in beside:
             api.create(one)
             made.append(one)
-        return api.create(cast("Manifest", marked(job, mark)))
+        wanted = cast("Manifest", marked(job, mark))
+        return api.create(wanted) if send is None else _sent(api, wanted, send)
     except BaseException:
         for one in reversed(made):
             api.delete(kind_of(dict(one)), name_of(one), _namespace(one))
         raise
+
+
+def _sent(api: Api, wanted: Manifest, send: Send) -> Manifest:
+    where = (kind_of(dict(wanted)), name_of(wanted), _namespace(wanted))
+    try:
+        send(wanted)
+    except PacelineError:
+        if not _is_there(api, where[0], where[1], str(where[2])):
+            raise
+    return api.get(*where)  # it is there, whatever was said about it
 
 
 def reference(one: Object) -> str:
@@ -135,23 +152,25 @@ def recreate(
     *,
     pods: Sequence[str],
     wait: Callable[[], None],
-) -> None:
-    """The whole gang again: the old one goes first, with its `pods`, because the new ones have their names.
+    is_wanted: Callable[[], bool],
+) -> bool:
+    """The whole gang again: the old one goes first, with its `pods`, because the new ones have their names,
+    and with what its operator has made of it under its own name.
 
     `wait` returns after a moment, or raises when it has been long enough. A server that does not answer is
-    asked again: once the old one is gone, only we know what the new one looks like.
+    asked again. `is_wanted` is asked before it is created: False when it is not any more.
     """
     _until_answered(lambda: api.delete(kind, name, namespace), wait)
-
-    def is_there() -> bool:
-        return _is_there(api, kind, name, namespace) or any(_is_there(api, POD, p, namespace) for p in pods)
-
-    while _until_answered(is_there, wait):
+    old = [(kind, name), *((its, name) for its in _MADE_OF.get(kind.name, ())), *((POD, pod) for pod in pods)]
+    while _until_answered(lambda: any(_is_there(api, its, one, namespace) for its, one in old), wait):
         wait()
+    if not _until_answered(is_wanted, wait):
+        return False
     try:
         _until_answered(lambda: api.create(cast("Manifest", dict(manifest))), wait)
     except ConflictError:  # made by a call whose answer was lost
-        return
+        return True
+    return True
 
 
 def _until_answered(ask: Callable[[], Answer], wait: Callable[[], None]) -> Answer:
@@ -165,7 +184,7 @@ def _until_answered(ask: Callable[[], Answer], wait: Callable[[], None]) -> Answ
 def _is_there(api: Api, kind: Kind, name: str, namespace: str) -> bool:
     try:
         api.get(kind, name, namespace)
-    except NotThereError:
+    except (NotThereError, ForbiddenError):
         return False
     return True
 

@@ -49,6 +49,7 @@ DISRUPTION_BUDGET = Kind("PodDisruptionBudget", "poddisruptionbudgets", group="p
 STORAGE_CLASS = Kind("StorageClass", "storageclasses", group="storage.k8s.io", is_namespaced=False)
 CSI_DRIVER = Kind("CSIDriver", "csidrivers", group="storage.k8s.io", is_namespaced=False)
 RESOURCE_SLICE = Kind("ResourceSlice", "resourceslices", group="resource.k8s.io", is_namespaced=False)
+CLAIM_TEMPLATE = Kind("ResourceClaimTemplate", "resourceclaimtemplates", group="resource.k8s.io")
 CUSTOM_KIND = Kind(
     "CustomResourceDefinition", "customresourcedefinitions", group="apiextensions.k8s.io", is_namespaced=False
 )

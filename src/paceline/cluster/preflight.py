@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.cluster.job_objects import find_job, there_already
+from paceline.cluster.job_pending import find_pending
 from paceline.cluster.kinds import CONFIG_MAP, EVENT, NODE, POD, POD_LOG, QUOTA, Kind, kind_of
 from paceline.cluster.port import Api, ConflictError, ForbiddenError, Manifest, NotThereError
 from paceline.errors import Problem
-from paceline.kube.diagnosis.snapshot import name_of
+from paceline.kube.checks.trainer import CONFIG, CONFIG_NAMESPACE, version_in
+from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.submission.fit import Row, fit, quota_rows
 from paceline.kube.submission.gang import roles
+from paceline.kube.submission.trainer_fit import has_train_job, misfit
 
 _NODE_POOL = Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False)
 
@@ -33,12 +36,19 @@ def preflight(
     missing = _kinds_missing(api, [*beside, job])
     if missing:
         return Preflight(problems=missing)
+    unfit = trainer_misfit(api, [*beside, job])
+    if unfit is not None:
+        return Preflight(problems=[unfit])
     refused = _rights_missing(api, [*beside, job], kind_of(dict(job)), namespace)
     if refused:
         return Preflight(problems=refused)
     found = find_job(api, name_of(job), namespace)
     if found is not None:
         what = f"{found[0].name} {name_of(job)} is in namespace {namespace} already"
+        hint = f"choose another name, or remove it: paceline job stop {name_of(job)} -n {namespace}"
+        raise ConflictError(what, hint, status=409)
+    if find_pending(api, name_of(job), namespace) is not None:
+        what = f"job {name_of(job)} is being started again in namespace {namespace}"
         hint = f"choose another name, or remove it: paceline job stop {name_of(job)} -n {namespace}"
         raise ConflictError(what, hint, status=409)
     same = there_already(api, beside)
@@ -61,6 +71,17 @@ def _kinds_missing(api: Api, manifests: Sequence[Manifest]) -> list[Problem]:
         for kind in sorted(kinds, key=lambda kind: kind.plural)
         if not api.serves(kind)
     ]
+
+
+def trainer_misfit(api: Api, manifests: Sequence[Object]) -> Problem | None:
+    """None also where the version cannot be read: then the server's own dry run must do."""
+    if not has_train_job(manifests):
+        return None
+    try:
+        version = version_in(api.get(CONFIG_MAP, CONFIG, CONFIG_NAMESPACE))
+    except (NotThereError, ForbiddenError):
+        return None
+    return misfit(manifests, version)
 
 
 def _rights_missing(api: Api, manifests: Sequence[Manifest], job: Kind, namespace: str) -> list[Problem]:

@@ -9,8 +9,9 @@ Least change: lines outside an edit stay byte for byte, and mending twice change
 """
 
 import difflib
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.images.log import findings_of
 from paceline.images.project import Edit, Finding, Level, Project, Target
@@ -20,6 +21,7 @@ from paceline.images.text import lines_of
 from paceline.images.view import places
 
 _LEVELS = list(Level)
+_OTHER_ESCAPE = re.compile(r"\A\ufeff?(?:#[^\n]*\n)*#\s*escape\s*=\s*`", re.I)
 # Every round mends at least one finding for good; more rounds than patterns times stages would be a bug.
 _MOST_ROUNDS = 100
 
@@ -40,10 +42,12 @@ def _found(project: Project, target: Target) -> list[Finding]:
     """In the order in which they are mended; a finding of two stages (the same line) counts once."""
     seen: dict[tuple[str, str, int], Finding] = {}
     there = places(project, target)
+    # With another sign for continued lines, where words stand is not certain: then nothing is edited.
+    is_certain = not _OTHER_ESCAPE.match(project.text(project.dockerfile))
     for rule in RULES:
         for place in there:
             for one in rule(place):
-                seen.setdefault((one.id, one.path, one.line), one)
+                seen.setdefault(one.key, one if is_certain else replace(one, edits=()))
     return list(seen.values())
 
 
@@ -96,21 +100,47 @@ def mend(project: Project, target: Target, *, also: Iterable[Finding] = (), agre
 
     `also`: what was found in this project by other means (a log, a resolver); it is mended first.
     """
-    known = {(one.id, one.path, one.line) for one in _found(project, target)}
-    others = [one for one in also if (one.id, one.path, one.line) not in known]
+    known = {one.key for one in _found(project, target)}
+    others = [one for one in also if one.key not in known]
     project, first = _applied(project, others, agreed=agreed)
-    applied = list(first)
+    states, applied = _until_nothing_changes(project, target, agreed=agreed)
+    left = (*check(states[-1], target), *(one for one in others if one not in first))
+    return Mended(project=states[-1], applied=(*first, *applied), left=left)
+
+
+def _until_nothing_changes(
+    project: Project, target: Target, *, agreed: bool
+) -> tuple[list[Project], list[Finding]]:
+    """The states from the given project to the mended one, and the finding that led to each.
+
+    Two stages may want the same line in two ways. Then the states go round in a circle: what led round it is
+    left out, and a person decides.
+    """
+    states, applied = [project], list[Finding]()
+    contradictory: set[tuple[str, str, int]] = set()
     for _ in range(_MOST_ROUNDS):
-        for one in _found(project, target):
-            after, used = _applied(project, [one], agreed=agreed)
-            if used and after.fingerprint != project.fingerprint:
-                project = after
-                applied += used
-                break
-        else:
+        step = _next(states[-1], target, contradictory, agreed=agreed)
+        if step is None:
             break
-    left = (*check(project, target), *(one for one in others if one not in first))
-    return Mended(project=project, applied=tuple(applied), left=left)
+        after, finding = step
+        if after in states:
+            begin = states.index(after)
+            contradictory |= {one.key for one in (*applied[begin:], finding)}
+            states, applied = states[: begin + 1], applied[:begin]
+        else:
+            states, applied = [*states, after], [*applied, finding]
+    return states, applied
+
+
+def _next(
+    project: Project, target: Target, without: set[tuple[str, str, int]], *, agreed: bool
+) -> tuple[Project, Finding] | None:
+    for one in _found(project, target):
+        if one.key not in without:
+            after, used = _applied(project, [one], agreed=agreed)
+            if used and after != project:
+                return after, one
+    return None
 
 
 def changed(before: Project, after: Project) -> dict[str, str]:

@@ -91,6 +91,8 @@ def _instructions(path: str, text: str) -> list[Instruction]:
             "Dockerfiles are read with the package `dockerfile`, which is not installed",
             "pip install 'paceline[image]'",
         ) from missing
+    if "\0" in text:
+        raise _unreadable(path, "there is a NUL character in it")  # the parser would stop there in silence
     try:
         parsed = dockerfile.parse_string(text.removeprefix("\ufeff"))
     except dockerfile.GoParseError as error:

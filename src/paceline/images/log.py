@@ -15,6 +15,7 @@ from paceline.images.project import Edit, Finding, Level
 from paceline.images.requirements import Asked
 from paceline.images.rules import bases, build_steps, cuda, extensions, hygiene, libraries, stack, wheels
 from paceline.images.rules.pattern import Pattern
+from paceline.images.secrets import hidden
 from paceline.images.view import Place
 
 
@@ -50,7 +51,7 @@ def _finding(one: Signature, match: re.Match[str], log: str, there: list[Place])
             break
     found = one.pattern.found(place, at, why, f"the log says: {line}", one.pattern.fix, edits)
     level = Level.PROBLEM if edits or one.pattern.level is Level.PROBLEM else one.pattern.level
-    return replace(found, log_line=line, level=level)
+    return replace(found, log_line=hidden(line), level=level)
 
 
 def _as_debian(place: Place) -> Place:

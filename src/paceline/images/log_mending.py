@@ -168,7 +168,7 @@ def devel(seen: Seen) -> Mending | None:
 def other_tag(seen: Seen) -> Mending | None:
     place = seen.place
     base = place.base
-    if base.family != "cuda" or base.tag in catalog().cuda_tags or base.tag not in seen.log:
+    if base.family != "cuda" or base.tag in catalog().cuda_tags or (base.tag or "?") not in seen.log:
         return None
     tag = nearest_cuda_tag(base, base.cuda.major if base.cuda is not None else 12, base.cuda)
     return place.stage.origin, another_base(place, f"{base.name}:{tag}") if tag else ()

@@ -108,5 +108,10 @@ class Finding:
     log_line: str | None = field(default=None)  # for findings of a build's log: the line that showed it
 
     @property
+    def key(self) -> tuple[str, str, int]:
+        """Two findings with the same key say the same."""
+        return self.id, self.path, self.line
+
+    @property
     def is_automatic(self) -> bool:
         return bool(self.edits) and not self.asks

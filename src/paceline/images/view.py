@@ -90,13 +90,31 @@ class Place:
     def files_of(self, by: PipInstall) -> list[RequirementFile]:
         """The requirement files of a command, and those that they name."""
         found: list[RequirementFile] = []
-        waiting = list(by.values("requirement"))
+        waiting = [self.path_in_context(by, said) for said in by.values("requirement")]
         while waiting:
             file = self.file_named(waiting.pop(0))
             if file is not None and file not in found:
                 found.append(file)
                 waiting += [one.value for one in file.options if one.name == "requirement"]
         return found
+
+    def path_in_context(self, by: PipInstall, path: str) -> str:
+        """Where a file of the image comes from, if a COPY or a mount gave it another name."""
+        mounts = [dict(part.partition("=")[::2] for part in flag.split(",")) for flag in by.instruction.flags]
+        for mount in mounts:
+            if mount.get("target", mount.get("dst")) == path and "source" in mount:
+                return mount["source"]
+        for step in reversed(self.steps):
+            if step.word not in ("COPY", "ADD") or step.flag("from") is not None or len(step.values) != 2:
+                continue
+            source, goal = step.values
+            if (
+                not goal.endswith(("/", "."))
+                and _tail(goal) == _tail(path) != _tail(source)
+                and "." in _tail(goal)
+            ):
+                return source
+        return path
 
     def file_named(self, path: str) -> RequirementFile | None:
         """The file of the context that a path in the image means: by the longest tail, if only one has it."""
@@ -164,6 +182,10 @@ class Place:
             return None
         pin = found.asked.pin
         return Torch(found, pin, None if pin is None else matrix().row(pin), _build(self, found, pin))
+
+
+def _tail(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)

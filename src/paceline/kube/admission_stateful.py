@@ -1,4 +1,4 @@
-"""What does Kubernetes refuse about a StatefulSet or a budget whose fields are all right one by one?"""
+"""What does Kubernetes refuse about a StatefulSet, a Deployment or a budget whose fields are all right?"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +15,18 @@ def pods_of_set(spec: Spec, path: Path) -> Iterator[tuple[Spec, Path]]:
     yield mapping(spec, "template", "spec"), (*path, "template", "spec")
 
 
+def find_in_deployment(spec: Spec, path: Path) -> Iterator[Finding]:
+    yield from find_in_pod(mapping(spec, "template", "spec"), (*path, "template", "spec"))
+    yield from _always_on(spec, path, "deployment")
+    strategy, where = mapping(spec, "strategy"), (*path, "strategy")
+    rolling = mapping(strategy, "rollingUpdate")
+    for name in rolling:
+        yield from _share(rolling[name], (*where, "rollingUpdate", name))
+    if strategy.get("type") == "Recreate" and rolling:
+        what = "Forbidden: may not be specified when strategy `type` is 'Recreate'"
+        yield Finding((*where, "rollingUpdate"), what, "leave it out")
+
+
 def find_in_set(spec: Spec, path: Path) -> Iterator[Finding]:
     pod, where = mapping(spec, "template", "spec"), (*path, "template", "spec")
     claims = [mapping(one, "metadata").get("name") for one in mappings(spec, "volumeClaimTemplates")]
@@ -25,19 +37,24 @@ def find_in_set(spec: Spec, path: Path) -> Iterator[Finding]:
         {"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims if name not in named
     ]
     yield from find_in_pod({**pod, "volumes": [*mappings(pod, "volumes"), *made]}, where)
-    if pod.get("restartPolicy", "Always") != "Always":
-        what = 'Unsupported value: supported values: "Always"'
-        yield Finding((*where, "restartPolicy"), what, "leave it out")
     rolling = mapping(spec, "updateStrategy", "rollingUpdate")
     if "maxUnavailable" in rolling:
         where = (*path, "updateStrategy", "rollingUpdate", "maxUnavailable")
         yield from _share(rolling["maxUnavailable"], where)
+    yield from _always_on(spec, path, "statefulset")
+
+
+def _always_on(spec: Spec, path: Path, kind: str) -> Iterator[Finding]:
+    """What holds for whatever keeps a number of pods running."""
+    if mapping(spec, "template", "spec").get("restartPolicy", "Always") != "Always":
+        what = 'Unsupported value: supported values: "Always"'
+        yield Finding((*path, "template", "spec", "restartPolicy"), what, "leave it out")
     wanted, labels = mapping(spec, "selector", "matchLabels"), mapping(spec, "template", "metadata", "labels")
     if any(labels.get(name) != value for name, value in wanted.items()):
         what = "Invalid value: `selector` does not match template `labels`"
         yield Finding((*path, "template", "metadata", "labels"), what, "give the pods the selector's labels")
     if not wanted and not mappings(spec, "selector", "matchExpressions"):
-        what = "Invalid value: empty selector is invalid for statefulset"
+        what = f"Invalid value: empty selector is invalid for {kind}"
         yield Finding((*path, "selector"), what, "add matchLabels")
 
 

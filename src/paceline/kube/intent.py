@@ -93,6 +93,7 @@ class Torch:
     rendezvous: Rendezvous = Rendezvous.STATIC
     results: str  # the folder that holds the run's
     shm: str = "1Gi"  # of the pod's memory
+    has_gpu_claims: bool = False  # GPUs are handed out by DRA
     efa: int = 0  # network devices of a node
     volumes: tuple[Volume, ...] = ()
     claims: tuple[Claim, ...] = ()

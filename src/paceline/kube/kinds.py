@@ -12,6 +12,8 @@ from paceline.kube import admission_stateful as stateful
 from paceline.kube import admission_trainer as trainer
 from paceline.kube.schema import Fields, Finding, Path
 from paceline.kube.schema_beside import ACCOUNT, BINDING, CLAIM, CONFIGMAP, NETWORK_POLICY, ROLE
+from paceline.kube.schema_deployment import DEPLOYMENT
+from paceline.kube.schema_device_claim import CLAIM_TEMPLATE, find_in_claim_template
 from paceline.kube.schema_job import JOB
 from paceline.kube.schema_pytorch import HYPERPODJOB, PYTORCHJOB
 from paceline.kube.schema_ray import RAYCLUSTER, RAYJOB
@@ -52,9 +54,11 @@ KINDS = {
     ("v1", "ConfigMap"): Kind(CONFIGMAP, beside.find_in_configmap, inside=()),
     ("v1", "PersistentVolumeClaim"): Kind(CLAIM, beside.find_in_claim),
     ("v1", "ServiceAccount"): Kind(ACCOUNT, beside.find_nothing, inside=()),
+    ("resource.k8s.io/v1", "ResourceClaimTemplate"): Kind(CLAIM_TEMPLATE, find_in_claim_template),
     (_RBAC, "Role"): Kind(ROLE, beside.find_nothing, inside=()),
     (_RBAC, "RoleBinding"): Kind(BINDING, beside.find_in_binding, inside=()),
     ("networking.k8s.io/v1", "NetworkPolicy"): Kind(NETWORK_POLICY, beside.find_in_policy),
     ("apps/v1", "StatefulSet"): Kind(STATEFUL_SET, stateful.find_in_set, stateful.pods_of_set),
+    ("apps/v1", "Deployment"): Kind(DEPLOYMENT, stateful.find_in_deployment, stateful.pods_of_set),
     ("policy/v1", "PodDisruptionBudget"): Kind(DISRUPTION_BUDGET, stateful.find_in_budget),
 }

@@ -13,6 +13,11 @@ def notes(intent: Intent, target: Target) -> list[str]:
     for claim in torch.claims:
         if claim.name in read_only:
             found.append(f"claim {claim.name} is new and empty, and this job only reads it: fill it first")
+    if torch.has_gpu_claims:
+        found.append(
+            "claims of GPUs need Kubernetes 1.34 and NVIDIA's DRA driver; a queue or quota of GPUs"
+            " does not count them"
+        )
     if torch.results == "/results":
         found.append("results lie in the pod of rank 0 and go with it; --checkpoint-volume keeps them")
     if intent.pods.least != intent.pods.most:

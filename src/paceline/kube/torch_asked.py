@@ -10,6 +10,7 @@ TRAINERS = ("2.1", "2.2", "2.3")
 class TorchWishes:
     nodes: int | None = None  # None: one
     gpus_per_node: int = 0
+    gpu_claims: bool = False  # by DRA, where no device plugin offers nvidia.com/gpu
     procs_per_node: int | None = None  # None: one for each GPU, or one
     torchrun: str | None = None  # None: where the images of conda have it
     rdzv: str = "static"

@@ -17,7 +17,20 @@ _RUNTIME = re.compile(r"((Cluster)?TrainingRuntime/)?[a-z0-9]([-a-z0-9.]*[a-z0-9
 
 def find_in_torch_wishes(plan: Plan, wishes: Wishes, target: Target, procs: int) -> list[Problem]:
     found = [*_of_ray(wishes), *_room(plan, wishes, procs), *_words(wishes), *_restarts(plan, wishes)]
-    return [*found, *_trainer(wishes, target), *_hyperpod(wishes, target)]
+    return [*found, *_claims(wishes, target), *_trainer(wishes, target), *_hyperpod(wishes, target)]
+
+
+def _claims(wishes: Wishes, target: Target) -> list[Problem]:
+    torch = wishes.torch
+    if not torch.gpu_claims:
+        return []
+    if target is Target.TRAINJOB:
+        what = "gpu_claims is said, but a TrainJob cannot carry a claim"
+        return [Problem(what, "use the target pytorchjob or job", "--gpu-claims")]
+    if not torch.gpus_per_node:
+        what = "gpu_claims is said, but no GPU is asked for"
+        return [Problem(what, "add --gpus-per-node 8, for example", "--gpu-claims")]
+    return []
 
 
 def _of_ray(wishes: Wishes) -> list[Problem]:

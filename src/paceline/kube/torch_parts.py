@@ -10,6 +10,7 @@ from paceline.plan.codec import Json
 
 EFA = "vpc.amazonaws.com/efa"
 PORT = 29500  # torchrun's own
+GPUS = "gpus"  # what pods call their claim
 SHM, RESULTS, CONFIG, CACHE = "/dev/shm", "/results", "/config", "/cache"
 ZONE = "topology.kubernetes.io/zone"
 _ALWAYS = {
@@ -65,10 +66,11 @@ def variables(intent: Intent) -> list[Json]:
 def resources(intent: Intent) -> Object:
     """Memory is bounded, devices are as they must be; a CPU that nobody else needs may be used."""
     size, torch = intent.worker, torch_of(intent)
-    devices: Object = {GPU: str(size.gpus)} if size.gpus else {}
+    devices: Object = {GPU: str(size.gpus)} if size.gpus and not torch.has_gpu_claims else {}
     devices |= {EFA: str(torch.efa)} if torch.efa else {}
     bounded: Object = {"memory": size.memory, **devices}
-    return {"requests": {"cpu": str(size.cpus), **bounded}, "limits": dict(bounded)}
+    claims: Object = {"claims": [{"name": GPUS}]} if torch.has_gpu_claims else {}
+    return {"requests": {"cpu": str(size.cpus), **bounded}, "limits": dict(bounded), **claims}
 
 
 def mounts(intent: Intent) -> list[Json]:
@@ -144,8 +146,20 @@ def template(intent: Intent, one: Object, **more: Json) -> Object:
     """The pod with this container."""
     account = torch_of(intent).service_account
     who: Object = {} if account is None else {"serviceAccountName": account}
-    where = placement(intent)
-    return pod(intent, [one], {**who, **where, **more, "volumes": volumes(intent)})
+    return pod(
+        intent, [one], {**who, **placement(intent), **claimed(intent), **more, "volumes": volumes(intent)}
+    )
+
+
+def claimed(intent: Intent) -> Object:
+    """Each pod has a claim of its own, made from the template that comes with the job."""
+    if not torch_of(intent).has_gpu_claims:
+        return {}
+    return {"resourceClaims": [{"name": GPUS, "resourceClaimTemplateName": claim_name(intent)}]}
+
+
+def claim_name(intent: Intent) -> str:
+    return f"{intent.name}-gpus"
 
 
 def job_metadata(intent: Intent) -> Object:

@@ -114,6 +114,7 @@ def _torch(made: Torch, wishes: Wishes, read: _Reading, name: str) -> Torch:
         made,
         rendezvous=_rendezvous(wishes),
         shm=said.shm,
+        has_gpu_claims=said.gpu_claims,
         efa=said.efa,
         volumes=read.volumes,
         claims=read.claims,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from paceline.images.dockerfile import Instruction
 from paceline.images.project import Edit, Finding, Level
 from paceline.images.requirements import Asked
+from paceline.images.secrets import hidden
 from paceline.images.view import Place
 
 
@@ -30,16 +31,16 @@ class Pattern:
         asks: bool = False,
         level: Level | None = None,
     ) -> Finding:
-        is_asked = isinstance(at, Asked)
+        path, line = (at.path, at.line) if isinstance(at, Asked) else (place.docker.path, at.first)
         return Finding(
             id=self.id,
             pattern=self.number,
             level=level or self.level,
-            path=at.path if is_asked else place.docker.path,
-            line=at.line if is_asked else at.first,
-            why=why,
-            evidence=evidence,
-            advice=advice,
+            path=path,
+            line=line,
+            why=hidden(why),
+            evidence=hidden(evidence),
+            advice=hidden(advice),
             edits=edits,
             asks=asks,
         )

@@ -138,9 +138,9 @@ def _with_python(place: Place, other: str, known: tuple[str, ...]) -> str | None
         return f"{base.reference.rpartition(':')[0]}:{tag}"
     if base.family == "cuda" and base.cuda is not None:
         for system, version in catalog().system_pythons.items():
-            tag = nearest_cuda_tag(base, base.cuda.major, base.cuda, system=system)
-            if version in known and tag is not None and tag.endswith(system):
-                return f"{base.name}:{tag}"
+            near = nearest_cuda_tag(base, base.cuda.major, base.cuda, system=system)
+            if version in known and near is not None and near.endswith(system):
+                return f"{base.name}:{near}"
     return None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from paceline.kube.checks.eks_facts import AddonWanted
 from paceline.kube.secrets import masked
 from paceline.plan.codec import Json
 
@@ -26,6 +27,7 @@ class Finding:
     why: str = ""
     command: str = ""
     cure: str = ""  # which fix of kube/fixes is for it, if there is one
+    addon: AddonWanted | None = None  # what the cure "addon" installs or updates
 
     def lines(self) -> list[str]:
         first = f"{self.level.value:<8} {self.area:<18} {self.what}"

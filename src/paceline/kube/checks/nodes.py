@@ -89,6 +89,8 @@ def _by_claims(usable: list[NodeFacts], need: Need) -> Iterator[Finding]:
     why = "pods get them by a ResourceClaim; nvidia.com/gpu waits, unless a DeviceClass stands for it"
     if need.target is Target.TRAINJOB:
         why += ", and a TrainJob cannot carry a claim"
+    else:
+        why += ": job render --gpu-claims asks in that way"
     yield Finding(
         area=AREA,
         level=Level.WARNING if blocks else Level.NOTE,

@@ -10,7 +10,7 @@ from paceline.kube.checks.workloads import deployments, fine, has_label, operato
 from paceline.kube.reading import mapping
 
 AREA = "Trainer and JobSet"
-CONFIG = "kubeflow-trainer-public"
+CONFIG, CONFIG_NAMESPACE = "kubeflow-trainer-public", "kubeflow-system"
 _RUNTIMES = ("clustertrainingruntimes.trainer.kubeflow.org", "trainingruntimes.trainer.kubeflow.org")
 _FRAMEWORK = "trainer.kubeflow.org/framework"
 _CHART = "oci://ghcr.io/kubeflow/charts/kubeflow-trainer --version 2.3.0"
@@ -97,13 +97,15 @@ def _versions(seen: Snapshot, version: str) -> Iterator[Finding]:
 
 
 def _version(seen: Snapshot) -> str:
-    for one in seen.of("configmaps"):
-        if name_of(one) == CONFIG:
-            said = re.search(
-                r"\d+\.\d+(\.\d+)?", str(mapping(one, "data").get("kubeflow_trainer_version", ""))
-            )
-            return said[0] if said else ""
-    return ""
+    return next((version_in(one) for one in seen.of("configmaps") if name_of(one) == CONFIG), "")
+
+
+def version_in(config_map: Object) -> str:
+    """Such as 2.3.0; empty where it says none."""
+    said = re.search(
+        r"\d+\.\d+(\.\d+)?", str(mapping(config_map, "data").get("kubeflow_trainer_version", ""))
+    )
+    return said[0] if said else ""
 
 
 def _torch(seen: Snapshot) -> list[str]:

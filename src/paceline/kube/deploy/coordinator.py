@@ -8,6 +8,7 @@ See docs/guides/deploy.md.
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline.kube.deploy import kustomize
 from paceline.kube.parts import USER, Object
 from paceline.plan.codec import Json
 
@@ -54,12 +55,7 @@ def render(asked: Coordinator) -> dict[str, Object]:
 
 
 def kustomization(asked: Coordinator) -> Object:
-    return {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": asked.namespace,
-        "resources": list(render(asked)),
-    }
+    return kustomize.kustomization(asked.namespace, render(asked))
 
 
 def secret_keys(asked: Coordinator) -> list[str]:

@@ -13,6 +13,8 @@ _INDEX_LABELS = (
     "training.kubeflow.org/replica-index",
     "jobset.sigs.k8s.io/job-index",
 )
+# Ray numbers its pods by itself, and a Job without indices does not number them.
+_WITHOUT_RANKS = ("ray.io/cluster", "batch.kubernetes.io/job-name", "job-name")
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
 
@@ -130,14 +132,26 @@ def rank_of(pod: Object) -> int | None:
     """The rank of its node in the job: by label, or by the number that its name ends with."""
     labels = labels_of(pod)
     found = next((str(labels[name]) for name in _INDEX_LABELS if name in labels), "")
+    if not found.isdigit() and any(name in labels for name in _WITHOUT_RANKS):
+        return None  # a number in such a name is chance, or the job's own
     if not found.isdigit():
         number = re.search(r"-(\d+)(?:-[a-z0-9]{5})?$", name_of(pod))
         if number is None:
             return None
         found = number[1]
-    # In a PyTorchJob the master is rank 0, and worker 0 comes after it.
+    # In a PyTorchJob the master is rank 0, and worker 0 comes after it; an elastic one has no master.
     role = str(labels.get("training.kubeflow.org/replica-type", "")).lower()
-    return int(found) + (1 if role == "worker" else 0)
+    return int(found) + (1 if role == "worker" and not _is_elastic(pod) else 0)
+
+
+def _is_elastic(pod: Object) -> bool:
+    """The operator tells such a pod where to meet by variables of torchrun's own."""
+    names = (
+        str(variable.get("name"))
+        for container in mappings(pod, "spec", "containers")
+        for variable in mappings(container, "env")
+    )
+    return any(name.startswith("PET_RDZV") for name in names)
 
 
 def said_exit(code: int) -> str:

@@ -13,7 +13,7 @@ _SAVED_AT = re.compile(
 
 
 def newest_checkpoint(snapshot: Snapshot) -> int | None:
-    """None when none is known of: then another attempt begins from scratch."""
+    """None when none is known of: then another attempt begins at step 0."""
     said = [str(mapping(job, "metadata", "annotations").get(ANNOTATION, "")) for job in snapshot.jobs]
     steps = [int(text) for text in said if text.isdigit()]
     for log in snapshot.logs:

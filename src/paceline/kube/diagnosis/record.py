@@ -3,6 +3,7 @@
 A list of objects is enough. When a recording does not say when it was made, its newest time is taken for it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 from paceline.errors import ConfigError, Problem
@@ -28,6 +29,9 @@ _OWNERS = (
     "batch.kubernetes.io/job-name",
     "job-name",
 )
+_RAY_CLUSTER = "ray.io/cluster"
+_MADE_BY_RAY_JOB = re.compile(r"(-raycluster)?-[a-z0-9]{5}")  # behind the job's name
+_DIRECT = ("PyTorchJob", "HyperPodPyTorchJob")  # they own their pods themselves
 _ABOUT_ALL = ("Node", "ResourceQuota", "PersistentVolumeClaim", "Workload")
 
 
@@ -112,9 +116,10 @@ def _number(value: object) -> float | None:
 
 def narrowed(snapshot: Snapshot, job: str) -> Snapshot:
     """What belongs to one job of a recorded namespace, and what is there for all: nodes and quotas."""
-    kept = [one for one in snapshot.objects if one.get("kind") != "Event" and _is_of(one, job)]
+    clusters = _ray_clusters(snapshot, job)
+    kept = [one for one in snapshot.objects if one.get("kind") != "Event" and _is_of(one, job, clusters)]
     names = {name_of(one) for one in kept} | {job}
-    others = _named_like(snapshot, job) - names
+    others = _named_like(snapshot, job, clusters) - names
 
     def is_ours(name: str) -> bool:
         if name in names:
@@ -143,19 +148,43 @@ def job_names(snapshot: Snapshot) -> list[str]:
     return sorted(named | {name_of(job) for job in snapshot.jobs})
 
 
-def _named_like(snapshot: Snapshot, job: str) -> set[str]:
+def _named_like(snapshot: Snapshot, job: str, clusters: frozenset[str]) -> set[str]:
     """Names that begin like the job's, of objects that are not of it and of the jobs that own them."""
-    alien = [one for one in snapshot.objects if one.get("kind") != "Event" and not _is_of(one, job)]
-    owners = {str(labels_of(one)[label]) for one in alien for label in _OWNERS if label in labels_of(one)}
+    alien = [one for one in snapshot.objects if one.get("kind") != "Event" and not _is_of(one, job, clusters)]
+    labels = (*_OWNERS, _RAY_CLUSTER)
+    owners = {str(labels_of(one)[label]) for one in alien for label in labels if label in labels_of(one)}
     return {name for name in owners | {name_of(one) for one in alien} if _belongs(name, job)}
 
 
-def _is_of(one: Object, job: str) -> bool:
+def _ray_clusters(snapshot: Snapshot, job: str) -> frozenset[str]:
+    """Those of a RayJob: as it says itself, or as its cluster says. A RayCluster is its own."""
+    said = [
+        str(mapping(one, "status").get("rayClusterName", ""))
+        for one in snapshot.of("RayJob")
+        if name_of(one) == job
+    ]
+    said += [
+        name_of(one)
+        for one in snapshot.of("RayCluster")
+        if labels_of(one).get("ray.io/originated-from-cr-name") == job
+    ]
+    return frozenset({job, *said} - {""})
+
+
+def _is_of(one: Object, job: str, clusters: frozenset[str]) -> bool:
     if one.get("kind") in _ABOUT_ALL or name_of(one) == job:
         return True
     named = [str(value) for name, value in labels_of(one).items() if name in _OWNERS]
     if named:
         return job in named
+    cluster = labels_of(one).get(_RAY_CLUSTER)
+    if isinstance(cluster, str):
+        # Before the RayJob says which cluster is its own, only the name tells.
+        is_like_one = _belongs(cluster, job) and _MADE_BY_RAY_JOB.fullmatch(cluster[len(job) :]) is not None
+        return cluster in clusters or (len(clusters) == 1 and is_like_one)
+    owners = [owner for owner in mappings(one, "metadata", "ownerReferences") if owner.get("kind") in _DIRECT]
+    if owners:
+        return any(owner.get("name") == job for owner in owners)
     return _belongs(name_of(one), job)
 
 

@@ -173,9 +173,7 @@ def _announced(
     excluded: tuple[str, ...],
     checkpoint: int | None,
 ) -> str:
-    start = (
-        "from scratch, because there is no checkpoint" if checkpoint is None else f"from step {checkpoint}"
-    )
+    start = "from step 0, for want of a checkpoint" if checkpoint is None else f"from step {checkpoint}"
     spent = {"infra": f"{after.infra_used} of {policy.infra} for the cluster's failures"}
     spent["app"] = f"{after.app_used} of {policy.app} for the program's failures"
     said = f"attempt {after.number} of the whole gang in {delay_s:.0f} s, {start}"

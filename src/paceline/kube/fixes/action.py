@@ -1,13 +1,14 @@
 """What can be done about a finding, and by whom? Three tiers; a fix is of one of them, and says why.
 
-safe: in the user's namespace, ours, and can be taken back. planned: for the whole cluster, by a pinned chart,
-and only with --apply. never: a command for a person; no program of ours types it.
+safe: in the user's namespace, ours, and can be taken back. planned: for the whole cluster, by a pinned chart
+or an add-on of EKS, and only with --apply. never: a command for a person; no program of ours types it.
 """
 
 import shlex
 from dataclasses import dataclass
 from enum import Enum
 
+from paceline.kube.checks.eks_facts import AddonWanted
 from paceline.kube.fixes.charts import Chart
 from paceline.kube.parts import Object
 from paceline.kube.reading import mapping
@@ -39,11 +40,18 @@ class Install:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeAddon:
+    """Of EKS, by Amazon's API."""
+
+    wanted: AddonWanted
+
+
+@dataclass(frozen=True, slots=True)
 class ByHand:
     command: str
 
 
-Action = Create | RemovePod | Install | ByHand
+Action = Create | RemovePod | Install | ChangeAddon | ByHand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +66,7 @@ class Fix:
         match self.action:
             case Create() | RemovePod():
                 return Tier.SAFE
-            case Install():
+            case Install() | ChangeAddon():
                 return Tier.PLANNED
             case ByHand():
                 return Tier.NEVER
@@ -68,6 +76,8 @@ class Fix:
         match self.action:
             case Install(chart):
                 return shlex.join(["helm", *chart.upgrade()])
+            case ChangeAddon(wanted):
+                return wanted.command()
             case ByHand(command):
                 return command
             case _:

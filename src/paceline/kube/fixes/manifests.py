@@ -8,10 +8,7 @@ from paceline.kube.parts import USER, Object
 from paceline.plan.codec import Json
 
 MANAGED = "app.kubernetes.io/managed-by"
-COMPONENT = "app.kubernetes.io/component"
 OURS: Object = {"app.kubernetes.io/name": "paceline", MANAGED: "paceline"}
-# How pods that carry files are found again; whoever makes one labels it so.
-HELPERS = f"{MANAGED}=paceline,{COMPONENT}=helper"
 RUNTIME = "paceline-torch"
 HF_SECRET = "hf-token"
 _RBAC = "rbac.authorization.k8s.io"
@@ -22,6 +19,7 @@ class ClaimAsked:
     name: str
     size: str
     is_shared: bool = False  # written to by several nodes
+    is_read_only: bool = False  # by jobs; whoever fills it writes to it, too
     storage_class: str | None = None
 
 
@@ -36,11 +34,17 @@ def claim(asked: ClaimAsked, space: str) -> Object:
         "kind": "PersistentVolumeClaim",
         "metadata": _about(asked.name, space),
         "spec": {
-            "accessModes": ["ReadWriteMany" if asked.is_shared else "ReadWriteOnce"],
+            "accessModes": list(_modes(asked)),
             **storage,
             "resources": {"requests": {"storage": asked.size}},
         },
     }
+
+
+def _modes(asked: ClaimAsked) -> list[str]:
+    if asked.is_read_only:
+        return ["ReadOnlyMany", "ReadWriteMany"]
+    return ["ReadWriteMany"] if asked.is_shared else ["ReadWriteOnce"]
 
 
 def hugging_face(token: str, space: str) -> Object:

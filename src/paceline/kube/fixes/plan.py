@@ -10,7 +10,7 @@ from paceline.kube.checks.finding import Finding, Level
 from paceline.kube.checks.need import Target
 from paceline.kube.checks.snapshot import Snapshot, name_of
 from paceline.kube.fixes import manifests
-from paceline.kube.fixes.action import ByHand, Create, Fix, Install, RemovePod, called
+from paceline.kube.fixes.action import ByHand, ChangeAddon, Create, Fix, Install, RemovePod, called
 from paceline.kube.fixes.charts import EFA_PLUGIN, GPU_PLUGIN, KUBERAY, TRAINER
 from paceline.kube.fixes.devices import why_no_efa_plugin, why_no_gpu_plugin
 from paceline.kube.fixes.manifests import ClaimAsked
@@ -19,7 +19,7 @@ from paceline.kube.reading import mapping
 
 NAMES = (
     *("namespace", "claim", "secret", "rights", "runtime", "helpers"),
-    *("kuberay", "trainer", "gpu-plugin", "efa-plugin", "by-hand"),
+    *("kuberay", "trainer", "gpu-plugin", "efa-plugin", "addon", "by-hand"),
 )
 _CHARTS = {"kuberay": KUBERAY, "trainer": TRAINER, "gpu-plugin": GPU_PLUGIN, "efa-plugin": EFA_PLUGIN}
 
@@ -43,14 +43,15 @@ def plan(seen: Snapshot, findings: Sequence[Finding], asked: Asked) -> list[Fix]
     if "runtime" in cures:
         found.append(_runtime(seen, cures["runtime"], asked))
     installs = [fix for name in _CHARTS if name in cures for fix in _install(seen, name, cures[name])]
-    hands = [_by_hand(one) for one in wrong if one.cure == "" and one.command]
+    addons = [fix for one in wrong for fix in _addon(one)]
+    hands = [_by_hand(one) for one in wrong if one.cure == "" and one.command and not _covered(one, addons)]
     # Two findings may name one command, and what is typed once is enough.
-    everything = list({(fix.name, fix.what): fix for fix in [*found, *installs, *hands]}.values())
+    everything = list({(fix.name, fix.what): fix for fix in [*found, *installs, *addons, *hands]}.values())
     return [fix for fix in everything if not asked.only or fix.name in asked.only]
 
 
 def finished_helpers(pods: Sequence[Object]) -> list[Fix]:
-    """`pods`: those with the labels of HELPERS. One that is at work is left alone."""
+    """`pods`: those with the labels of transfer/helper.py. One that is at work is left alone."""
     return [
         Fix(
             name="helpers",
@@ -100,6 +101,21 @@ def _install(seen: Snapshot, name: str, finding: Finding) -> Iterator[Fix]:
         yield Fix(name="by-hand", what=what, why=finding.why, action=ByHand(finding.command))
         return
     yield Fix(name=name, what=_installs(chart.deployed), why=finding.what, action=Install(chart))
+
+
+def _addon(finding: Finding) -> Iterator[Fix]:
+    if finding.addon is not None:
+        wanted = finding.addon
+        verb = f"update {wanted.name} from {wanted.before}" if wanted.before else f"install {wanted.name}"
+        what = f"{verb} to {wanted.version}" if wanted.before else f"{verb} {wanted.version}"
+        where = f"as an add-on of {wanted.cluster}"
+        yield Fix(name="addon", what=f"{what}, {where}", why=finding.what, action=ChangeAddon(wanted))
+
+
+def _covered(finding: Finding, addons: Sequence[Fix]) -> bool:
+    """What is planned need not be typed by a person as well."""
+    names = [fix.action.wanted.name for fix in addons if isinstance(fix.action, ChangeAddon)]
+    return any(f"--addon-name {name}" in finding.command for name in names)
 
 
 def _by_hand(finding: Finding) -> Fix:

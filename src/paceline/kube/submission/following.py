@@ -14,10 +14,10 @@ from typing import TypeAlias
 from paceline.errors import ExitCode
 from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.judge import GoOn, Repeat, Verdict, Wait, Watching, judge
-from paceline.kube.diagnosis.progress import newest_checkpoint
 from paceline.kube.diagnosis.retry import CHANGES, Attempts, Resubmit, RetryPolicy, Stop
 from paceline.kube.diagnosis.snapshot import Object, Removal, Snapshot
 from paceline.kube.submission.again import CAN_CHANGE
+from paceline.kube.submission.keeping import LOST, keeps_checkpoints, resumes_from
 from paceline.kube.submission.state import Phase, has_own_retries, phase_of
 
 
@@ -96,13 +96,15 @@ def look(
         return [*changed, End(ExitCode.OK, "the job has succeeded")], seen
     if job is None:
         return _gone(snapshot, seen, policy)
-    checkpoint = newest_checkpoint(snapshot)
+    checkpoint = resumes_from(snapshot, job)
     verdict, finding, watching = judge(snapshot, past.watching, policy, checkpoint=checkpoint, dice=dice)
     if _is_the_operators(verdict, job, now):
         verdict, watching = Wait(says="its operator may start it again", until_s=None), past.watching
     if charge is not Charge.OURS and isinstance(verdict, Resubmit | Stop):
         return _left_alone(verdict, finding, seen, charge, changed)
     actions, after = _answered(verdict, finding, replace(seen, watching=watching))
+    if after.again is not None and not keeps_checkpoints(job):
+        actions.append(Say(LOST))
     return [*changed, *actions], after
 
 

@@ -17,6 +17,7 @@ from paceline.plan.codec import Json
 PREFIX = "paceline.dev/"
 RUN = f"{PREFIX}run"  # a label: whoever has it was sent by us
 _SENT, _MANIFEST, _BESIDE = f"{PREFIX}sent", f"{PREFIX}manifest", f"{PREFIX}beside"
+KEEPS = f"{PREFIX}keeps-checkpoints"
 _ATTEMPTS, _POLICY = f"{PREFIX}attempts", f"{PREFIX}retries"
 _WATCHER, _UNTIL = f"{PREFIX}watcher", f"{PREFIX}watched-until"
 
@@ -28,6 +29,7 @@ class Mark:
     attempts: Attempts = field(default_factory=Attempts)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     beside: tuple[str, ...] = ()  # made with it, to go with it: apiVersion Kind name
+    keeps: bool = True  # what it writes outlives its pods, as far as is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,7 @@ def _written(mark: Mark) -> dict[str, str]:
         _ATTEMPTS: _short(past),
         _POLICY: _short(budget),
         _BESIDE: _short(list(mark.beside)),
+        KEEPS: "yes" if mark.keeps else "no",
         _MANIFEST: json.dumps(mark.manifest, separators=(",", ":")),
     }
 
@@ -90,6 +93,7 @@ def read_mark(job: Object) -> Mark | None:
                 allowed_changes=frozenset(map(str, budget["changes"])),
             ),
             beside=tuple(map(str, beside)),
+            keeps=notes.get(KEEPS) != "no",
         )
     except (KeyError, ValueError, TypeError):
         return None

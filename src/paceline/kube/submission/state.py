@@ -14,6 +14,7 @@ class Phase(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    BETWEEN = "between two attempts"
     GONE = "gone"
 
     @property
@@ -39,6 +40,8 @@ def phase_of(job: Object | None, pods: Sequence[Object]) -> Phase:
         return of_ray
     if status.get("jobDeploymentStatus") in ("Failed", "ValidationFailed"):
         return Phase.FAILED
+    if status.get("jobDeploymentStatus") in ("Initializing", "Waiting"):
+        return Phase.PENDING  # Ray's head runs, and the rest does not yet
     if spec.get("suspend") is True or mapping(spec, "runPolicy").get("suspend") is True:
         return Phase.QUEUED
     return Phase.RUNNING if any(phase(pod) == "Running" for pod in pods) else Phase.PENDING

@@ -2,10 +2,11 @@
 
 from paceline.kube.intent import Claim, Intent
 from paceline.kube.parts import Object, labels, metadata
-from paceline.kube.torch_parts import config_name, torch_of
+from paceline.kube.torch_parts import GPUS, claim_name, config_name, torch_of
 from paceline.plan.codec import Json
 
 RBAC = "rbac.authorization.k8s.io"
+DEVICE_CLASS = "gpu.nvidia.com"
 
 
 def render(intent: Intent) -> list[Object]:
@@ -13,6 +14,7 @@ def render(intent: Intent) -> list[Object]:
     torch = torch_of(intent)
     found = [] if torch.config is None else [_config(intent)]
     found += [_claim(intent, claim) for claim in torch.claims]
+    found += [_devices(intent)] if torch.has_gpu_claims else []
     found += _identity(intent) if torch.has_rbac else []
     return [*found, _policy(intent)] if torch.has_network_policy else found
 
@@ -39,6 +41,22 @@ def _claim(intent: Intent, claim: Claim) -> Object:
             **storage,
             "resources": {"requests": {"storage": claim.size}},
         },
+    }
+
+
+def _devices(intent: Intent) -> Object:
+    """From which each pod gets a claim: so many GPUs of one node, by NVIDIA's DRA driver."""
+    exactly: Object = {
+        "deviceClassName": DEVICE_CLASS,
+        "allocationMode": "ExactCount",
+        "count": intent.worker.gpus,
+    }
+    request: Object = {"name": GPUS, "exactly": exactly}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": metadata(intent, claim_name(intent)),
+        "spec": {"spec": {"devices": {"requests": [request]}}},
     }
 
 

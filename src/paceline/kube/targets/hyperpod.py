@@ -6,11 +6,11 @@ the operator who is who.
 
 from paceline.kube.intent import Intent
 from paceline.kube.parts import Object
-from paceline.kube.torch_parts import container, job_metadata, placement, template, torch_of, variables
+from paceline.kube.targets.hyperpod_nodes import healthy
+from paceline.kube.torch_parts import container, job_metadata, template, torch_of, variables
 from paceline.plan.codec import Json
 
 AGENT = 8080  # where hyperpodrun listens to the operator
-HEALTH = "sagemaker.amazonaws.com/node-health-status"
 _EVALUATED_S = 21_600  # the window in which restarts are counted
 
 
@@ -57,13 +57,4 @@ def _template(intent: Intent) -> Object:
     ports: list[Json] = [{"containerPort": AGENT, "name": "agent"}]
     program: list[Json] = [torch.program]
     one = container(intent, "pytorch", command=program, args=words, ports=ports, env=variables(intent))
-    return template(intent, one, affinity=_affinity(intent))
-
-
-def _affinity(intent: Intent) -> Object:
-    """Only nodes that HyperPod has found to be healthy, beside what is wanted anyway."""
-    healthy: Object = {"key": HEALTH, "operator": "In", "values": ["Schedulable"]}
-    terms: list[Json] = [{"matchExpressions": [healthy]}]
-    wanted: Object = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    others = placement(intent).get("affinity")
-    return {"nodeAffinity": wanted, **(others if isinstance(others, dict) else {})}
+    return template(intent, one, affinity=healthy(intent))

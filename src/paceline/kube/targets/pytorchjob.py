@@ -6,6 +6,7 @@ operator tells torchrun everything by PET_* variables, so that no flag can contr
 
 from paceline.kube.intent import Intent, Rendezvous
 from paceline.kube.parts import Object
+from paceline.kube.targets.hyperpod_nodes import auto_resume, healthy, is_hyperpod
 from paceline.kube.torch_parts import arguments, container, job_metadata, template, torch_of, variables
 from paceline.plan.codec import Json
 
@@ -17,7 +18,7 @@ def render(intent: Intent) -> list[Object]:
         {
             "apiVersion": "kubeflow.org/v1",
             "kind": "PyTorchJob",
-            "metadata": job_metadata(intent),
+            "metadata": {**job_metadata(intent), **(auto_resume(intent) if is_hyperpod(intent) else {})},
             "spec": spec,
         }
     ]
@@ -59,9 +60,10 @@ def _elastic(intent: Intent) -> Object:
 
 def _replica(intent: Intent, replicas: int, words: list[Json]) -> Object:
     program: list[Json] = [torch_of(intent).program]
+    more: Object = {"affinity": healthy(intent)} if is_hyperpod(intent) else {}
     one = container(intent, "pytorch", command=program, args=words, env=variables(intent))
     return {
         "replicas": replicas,
         "restartPolicy": "OnFailure" if intent.limits.retries else "Never",
-        "template": template(intent, one),
+        "template": template(intent, one, **more),
     }

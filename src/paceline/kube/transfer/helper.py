@@ -19,10 +19,10 @@ VOLUME, SCRATCH = "/volume", "/scratch"
 DEADLINE_S = 6 * 3600
 LABELS = {
     "app.kubernetes.io/name": "paceline",
-    "app.kubernetes.io/component": "file-helper",
+    "app.kubernetes.io/component": "helper",
     "app.kubernetes.io/managed-by": "paceline",
 }
-SELECTOR = ",".join(f"{name}={value}" for name, value in LABELS.items())
+SELECTOR = ",".join(f"{name}={value}" for name, value in LABELS.items())  # finds those that were left
 # Nothing that is waited for will change these.
 _FINAL = {
     "ErrImageNeverPull": "the image is not on the node, and may not be pulled",

@@ -1,0 +1,112 @@
+"""`paceline deploy render|apply dashboard`: how do runs on a volume get a page in a cluster?"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+
+if TYPE_CHECKING:
+    from paceline.kube.deploy.dashboard import Dashboard
+    from paceline.plan.codec import Json
+
+_PATH = click.Path(path_type=Path)
+_OPTIONS = (
+    click.option("--namespace", "-n", required=True, metavar="NAME", help="Where it shall run."),
+    click.option(
+        "--image",
+        required=True,
+        metavar="NAME:TAG",
+        help="Image with paceline[dashboard] in it, and a shell.",
+    ),
+    click.option("--claim", required=True, metavar="NAME", help="The claim with the folders of runs."),
+    click.option("--path", default="", metavar="FOLDER", help="On the claim. [default: its top]"),
+    click.option("--name", default="paceline-dashboard", show_default=True, help="Of all its objects."),
+    click.option(
+        "--token-secret",
+        metavar="NAME",
+        help="Secret with the page's token, key `token`. [default: NAME-token]",
+    ),
+    click.option("--host-name", multiple=True, metavar="NAME", help="How browsers call it too. Repeatable."),
+    click.option(
+        "--from-namespace",
+        multiple=True,
+        metavar="NAME",
+        help="Whose pods may reach it, such as an ingress controller's. Repeatable. [default: nobody's]",
+    ),
+    click.option("--cpu", default="100m", show_default=True, help="CPU that it asks for."),
+    click.option("--memory", default="512Mi", show_default=True, help="Memory of it."),
+    click.option("--pull-secret", metavar="NAME", help="Secret that opens the image's registry."),
+)
+
+
+def _options(body: Callable[..., object]) -> Callable[..., object]:
+    for option in reversed(_OPTIONS):
+        option(body)
+    return body
+
+
+@click.command("dashboard")
+@_options
+@click.option(
+    "--out", type=_PATH, metavar="DIR", help="Write a folder for `kubectl apply -k`. [default: print]"
+)
+@common_options
+def render_dashboard(session: Session, *, out: Path | None, **said: Any) -> None:  # Any: from click
+    """A Deployment that shows the runs of a claim and can do nothing to them, a Service, and a NetworkPolicy.
+    The token comes from a Secret, as a file."""
+    from paceline.app.deploy import write_files
+    from paceline.app.deploy_dashboard import files_of
+    from paceline.kube.deploy.dashboard import look_commands, secret_commands
+
+    asked = _asked(said)
+    files = files_of(asked)
+    for command in secret_commands(asked):
+        say(session, f"first: {command}")
+    for command in look_commands(asked):
+        say(session, f"then: {command}")
+    texts: dict[str, Json] = dict(files)
+    if out is None:
+        shown = [text for name, text in files.items() if name != "kustomization.yaml"]
+        lines = "---\n".join(shown).splitlines()
+    else:
+        write_files(session.folder / out, files)
+        lines = [f"wrote {out}: {', '.join(files)}", f"apply it: kubectl apply -k {out}"]
+    emit(session, "deploy.render", {"files": texts, "first": list(secret_commands(asked))}, lines)
+
+
+@click.command("dashboard")
+@_options
+@click.option("--kubeconfig", type=_PATH, metavar="FILE", help="Where clusters are named.")
+@click.option("--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]")
+@click.option("--dry-run", is_flag=True, help="Let the server try it, and write nothing.")
+@common_options
+def apply_dashboard(
+    session: Session,
+    *,
+    kubeconfig: Path | None,
+    context: str | None,
+    dry_run: bool,
+    **said: Any,  # Any: from click
+) -> None:
+    """Needs the Secret with the token and the claim with the runs; says how to make what is missing."""
+    from paceline.app.deploy_dashboard import apply_dashboard as apply_it
+    from paceline.app.fix_access import workshop
+
+    config = None if kubeconfig is None else session.folder / kubeconfig
+    with workshop(config, context, session.folder, lambda line: say(session, line)) as (shop, _usual):
+        done = apply_it(shop.api, _asked(said), dry_run=dry_run)
+    rows: list[Json] = [{"object": one.object, "state": one.state} for one in done]
+    emit(session, "deploy.apply", {"objects": rows}, [f"{one.state:<16} {one.object}" for one in done])
+
+
+def _asked(said: dict[str, Any]) -> "Dashboard":
+    from paceline.kube.deploy.dashboard import Dashboard
+
+    secret = said.pop("token_secret") or f"{said['name']}-token"
+    hosts, spaces = said.pop("host_name"), said.pop("from_namespace")
+    return Dashboard(token_secret=secret, hosts=hosts, from_namespaces=spaces, **said)

@@ -1,0 +1,106 @@
+"""Where is an attempt that was decided on and not made yet? In a ConfigMap, which only one may carry out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from paceline.cluster.job_objects import recreate
+from paceline.cluster.kinds import CONFIG_MAP, Kind, kind_of
+from paceline.cluster.port import Api, ApiError, ConflictError, ForbiddenError, Manifest, NotThereError
+from paceline.kube.diagnosis.snapshot import Object
+from paceline.kube.reading import mapping
+from paceline.kube.submission.mark import Watch, read_watch, watch_patch
+from paceline.kube.submission.pending import SELECTOR, Pending, pending_name, read_pending
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    pending: Pending
+    watch: Watch
+    version: str
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(dict(self.pending.manifest))
+
+
+def find_pending(api: Api, job: str, namespace: str) -> Found | None:
+    """Who may not see ConfigMaps sees none."""
+    try:
+        return _found(api.get(CONFIG_MAP, pending_name(job), namespace))
+    except (NotThereError, ForbiddenError):
+        return None
+
+
+def all_pending(api: Api, namespace: str | None) -> list[tuple[str, Found]]:
+    """With their namespaces; without one, of the whole cluster."""
+    try:
+        listed = api.find(CONFIG_MAP, namespace, labels=SELECTOR).items
+    except (NotThereError, ForbiddenError):
+        return []
+    read = [(str(mapping(one, "metadata").get("namespace", "")), _found(one)) for one in listed]
+    return [(where, found) for where, found in read if found is not None]
+
+
+def _found(one: Object) -> Found | None:
+    pending = read_pending(one)
+    version = str(mapping(one, "metadata").get("resourceVersion", ""))
+    return None if pending is None else Found(pending, read_watch(one), version)
+
+
+def write_down(api: Api, config_map: Manifest) -> bool:
+    """One from an attempt before is replaced. False where it may not be written."""
+    about = mapping(config_map, "metadata")
+    try:
+        try:
+            api.create(config_map)
+        except ConflictError:
+            api.delete(CONFIG_MAP, str(about["name"]), str(about["namespace"]))
+            api.create(config_map)
+    except ForbiddenError:
+        return False
+    return True
+
+
+def take_over(api: Api, found: Found, namespace: str, mine: Watch, now_s: float) -> bool:
+    """True when it is ours to make. Of several who ask, one gets it."""
+    if found.watch.is_on(now_s) and found.watch.watcher != mine.watcher:
+        return False
+    name = pending_name(found.pending.job)
+    try:
+        api.patch(CONFIG_MAP, name, namespace, watch_patch(mine, found.version))
+    except (ConflictError, NotThereError, ForbiddenError):
+        return False
+    return True
+
+
+def renew(api: Api, job: str, namespace: str, mine: Watch) -> None:
+    """A server that does not answer, or an intent that somebody has removed, is seen elsewhere."""
+    try:
+        api.patch(CONFIG_MAP, pending_name(job), namespace, watch_patch(mine))
+    except ApiError:
+        return
+
+
+def forget(api: Api, job: str, namespace: str) -> None:
+    try:
+        api.delete(CONFIG_MAP, pending_name(job), namespace)
+    except ForbiddenError:
+        return
+
+
+def make(api: Api, pending: Pending, namespace: str, *, is_written: bool, wait: Callable[[], None]) -> bool:
+    """Carries it out. False when somebody took the decision back meanwhile: `job stop` does."""
+    manifest = cast("Manifest", dict(pending.manifest))
+
+    def is_wanted() -> bool:
+        return not is_written or find_pending(api, pending.job, namespace) is not None
+
+    made = recreate(
+        *(api, kind_of(dict(manifest)), pending.job, namespace, manifest),
+        pods=pending.pods,
+        wait=wait,
+        is_wanted=is_wanted,
+    )
+    forget(api, pending.job, namespace)
+    return made

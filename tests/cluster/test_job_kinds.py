@@ -1,0 +1,164 @@
+"""Is a job of every kind sent, followed, explained, started again and removed, as its operator shows it?"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.watched import follow
+from tests.fixtures.api_server import ApiServer
+from tests.fixtures.operators import IMAGE, PLAYED, Gang
+from tests.fixtures.waiting import until
+from tests.kube.rendered import settings
+
+from paceline.app.cluster_reach import Cluster
+from paceline.app.job import render_job
+from paceline.app.job_live import explain_live, job_logs, job_status, list_jobs, stop_job
+from paceline.app.job_submit import Submitted, submit
+from paceline.cluster.kinds import (
+    CONFIG_MAP,
+    HYPERPOD_JOB,
+    JOB,
+    JOB_KINDS,
+    POD,
+    PYTORCH_JOB,
+    RAY_JOB,
+    TRAIN_JOB,
+    Kind,
+)
+from paceline.cluster.kubernetes_door import reach
+from paceline.errors import ExitCode
+from paceline.kube.diagnosis.retry import RetryPolicy
+from paceline.kube.intent import Size
+from paceline.kube.render import Target
+from paceline.kube.submission.mark import read_mark
+from paceline.kube.submission.state import Phase
+from paceline.kube.torch_asked import TorchWishes
+from paceline.kube.wishes import Wishes
+
+TARGETS = {
+    JOB: Target.JOB,
+    PYTORCH_JOB: Target.PYTORCHJOB,
+    TRAIN_JOB: Target.TRAINJOB,
+    RAY_JOB: Target.RAYJOB,
+    HYPERPOD_JOB: Target.HYPERPOD,
+}
+every_kind = pytest.mark.parametrize("kind", PLAYED, ids=[kind.name for kind in PLAYED])
+
+
+@pytest.fixture
+def cluster(server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
+    api = reach(server.kubeconfig(tmp_path / "kubeconfig"))
+    yield Cluster(api, "train")
+    api.close()
+
+
+def send(cluster: Cluster, kind: Kind) -> Submitted:
+    """As `job submit --target …` does."""
+    target = TARGETS[kind]
+    size = Size(cpus=1, memory="2Gi")
+    wishes = Wishes(image=IMAGE, worker=size, torch=TorchWishes(nodes=2))
+    if target is Target.RAYJOB:
+        wishes = Wishes(image=IMAGE, worker=size)
+    done = render_job(settings(name="demo", mode="ssgd"), wishes, target)
+    return submit(cluster, [*json.loads(json.dumps(done.objects))], RetryPolicy(first_delay_s=0.1))
+
+
+def left(server: ApiServer) -> list[str]:
+    """Of the job: nothing shall be, once it is removed."""
+    return [one["metadata"]["name"] for kind in (*JOB_KINDS, POD, CONFIG_MAP) for one in server.of(kind)]
+
+
+@every_kind
+def test_it_is_followed_to_its_end_and_removed(cluster: Cluster, server: ApiServer, kind: Kind) -> None:
+    assert send(cluster, kind).kind == kind.name
+    assert job_status(cluster, "demo").phase is Phase.PENDING
+    gang = Gang(server, kind)
+    follower = follow(cluster)
+    gang.run()
+    gang.say("step 1")
+    until(lambda: len(follower.screen.lines) >= len(gang.pods), "a line of every pod is shown")
+    now = job_status(cluster, "demo")
+    assert (now.kind, now.phase, now.explained.finding) == (kind.name, Phase.RUNNING, None)
+    assert sorted(pod.name for pod in now.pods) == sorted(pod.name for pod in gang.pods)
+    assert [row["kind"] for row in list_jobs(cluster, everywhere=False)] == [kind.name]
+    gang.say("step 2", 1)
+    gang.succeed()
+    done = follower.end()
+    assert done.end is not None
+    assert done.end.code is ExitCode.OK
+    for pod in gang.pods:
+        shown = [line.text for line in follower.screen.lines if line.prefix == pod.prefix]
+        assert shown == ["step 1", "step 2"]
+    assert len(list(job_logs(cluster, "demo", None, None))) == 2 * len(gang.pods)
+    assert stop_job(cluster, "demo")[0] == f"{kind.name}/demo"
+    assert left(server) == []
+
+
+@every_kind
+def test_a_wrong_image_is_explained_and_the_job_removed(
+    cluster: Cluster, server: ApiServer, kind: Kind
+) -> None:
+    send(cluster, kind)
+    gang = Gang(server, kind)
+    gang.wrong_image()
+    finding = explain_live(cluster, "demo").finding
+    assert finding is not None
+    assert finding.cause == f"the image {IMAGE} does not exist in its registry"
+    follower = follow(cluster)
+    done = follower.end()
+    assert done.end is not None
+    assert done.end.code is ExitCode.BAD_CONFIG
+    assert [one.cause for one in follower.screen.told] == [finding.cause]
+    assert left(server) == []
+
+
+@every_kind
+def test_a_failure_of_the_cluster_starts_the_whole_gang_again(
+    cluster: Cluster, server: ApiServer, kind: Kind
+) -> None:
+    send(cluster, kind)
+    (first,) = [one for one in server.of(kind) if "ownerReferences" not in one["metadata"]]
+    gang = Gang(server, kind)
+    gang.run()
+    gang.evict()
+    follower = follow(cluster)
+    until(is_another(server, kind, first), "the second attempt is there")
+    second = Gang(server, kind)
+    second.run()
+    second.say("step 1", 5)
+    second.succeed()
+    done = follower.end()
+    assert (done.end is not None and done.end.code, done.attempt) == (ExitCode.OK, 2)
+    assert any("attempt 2 of the whole gang" in one and "from step 0" in one for one in follower.screen.said)
+    mark = read_mark(server.of(kind)[0])
+    assert mark is not None
+    assert mark.attempts.failures[0].failure == "evicted"
+    assert server.of(CONFIG_MAP) == []
+
+
+def is_another(server: ApiServer, kind: Kind, first: dict[str, Any]) -> Callable[[], bool]:
+    def is_there() -> bool:
+        found = server.of(kind)
+        return bool(found) and found[0]["metadata"]["uid"] != first["metadata"]["uid"]
+
+    return is_there
+
+
+@every_kind
+def test_a_bug_of_the_program_is_told_from_the_rank_that_has_it(
+    cluster: Cluster, server: ApiServer, kind: Kind
+) -> None:
+    send(cluster, kind)
+    gang = Gang(server, kind)
+    gang.run()
+    trace = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\nKeyError: "loss"'
+    gang.crash(-1, trace)
+    follower = follow(cluster)
+    done = follower.end()
+    assert done.end is not None
+    assert done.end.code is ExitCode.TRAINING_FAILED
+    (told,) = follower.screen.told
+    assert "KeyError" in " ".join(told.lines())
+    assert server.of(kind)  # it ended by itself: its pods may be read

@@ -1,0 +1,47 @@
+"""How does a test look over the shoulder of somebody who follows a job?"""
+
+import threading
+from dataclasses import dataclass, field
+
+from tests.fixtures.waiting import NEVER_S
+
+from paceline.app.cluster_reach import Cluster
+from paceline.app.job_follow import Followed, Follower, Pace, Shown
+from paceline.cluster.job_logs import Line
+from paceline.kube.diagnosis.finding import Finding
+
+PACE = Pace(look_s=0.5, ring_s=0.05, logs_s=NEVER_S)
+
+
+@dataclass
+class Screen:
+    """What a user sees."""
+
+    lines: list[Line] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    told: list[Finding] = field(default_factory=list)
+
+    def shown(self) -> Shown:
+        return Shown(line=self.lines.append, say=self.said.append, tell=self.told.append)
+
+
+@dataclass
+class Following:
+    """A follower at work, in a thread of its own."""
+
+    screen: Screen
+    thread: threading.Thread
+    results: list[Followed]
+
+    def end(self) -> Followed:
+        self.thread.join(NEVER_S)
+        assert not self.thread.is_alive(), f"it does not end; said: {self.screen.said}"
+        return self.results[0]
+
+
+def follow(cluster: Cluster, for_s: float | None = None) -> Following:
+    screen, results = Screen(), list[Followed]()
+    follower = Follower(cluster=cluster, name="demo", shown=screen.shown(), pace=PACE)
+    thread = threading.Thread(target=lambda: results.append(follower.follow(for_s)))
+    thread.start()
+    return Following(screen, thread, results)
