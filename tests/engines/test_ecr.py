@@ -35,7 +35,7 @@ def _ministack() -> str | None:
 
 
 pytestmark = pytest.mark.skipif(
-    _ministack() is None, reason="NO EMULATOR OF ECR HERE: make tools installs MiniStack into .venv-tools"
+    _ministack() is None, reason="NO EMULATOR OF ECR HERE: make aws-tools installs MiniStack into .venv-tools"
 )
 
 

@@ -65,4 +65,4 @@ def _refused(text: str, why: str) -> ConfigError:
 def is_local(host: str) -> bool:
     """Registries on this machine speak plain HTTP, as docker has it too."""
     name = host.rpartition(":")[0] if ":" in host else host
-    return name in ("localhost", "127.0.0.1", "[::1]") or name.startswith("127.")
+    return name in ("localhost", "[::1]") or re.fullmatch(r"127(\.\d{1,3}){3}", name) is not None
