@@ -37,7 +37,7 @@ Each flag is also a variable; the flag wins. Credentials and region are those of
   --log-days N            for which logs are kept                              LOG_DAYS          [$LOG_DAYS]
   --old-version-days N    for which overwritten artifacts are kept; 0: ever    OLD_VERSION_DAYS  [$OLD_VERSION_DAYS]
   --keep-images N         besides releases, latest and what is deployed        KEEP_IMAGES       [$KEEP_IMAGES]
-  --tag-mutability M      MUTABLE or IMMUTABLE (also latest)                   TAG_MUTABILITY    [$TAG_MUTABILITY]
+  --tag-mutability M      MUTABLE or IMMUTABLE (without latest)                TAG_MUTABILITY    [$TAG_MUTABILITY]
   --webhook, --no-webhook build on every push; CodeBuild must know GitHub      WEBHOOK           [$WEBHOOK]
   --nightly, --no-nightly build every night                                    NIGHTLY           [$NIGHTLY]
   --nightly-schedule S    in UTC, as EventBridge writes it                     NIGHTLY_SCHEDULE  [$NIGHTLY_SCHEDULE]
@@ -236,7 +236,9 @@ make_role() {
 }
 
 project_description() {
-  local reports=false
+  local reports=false tags="git-sha latest"
+  # Where tags never move, each build has its number alone, and a release its version.
+  if [[ "$TAG_MUTABILITY" == IMMUTABLE ]]; then tags=none; fi
   if [[ "$WEBHOOK" == yes ]]; then reports=true; fi
   cat <<EOF
 {"name": "$NAME", "description": "Builds, tests and pushes images by paceline image",
@@ -247,7 +249,8 @@ project_description() {
  "environment": {"type": "LINUX_CONTAINER", "image": "aws/codebuild/standard:7.0", "computeType": "$COMPUTE_TYPE",
                  "privilegedMode": true, "imagePullCredentialsType": "CODEBUILD", "environmentVariables": [
                    {"name": "IMAGE_DIR", "type": "PLAINTEXT", "value": "$IMAGE_DIR"},
-                   {"name": "IMAGE_REPOSITORY", "type": "PLAINTEXT", "value": "$IMAGES_URL"}]},
+                   {"name": "IMAGE_REPOSITORY", "type": "PLAINTEXT", "value": "$IMAGES_URL"},
+                   {"name": "IMAGE_TAGS", "type": "PLAINTEXT", "value": "$tags"}]},
  "artifacts": {"type": "S3", "location": "$BUCKET", "path": "artifacts", "namespaceType": "BUILD_ID", "name": "reports.zip",
                "packaging": "ZIP"},
  "cache": {"type": "S3", "location": "$BUCKET/cache"},

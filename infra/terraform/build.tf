@@ -42,6 +42,13 @@ resource "aws_codebuild_project" "build" {
       type  = "PLAINTEXT"
       value = aws_ecr_repository.images.repository_url
     }
+
+    # Where tags never move, each build has its number alone, and a release its version.
+    environment_variable {
+      name  = "IMAGE_TAGS"
+      type  = "PLAINTEXT"
+      value = var.tag_mutability == "IMMUTABLE" ? "none" : "git-sha latest"
+    }
   }
 
   artifacts {

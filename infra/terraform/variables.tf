@@ -100,7 +100,7 @@ variable "keep_images" {
 }
 
 variable "tag_mutability" {
-  description = "May a tag move to another image? IMMUTABLE also fixes latest: then push without --latest."
+  description = "May a tag move to another image? With IMMUTABLE there is no latest: images have the number of their build, releases their version."
   type        = string
   default     = "MUTABLE"
 
