@@ -135,10 +135,11 @@ def project(one: Mapping[str, Any]) -> dict[str, Any]:
         **{key: _said(one.get(key)) for key in ("source", "artifacts", "cache", "logsConfig")},
         "environment": environment,
         "variables": {each["name"]: (each["type"], each["value"]) for each in variables},
-        "webhook": [
-            [(each["type"], each["pattern"]) for each in group]
+        # One of the groups must match, by all of its filters: neither has an order.
+        "webhook": sorted(
+            sorted((each["type"], each["pattern"]) for each in group)
             for group in (one.get("webhook") or {}).get("filterGroups", [])
-        ],
+        ),
         "tags": tags(one["tags"]),
     }
 
