@@ -1,8 +1,8 @@
-"""What would CodeBuild do with this buildspec? The same phases, run here: python infra/run_buildspec.py --help
+"""What would CodeBuild do with this buildspec? Its phases, run here: python infra/run_buildspec.py --help
 
-As CodeBuild (buildspec 0.2): the commands of a phase run one after another and stop at the first that fails; variables and
-the folder carry over from one to the next; `finally` is always done; a failed install or pre_build ends the build, but
-post_build also runs after a failed build, with CODEBUILD_BUILD_SUCCEEDING=0.
+As CodeBuild (buildspec 0.2): the commands of a phase run one after another and stop at the first that fails;
+variables and the folder carry over from one to the next; `finally` is always done; a failed install or
+pre_build ends the build, but post_build also runs after a failed build, with CODEBUILD_BUILD_SUCCEEDING=0.
 """
 
 import argparse
@@ -56,11 +56,17 @@ def run(
         state = Path(folder)
         (state / "env.sh").write_text("", encoding="utf-8")
         (state / "folder").write_text(f"{source}\n", encoding="utf-8")
-        environment = {**spec.get("env", {}).get("variables", {}), **variables, "CODEBUILD_SRC_DIR": str(source)}
+        environment = {
+            **spec.get("env", {}).get("variables", {}),
+            **variables,
+            "CODEBUILD_SRC_DIR": str(source),
+        }
         shell = spec.get("env", {}).get("shell", "sh")
         for name in PHASES:
             if name in spec["phases"] and name not in skipping:
-                done = _phase(name, spec["phases"][name], state, shell, environment, succeeding=build.succeeds)
+                done = _phase(
+                    name, spec["phases"][name], state, shell, environment, succeeding=build.succeeds
+                )
                 build.phases.append(done)
                 if done.failed is not None and name in ("install", "pre_build"):
                     break
@@ -68,7 +74,13 @@ def run(
 
 
 def _phase(
-    name: str, phase: Mapping[str, Any], state: Path, shell: str, variables: Mapping[str, str], *, succeeding: bool
+    name: str,
+    phase: Mapping[str, Any],
+    state: Path,
+    shell: str,
+    variables: Mapping[str, str],
+    *,
+    succeeding: bool,
 ) -> Phase:
     _say(f"phase {name}")
     own = {**os.environ, **variables, "CODEBUILD_BUILD_SUCCEEDING": "1" if succeeding else "0"}
@@ -85,7 +97,12 @@ def _phase(
 def _command(command: str, state: Path, shell: str, variables: Mapping[str, str]) -> bool:
     _say(f"running {command.strip().splitlines()[0]}")
     script = _COMMAND.format(state=state, command=command)
-    return subprocess.run([shell, "-c", script], env=dict(variables), stdin=subprocess.DEVNULL, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [shell, "-c", script], env=dict(variables), stdin=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+    )
 
 
 def _forget(file: Path, name: str) -> None:
@@ -102,7 +119,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs the phases of a buildspec here, as CodeBuild would.")
     parser.add_argument("--buildspec", type=Path, default=here / "buildspec.yml")
     parser.add_argument("--source", type=Path, default=Path.cwd(), help="the folder to build in [here]")
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the project")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the project"
+    )
     parser.add_argument("--skip", action="append", default=[], choices=PHASES, help="a phase to leave out")
     parser.add_argument("--list", action="store_true", help="say what would be run, and run nothing")
     asked = parser.parse_args()

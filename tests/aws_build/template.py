@@ -1,6 +1,7 @@
-"""What would CloudFormation make of the template? Its functions carried out here, for the few that the template uses.
+"""What would CloudFormation make of the template? The few functions that it uses, carried out here.
 
-Said in the words of `read_back`, so that it can be compared with what another way has made: no emulator keeps all of it.
+Said in the words of `read_back`, so that it can be compared with what another way has made: no emulator keeps
+all of it.
 """
 
 import json
@@ -9,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from tests.aws_build.read_back import ACCOUNT, object_rule, project, tags
 from tests.fixtures.command import ROOT
-from tests.infra.read_back import ACCOUNT, object_rule, project, tags
 
 TEMPLATE = ROOT / "infra" / "cloudformation" / "template.yaml"
 PARAMETERS = ROOT / "infra" / "cloudformation" / "parameters.json"
@@ -132,7 +133,9 @@ class _Made:
         self._template = template
         types = {key: row["Type"] for key, row in template["Parameters"].items()}
         self._values: dict[str, Any] = dict(_PSEUDO)
-        self._values |= {key: int(value) if types[key] == "Number" else value for key, value in chosen.items()}
+        self._values |= {
+            key: int(value) if types[key] == "Number" else value for key, value in chosen.items()
+        }
 
     def properties(self, key: str) -> Any:
         return self._carried_out(self._template["Resources"][key]["Properties"])
@@ -165,7 +168,11 @@ class _Made:
         if key in self._values:
             return self._values[key]
         properties = self._template["Resources"][key]["Properties"]
-        names = [word for word in ("BucketName", "RepositoryName", "RoleName", "LogGroupName", "Name") if word in properties]
+        names = [
+            word
+            for word in ("BucketName", "RepositoryName", "RoleName", "LogGroupName", "Name")
+            if word in properties
+        ]
         return self._carried_out(properties[names[0]])
 
     def _holds(self, condition: Any) -> bool:

@@ -1,16 +1,16 @@
-"""Does the script make what the template says, once, and take it away again? With the real AWS CLI, on two emulators."""
+"""Does the script make what the template says, and take it away? With the real AWS CLI, on emulators."""
 
 import json
 from pathlib import Path
 
 import pytest
+from tests.aws_build.choices import OTHER, SOURCE, as_flags
+from tests.aws_build.read_back import read_back
+from tests.aws_build.template import parameters, says
+from tests.aws_build.test_stack import NOTHING, as_ministack_keeps_it
 from tests.fixtures.aws_cli import AwsCli, aws_cli
 from tests.fixtures.emulator import moto
 from tests.fixtures.ministack import ministack
-from tests.infra.choices import OTHER, SOURCE, as_flags
-from tests.infra.read_back import read_back
-from tests.infra.template import parameters, says
-from tests.infra.test_stack import NOTHING, as_ministack_keeps_it
 
 SCRIPT = "aws-cli/build-infra.sh"
 
@@ -28,13 +28,21 @@ def test_every_choice_comes_out_as_cloudformation_has_it_and_goes_only_with_its_
         assert len(outputs) == 7
 
         # Again, with other choices: nothing is made twice, and what was switched off is gone.
-        otherwise = {**OTHER, "Webhook": "false", "Nightly": "false", "TimeoutMinutes": "45", "OldVersionDays": "5"}
+        otherwise = {
+            **OTHER,
+            "Webhook": "false",
+            "Nightly": "false",
+            "TimeoutMinutes": "45",
+            "OldVersionDays": "5",
+        }
         done = cli.run(SCRIPT, "create", *as_flags(otherwise), variables=cloud.variables)
         assert done.code == 0, done.err
         assert read_back(cloud) == says(otherwise)
 
         s3, report = cloud.client("s3"), {"Bucket": outputs["bucket"], "Key": "artifacts/report.json"}
-        with pytest.raises(ClientError, match="Forbidden"):  # the emulator speaks no TLS, and the policy wants it
+        with pytest.raises(
+            ClientError, match="Forbidden"
+        ):  # the emulator speaks no TLS, and the policy wants it
             s3.put_object(**report, Body=b"one")
         s3.delete_bucket_policy(Bucket=outputs["bucket"])
         for text in (b"one", b"two"):  # two versions of one object

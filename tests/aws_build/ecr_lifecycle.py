@@ -1,7 +1,7 @@
-"""Which images does ECR delete by a lifecycle policy? Its rules of evaluation, as its documentation tells them.
+"""Which images does ECR delete by a lifecycle policy? Its way of evaluating, as its documentation tells it.
 
-An image is expired by one rule or none. An image that matches the tags of a rule is never expired by a rule of lower
-priority (a higher number), though it is still counted there. Patterns of one rule must all match.
+An image is expired by one rule or none. An image that matches the tags of a rule is never expired by a rule
+of lower priority (a higher number), though it is still counted there. Patterns of one rule must all match.
 https://docs.aws.amazon.com/AmazonECR/latest/userguide/LifecyclePolicies.html
 """
 
@@ -35,7 +35,9 @@ def _matches(selection: Mapping[str, Any], image: Image) -> bool:
             return True
         case "untagged":
             return not image.tags
-    patterns = [f"{prefix}*" for prefix in selection.get("tagPrefixList", [])] + selection.get("tagPatternList", [])
+    patterns = [f"{prefix}*" for prefix in selection.get("tagPrefixList", [])] + selection.get(
+        "tagPatternList", []
+    )
     return bool(image.tags) and all(_has(image.tags, pattern) for pattern in patterns)
 
 

@@ -1,9 +1,10 @@
-"""Which choices do the tests make? Each said three ways: as CloudFormation, the script and Terraform want it."""
+"""Which choices do the tests make? Each said as CloudFormation, the script and Terraform want it."""
 
 from collections.abc import Mapping
 
 SOURCE = "https://github.com/example/train.git"
-# Everything otherwise than it is by itself. Old versions are kept for ever, because the provider waits a minute for the rule.
+# Everything otherwise than it is by itself. Old versions are kept for ever, because Terraform's provider
+# waits a minute for the rule that deletes them.
 OTHER: Mapping[str, str] = {
     "Name": "team-vision",
     "SourceUrl": SOURCE,
@@ -26,7 +27,11 @@ def as_flags(choices: Mapping[str, str]) -> list[str]:
     flags: list[str] = []
     for name, value in choices.items():
         flag = _split(name, "-")
-        flags += [f"--{'' if value == 'true' else 'no-'}{flag}"] if value in ("true", "false") else [f"--{flag}", value]
+        flags += (
+            [f"--{'' if value == 'true' else 'no-'}{flag}"]
+            if value in ("true", "false")
+            else [f"--{flag}", value]
+        )
     return flags
 
 

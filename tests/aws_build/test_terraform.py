@@ -1,17 +1,17 @@
-"""Does the Terraform module make what the template says, keep it so, and take it away? Applied for real, to moto."""
+"""Does the Terraform module make what the template says, keep it, and take it away? Applied to moto."""
 
 import json
 import re
 from pathlib import Path
 
 import pytest
+from tests.aws_build.choices import OTHER, SOURCE, as_variables
+from tests.aws_build.read_back import read_back
+from tests.aws_build.template import load, parameters, says
+from tests.aws_build.test_stack import NOTHING
 from tests.fixtures.command import ROOT
 from tests.fixtures.emulator import Cloud, moto
 from tests.fixtures.terraform import Terraform, terraform
-from tests.infra.choices import OTHER, SOURCE, as_variables
-from tests.infra.read_back import read_back
-from tests.infra.template import load, parameters, says
-from tests.infra.test_stack import NOTHING
 
 MODULE = ROOT / "infra" / "terraform"
 SERVICES = ("cloudwatchlogs", "codebuild", "ecr", "events", "iam", "s3", "sts")
@@ -80,12 +80,17 @@ def test_what_is_not_said_is_the_same_in_both() -> None:
     text = (MODULE / "variables.tf").read_text()
     blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', text, re.M | re.S)
     defaults = {
-        name: found[1].strip('"') for name, block in blocks if (found := re.search(r"^  default += (.*)$", block, re.M))
+        name: found[1].strip('"')
+        for name, block in blocks
+        if (found := re.search(r"^  default += (.*)$", block, re.M))
     }
     told = {name: str(row["Default"]) for name, row in load()["Parameters"].items() if "Default" in row}
     ours = as_variables(told)
     assert {name: value for name, value in defaults.items() if name in ours} == ours
-    assert defaults.keys() - ours.keys() == {"delete_data", "tags"}  # a stack has tags of its own, and a script to empty it
+    assert defaults.keys() - ours.keys() == {
+        "delete_data",
+        "tags",
+    }  # a stack has tags of its own, and a script to empty it
     file = {key: value for key, value in parameters().items() if key != "SourceUrl"}
     assert file == told
 

@@ -1,6 +1,7 @@
-"""What has an AWS after all? Every attribute that the three ways of making it set, read back and written one way.
+"""What does an AWS have? Every attribute that the three ways of making it set, read back, said one way.
 
-Numbers of accounts, orders of tags, and values that a service would have set by itself are evened out; nothing else.
+Numbers of accounts, orders of tags, and values that a service would have set by itself are evened out;
+nothing else.
 """
 
 import json
@@ -69,7 +70,10 @@ def _unless_none(read: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any
 def object_rule(rule: Mapping[str, Any]) -> dict[str, Any]:
     """A prefix may be written in two places."""
     prefix = rule.get("Filter", {}).get("Prefix", rule.get("Prefix", ""))
-    return {**{key: value for key, value in rule.items() if key not in ("Filter", "Prefix")}, "Prefix": prefix}
+    return {
+        **{key: value for key, value in rule.items() if key not in ("Filter", "Prefix")},
+        "Prefix": prefix,
+    }
 
 
 def _repositories(cloud: Cloud) -> dict[str, Any]:
@@ -110,7 +114,8 @@ def _role(iam: Any, name: str) -> dict[str, Any]:
     return {
         "trust": iam.get_role(RoleName=name)["Role"]["AssumeRolePolicyDocument"],
         "policies": {
-            policy: iam.get_role_policy(RoleName=name, PolicyName=policy)["PolicyDocument"] for policy in policies
+            policy: iam.get_role_policy(RoleName=name, PolicyName=policy)["PolicyDocument"]
+            for policy in policies
         },
         "attached": iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"],
         "tags": tags(iam.list_role_tags(RoleName=name)["Tags"]),

@@ -1,15 +1,15 @@
-"""Does the template become a whole stack, each attribute as it says? Made on MiniStack, read back by boto3."""
+"""Does the template become a whole stack, with each attribute? Made on MiniStack, read back by boto3."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.aws_build.choices import SOURCE
+from tests.aws_build.read_back import read_back
+from tests.aws_build.template import load, parameters, says
 from tests.fixtures.aws_cli import aws_cli
 from tests.fixtures.ministack import ministack
-from tests.infra.choices import SOURCE
-from tests.infra.read_back import read_back
-from tests.infra.template import load, parameters, says
 
 SCRIPT = "cloudformation/stack.sh"
 NOTHING: dict[str, Any] = {
@@ -18,7 +18,7 @@ NOTHING: dict[str, Any] = {
 
 
 def as_ministack_keeps_it(made: dict[str, Any], *, by_template: bool) -> dict[str, Any]:
-    """Without what MiniStack forgets: these are compared on moto (test_script.py), as the other two ways make them."""
+    """Without what MiniStack forgets: that is compared on moto (test_script.py, test_terraform.py)."""
     for project in made["projects"].values():
         project |= {"cache": {}, "logsConfig": {}, "queuedTimeoutInMinutes": None, "webhook": []}
     for bucket in made["buckets"].values() if by_template else ():
@@ -31,7 +31,9 @@ def as_ministack_keeps_it(made: dict[str, Any], *, by_template: bool) -> dict[st
 def test_the_stack_is_made_whole_once_and_leaves_nothing(tmp_path: Path) -> None:
     chosen = parameters(SourceUrl=SOURCE, Webhook="true")
     file = tmp_path / "parameters.json"
-    file.write_text(json.dumps([{"ParameterKey": key, "ParameterValue": value} for key, value in chosen.items()]))
+    file.write_text(
+        json.dumps([{"ParameterKey": key, "ParameterValue": value} for key, value in chosen.items()])
+    )
     with ministack(tmp_path) as cloud, aws_cli(tmp_path) as cli:
         for _ in range(2):  # the second changes nothing, and is no error
             done = cli.run(SCRIPT, "create", "--parameters", str(file), variables=cloud.variables)

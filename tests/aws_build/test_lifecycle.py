@@ -2,15 +2,19 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.infra.choices import SOURCE
-from tests.infra.ecr_lifecycle import Image, expired
-from tests.infra.template import parameters, says
+from tests.aws_build.choices import SOURCE
+from tests.aws_build.ecr_lifecycle import Image, expired
+from tests.aws_build.template import parameters, says
 
 KEPT = 5
-POLICY = says(parameters(SourceUrl=SOURCE, KeepImages=str(KEPT)))["repositories"]["paceline-images"]["lifecycle"]
+POLICY = says(parameters(SourceUrl=SOURCE, KeepImages=str(KEPT)))["repositories"]["paceline-images"][
+    "lifecycle"
+]
 
 kept_tags = st.sampled_from(["0.1.0", "v1.2.3", "2.0.0-rc1", "latest", "deployed-production"])
-other_tags = st.from_regex(r"[0-9a-f]{12}", fullmatch=True) | st.integers(1, 999).map(lambda number: f"build-{number}")
+other_tags = st.from_regex(r"[0-9a-f]{12}", fullmatch=True) | st.integers(1, 999).map(
+    lambda number: f"build-{number}"
+)
 tags = st.frozensets(kept_tags | other_tags, max_size=3)
 images = st.lists(st.tuples(tags, st.floats(0, 3000)), max_size=40).map(
     lambda rows: [Image(f"sha256:{number}", tags, age) for number, (tags, age) in enumerate(rows)]

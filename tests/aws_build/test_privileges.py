@@ -3,25 +3,25 @@
 from typing import Any
 
 import pytest
-from tests.infra.choices import OTHER
-from tests.infra.template import says
+from tests.aws_build.choices import OTHER
+from tests.aws_build.template import says
 
 ROLES = says(OTHER)["roles"]
 STATEMENTS = [
-    (role, statement)
-    for role, row in ROLES.items()
+    statement
+    for row in ROLES.values()
     for policy in row["policies"].values()
     for statement in policy["Statement"]
 ]
 
 
 def test_everything_may_be_asked_for_a_token_alone() -> None:
-    everywhere = [statement["Action"] for _, statement in STATEMENTS if "*" in statement["Resource"]]
+    everywhere = [statement["Action"] for statement in STATEMENTS if "*" in statement["Resource"]]
     assert everywhere == [["ecr:GetAuthorizationToken"]]
 
 
-@pytest.mark.parametrize(("role", "statement"), STATEMENTS, ids=[each["Sid"] for _, each in STATEMENTS])
-def test_a_permission_names_what_it_is_for(role: str, statement: dict[str, Any]) -> None:
+@pytest.mark.parametrize("statement", STATEMENTS, ids=[each["Sid"] for each in STATEMENTS])
+def test_a_permission_names_what_it_is_for(statement: dict[str, Any]) -> None:
     assert statement["Effect"] == "Allow"
     assert not [action for action in statement["Action"] if "*" in action]
     named = [resource for resource in statement["Resource"] if resource != "*"]
