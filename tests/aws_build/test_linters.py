@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -44,7 +45,14 @@ def test_cfn_lint_has_nothing_to_say() -> None:
 
 def test_checkov_finds_what_is_written_down_and_nothing_else() -> None:
     # --skip-download: or it asks its makers' server. The rest of the environment is not its business.
-    command = [tool("checkov"), "--skip-download", "--quiet", "--compact", "--output", "json"]
+    command: list[str | Path] = [
+        tool("checkov"),
+        "--skip-download",
+        "--quiet",
+        "--compact",
+        "--output",
+        "json",
+    ]
     command += ["--framework", "cloudformation", "terraform", "--directory", str(INFRA)]
     done = subprocess.run(
         command, env={**os.environ, "LOG_LEVEL": "ERROR"}, capture_output=True, text=True, check=False
