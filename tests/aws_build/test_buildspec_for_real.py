@@ -1,4 +1,4 @@
-"""Does the buildspec do on a real engine what it says? podman builds and runs, MiniStack's ECR takes the push."""
+"""Does the buildspec do on a real engine what it says? podman builds, MiniStack's ECR takes the push."""
 
 import json
 import os
@@ -17,15 +17,19 @@ SPEC = yaml.safe_load((ROOT / "infra" / "buildspec.yml").read_text())
 DOCKERFILE = """FROM python:3.11-slim-bookworm
 COPY requirements.txt .
 RUN python -m pip install --no-cache-dir -r requirements.txt
+{more}
 USER 1000
 """
+# Can be built, but not be used: only a look into the image finds it.
+_WRITES = 'import pathlib, requests; pathlib.Path(requests.__file__).write_text("raise ImportError")'
+BREAKS = f"RUN python -c '{_WRITES}'"
 
 
-def build(folder: Path, cloud: Cloud, variables: dict[str, str], requirement: str) -> Build:
-    source = folder / requirement.replace("=", "-")
+def build(folder: Path, cloud: Cloud, variables: dict[str, str], *, name: str, more: str) -> Build:
+    source = folder / name
     source.mkdir()
-    (source / "Dockerfile").write_text(DOCKERFILE)
-    (source / "requirements.txt").write_text(f"{requirement}\n")
+    (source / "Dockerfile").write_text(DOCKERFILE.format(more=more))
+    (source / "requirements.txt").write_text("requests==2.32.3\n")
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
     paceline = tools / "paceline"
@@ -52,15 +56,17 @@ def test_a_good_image_arrives_and_a_bad_one_does_not(tmp_path: Path) -> None:
         ecr = cloud.client("ecr")
         ecr.create_repository(repositoryName="paceline-images")
 
-        bad = build(tmp_path, cloud, here.variables, "no-such-package==1.0")
+        bad = build(tmp_path, cloud, here.variables, name="bad", more=BREAKS)
         assert bad.ran == ["pre_build", "build", "post_build"]
-        assert not bad.succeeds
+        (command,) = [phase.failed for phase in bad.phases if phase.name == "build"]
+        assert command is not None
+        assert "paceline image test" in command  # it was built: the test is what failed
         assert ecr.describe_images(repositoryName="paceline-images")["imageDetails"] == []
 
-        good = build(tmp_path, cloud, here.variables, "requests==2.32.3")
+        good = build(tmp_path, cloud, here.variables, name="good", more="")
         assert good.succeeds
         (image,) = ecr.describe_images(repositoryName="paceline-images")["imageDetails"]
         assert set(image["imageTags"]) == {"build-17", "latest"}
-        reports = tmp_path / "requests--2.32.3" / "reports"
+        reports = tmp_path / "good" / "reports"
         assert json.loads((reports / "push" / "push.json").read_text())["digest"] == image["imageDigest"]
         assert (reports / "test" / "junit.xml").exists()

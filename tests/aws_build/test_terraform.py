@@ -76,6 +76,18 @@ def _round(tmp_path: Path, choices: dict[str, str]) -> None:
         assert read_back(cloud) == NOTHING
 
 
+@pytest.mark.soak
+def test_what_cannot_be_is_refused_with_all_reasons_at_once(tmp_path: Path) -> None:
+    bad = {"Name": "Capital", "SourceUrl": "git@github.com:a/b", "LogDays": "31", "TimeoutMinutes": "4"}
+    tool = applying(tmp_path, Cloud(1, "us-east-1"), bad)
+    assert tool.run("init", "-input=false").returncode == 0
+    done = tool.run("plan", "-input=false")
+    assert done.returncode == 1
+    said = " ".join(done.stderr.replace("│", " ").split())
+    for words in ("name must be", "source_url must look", "log_days must be", "timeout_minutes must be"):
+        assert words in said
+
+
 def test_what_is_not_said_is_the_same_in_both() -> None:
     text = (MODULE / "variables.tf").read_text()
     blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', text, re.M | re.S)
