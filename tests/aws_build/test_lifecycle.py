@@ -1,5 +1,9 @@
 """Which images are never deleted, however many come after them? The policy, simulated."""
 
+import json
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.aws_build.choices import SOURCE
@@ -53,3 +57,16 @@ def test_a_plain_rule_for_all_would_have_deleted_a_release() -> None:
     only_the_last = {"rules": POLICY["rules"][-1:]}
     assert "sha256:release" in expired(only_the_last, [release, *nightly])
     assert "sha256:release" not in expired(POLICY, [release, *nightly])
+
+
+def test_a_repository_that_push_makes_keeps_the_same() -> None:
+    pushed = pytest.importorskip("paceline.engines.lifecycle", reason="this paceline makes no repositories")
+    by_itself = says(parameters(SourceUrl=SOURCE))["repositories"]["paceline-images"]["lifecycle"]
+    assert [_rule(rule) for rule in json.loads(pushed.policy())["rules"]] == [
+        _rule(rule) for rule in by_itself["rules"]
+    ]
+
+
+def _rule(rule: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Without its words."""
+    return rule["rulePriority"], rule["selection"]

@@ -45,12 +45,14 @@ output "images" {{
     return terraform(folder, variables)
 
 
+@pytest.mark.timeout(1200)  # three programs of half a gigabyte, one after another
 def test_it_is_applied_stays_as_it_is_and_is_destroyed(tmp_path: Path) -> None:
     pytest.importorskip("moto.server", reason="the module is NOT tested: pip install 'moto[server]'")
     _round(tmp_path, dict(OTHER))
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 def test_by_itself_it_makes_what_the_parameters_file_makes(tmp_path: Path) -> None:
     """Also the rule for old versions, for which the provider waits a minute."""
     _round(tmp_path, parameters(SourceUrl=SOURCE))
