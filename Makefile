@@ -13,11 +13,11 @@ STAMP := $(VENV)/.paceline-ready
 APT_GET := flock /var/lib/dpkg env DEBIAN_FRONTEND=noninteractive apt-get -qq
 APT := $(APT_GET) install -y --no-install-recommends
 # What the tests use beside Python; a target each, which installs it or says what is skipped without.
-TOOLS := chromium shellcheck
+TOOLS := chromium shellcheck aws-tools
 # Where it is set, every process that a test starts compiles torch, Ray and TensorFlow anew: seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check setup tools chromium shellcheck examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
+.PHONY: demo test check setup tools chromium shellcheck aws-tools examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -27,8 +27,8 @@ test:  ## everything a change must pass
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 check: setup  ## format, lint, types, import rules
-	$(BIN)/ruff format --check src tests benchmarks docs
-	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs infra
+	$(BIN)/ruff check src tests benchmarks docs infra
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -46,10 +46,31 @@ shellcheck:  ## for the test of scripts/: as root on Debian it is installed, onc
 	  { $(APT) shellcheck || { $(APT_GET) update && $(APT) shellcheck; }; } >/dev/null 2>&1; } || \
 	  echo "NOTE: no shellcheck here, so the test that checks scripts/ with it is SKIPPED; install it with: apt-get install shellcheck"
 
+aws-tools: .venv-tools/.ready .venv-checkov/.ready  ## programs with pins of their own, for the tests of infra/ and of pushes: AWS CLI, MiniStack, cfn-lint, checkov
+
+# By uv, which takes a quarter of pip's time; by pip where uv does not work. Without them tests are skipped, and say so.
+UV := .venv-tools/bin/uv
+.venv-tools/.ready: requirements-tools.txt
+	@echo "making .venv-tools, once, for the tests of infra/"
+	@{ test -x .venv-tools/bin/python || $(PYTHON) -m venv .venv-tools; } && \
+	  { { .venv-tools/bin/pip install --no-compile --quiet --disable-pip-version-check uv && \
+	      $(UV) pip install --quiet --python .venv-tools/bin/python --requirement $<; } >.venv-tools/log 2>&1 || \
+	    .venv-tools/bin/pip install --no-compile --quiet --disable-pip-version-check --requirement $< >>.venv-tools/log 2>&1; } && \
+	  touch $@ || echo "NOTE: .venv-tools could not be made, so tests that need it are SKIPPED; see .venv-tools/log, then: make aws-tools"
+
+.venv-checkov/.ready: requirements-checkov.txt .venv-tools/.ready
+	@echo "making .venv-checkov, once, for the tests of infra/"
+	@mkdir -p .venv-checkov && \
+	  { { $(UV) venv --quiet --allow-existing --python $(PYTHON) .venv-checkov && \
+	      $(UV) pip install --quiet --python .venv-checkov/bin/python --requirement $<; } >.venv-checkov/log 2>&1 || \
+	    { $(PYTHON) -m venv .venv-checkov && \
+	      .venv-checkov/bin/pip install --no-compile --quiet --disable-pip-version-check --requirement $<; } >>.venv-checkov/log 2>&1; } && \
+	  touch $@ || echo "NOTE: .venv-checkov could not be made, so the test that needs it is SKIPPED; see .venv-checkov/log, then: make aws-tools"
+
 test-cluster: setup  ## jobs of every kind on the cluster of KUBECONFIG, in a namespace of their own; skipped without one
 	$(BIN)/python -m tests.live_cluster $(if $(TEST_IMAGE),--image $(TEST_IMAGE)) $(if $(TEST_RAY_IMAGE),--ray-image $(TEST_RAY_IMAGE))
 
-soak: setup  ## long runs that do not belong into every test
+soak: setup aws-tools  ## long runs that do not belong into every test
 	$(BIN)/pytest -m soak -n 0
 
 bench: bench-core bench-simulator bench-grid bench-target  ## all benchmarks
@@ -123,5 +144,5 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:  ## remove what was built; runs/ stays
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-tools .venv-checkov build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,384 @@
+#!/usr/bin/env bash
+# How does what builds images come to AWS, with nothing but the AWS CLI? One command makes it, one takes it away.
+#
+# Running it again changes what differs and leaves the rest. ../cloudformation and ../terraform make the same.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+# shellcheck source=infra/lib.sh
+source "$here/../lib.sh"
+
+NAME="${NAME:-paceline-images}"
+SOURCE_URL="${SOURCE_URL:-}"
+SOURCE_BRANCH="${SOURCE_BRANCH:-main}"
+IMAGE_DIR="${IMAGE_DIR:-.}"
+COMPUTE_TYPE="${COMPUTE_TYPE:-BUILD_GENERAL1_MEDIUM}"
+TIMEOUT_MINUTES="${TIMEOUT_MINUTES:-60}"
+LOG_DAYS="${LOG_DAYS:-30}"
+OLD_VERSION_DAYS="${OLD_VERSION_DAYS:-30}"
+KEEP_IMAGES="${KEEP_IMAGES:-50}"
+TAG_MUTABILITY="${TAG_MUTABILITY:-MUTABLE}"
+WEBHOOK="${WEBHOOK:-no}"
+NIGHTLY="${NIGHTLY:-yes}"
+NIGHTLY_SCHEDULE="${NIGHTLY_SCHEDULE:-cron(0 3 * * ? *)}"
+DELETE_DATA="${DELETE_DATA:-no}"
+MORE_TAGS=()
+
+usage() {
+  cat <<EOF
+usage: build-infra.sh create --source-url URL [flags]
+       build-infra.sh teardown [--name NAME] [--delete-data]
+Each flag is also a variable; the flag wins. Credentials and region are those of the AWS CLI.
+  --name NAME             of the project and the repository; begins all names  NAME              [$NAME]
+  --source-url URL        https://github.com/OWNER/NAME.git                    SOURCE_URL        [$SOURCE_URL]
+  --source-branch BRANCH  that is built                                        SOURCE_BRANCH     [$SOURCE_BRANCH]
+  --image-dir DIR         of the Dockerfile, in the repository                 IMAGE_DIR         [$IMAGE_DIR]
+  --compute-type TYPE     BUILD_GENERAL1_SMALL, _MEDIUM, _LARGE, _2XLARGE      COMPUTE_TYPE      [$COMPUTE_TYPE]
+  --timeout-minutes N     after which a build is given up                      TIMEOUT_MINUTES   [$TIMEOUT_MINUTES]
+  --log-days N            for which logs are kept                              LOG_DAYS          [$LOG_DAYS]
+  --old-version-days N    for which overwritten artifacts are kept; 0: ever    OLD_VERSION_DAYS  [$OLD_VERSION_DAYS]
+  --keep-images N         besides releases, latest and what is deployed        KEEP_IMAGES       [$KEEP_IMAGES]
+  --tag-mutability M      MUTABLE or IMMUTABLE (without latest)                TAG_MUTABILITY    [$TAG_MUTABILITY]
+  --webhook, --no-webhook build on every push; CodeBuild must know GitHub      WEBHOOK           [$WEBHOOK]
+  --nightly, --no-nightly build every night                                    NIGHTLY           [$NIGHTLY]
+  --nightly-schedule S    in UTC, as EventBridge writes it                     NIGHTLY_SCHEDULE  [$NIGHTLY_SCHEDULE]
+  --tag KEY=VALUE         one more tag on everything; may be repeated
+  --delete-data           teardown also deletes images and artifacts           DELETE_DATA       [$DELETE_DATA]
+EOF
+}
+
+command="${1:-}"
+case "$command" in
+  create | teardown) shift ;;
+  -h | --help) usage; exit 0 ;;
+  *) fail "there is no command '$command'" "build-infra.sh create, or build-infra.sh teardown; see --help" ;;
+esac
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --name) value_of "$1" $#; NAME="$2"; shift 2 ;;
+    --source-url) value_of "$1" $#; SOURCE_URL="$2"; shift 2 ;;
+    --source-branch) value_of "$1" $#; SOURCE_BRANCH="$2"; shift 2 ;;
+    --image-dir) value_of "$1" $#; IMAGE_DIR="$2"; shift 2 ;;
+    --compute-type) value_of "$1" $#; COMPUTE_TYPE="$2"; shift 2 ;;
+    --timeout-minutes) value_of "$1" $#; TIMEOUT_MINUTES="$2"; shift 2 ;;
+    --log-days) value_of "$1" $#; LOG_DAYS="$2"; shift 2 ;;
+    --old-version-days) value_of "$1" $#; OLD_VERSION_DAYS="$2"; shift 2 ;;
+    --keep-images) value_of "$1" $#; KEEP_IMAGES="$2"; shift 2 ;;
+    --tag-mutability) value_of "$1" $#; TAG_MUTABILITY="$2"; shift 2 ;;
+    --webhook) WEBHOOK=yes; shift ;;
+    --no-webhook) WEBHOOK=no; shift ;;
+    --nightly) NIGHTLY=yes; shift ;;
+    --no-nightly) NIGHTLY=no; shift ;;
+    --nightly-schedule) value_of "$1" $#; NIGHTLY_SCHEDULE="$2"; shift 2 ;;
+    --tag) value_of "$1" $#; MORE_TAGS+=("$2"); shift 2 ;;
+    --delete-data) DELETE_DATA=yes; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) fail "there is no flag $1" "see build-infra.sh --help" ;;
+  esac
+done
+
+check_choices() {
+  is_name --name "$NAME"
+  if [[ "$command" == teardown ]]; then return 0; fi
+  matches --source-url "$SOURCE_URL" 'https://github\.com/[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+\.git' \
+    "like https://github.com/OWNER/NAME.git, without a user or token in it"
+  matches --source-branch "$SOURCE_BRANCH" '[A-Za-z0-9][A-Za-z0-9_./-]{0,99}' "the name of a branch, such as main"
+  matches --image-dir "$IMAGE_DIR" '[A-Za-z0-9_.][A-Za-z0-9_./-]{0,199}' "a folder inside the repository"
+  if [[ "$IMAGE_DIR" == *..* ]]; then fail "--image-dir is '$IMAGE_DIR', outside of the repository" "see --help"; fi
+  matches --compute-type "$COMPUTE_TYPE" 'BUILD_GENERAL1_(SMALL|MEDIUM|LARGE|2XLARGE)' "one of those in --help"
+  between --timeout-minutes "$TIMEOUT_MINUTES" 5 480
+  matches --log-days "$LOG_DAYS" '1|3|5|7|14|30|60|90|120|150|180|365|400|545|731|1827|3653' "a number that CloudWatch knows, such as 30"
+  between --old-version-days "$OLD_VERSION_DAYS" 0 3650
+  between --keep-images "$KEEP_IMAGES" 1 1000
+  matches --tag-mutability "$TAG_MUTABILITY" 'MUTABLE|IMMUTABLE' "MUTABLE or IMMUTABLE"
+  matches WEBHOOK "$WEBHOOK" 'yes|no' "yes or no"
+  matches NIGHTLY "$NIGHTLY" 'yes|no' "yes or no"
+  matches --nightly-schedule "$NIGHTLY_SCHEDULE" '(cron|rate)\([A-Za-z0-9 ,*?/#-]+\)' "cron(...) or rate(...) as EventBridge writes it"
+  local tag
+  for tag in ${MORE_TAGS[@]+"${MORE_TAGS[@]}"}; do
+    matches --tag "$tag" '[A-Za-z0-9 _.:/+@-]{1,128}=[A-Za-z0-9 _.:/+@-]{0,256}' "KEY=VALUE of letters, digits, spaces and _.:/+-@"
+  done
+}
+
+# tags KEY VALUE: all tags as JSON, with these words for the two halves; AWS has three ways to write them.
+tags() {
+  local tag sep=""
+  printf '['
+  for tag in Application=paceline "Project=$NAME" ${MORE_TAGS[@]+"${MORE_TAGS[@]}"}; do
+    printf '%s{"%s": "%s", "%s": "%s"}' "$sep" "$1" "${tag%%=*}" "$2" "${tag#*=}"
+    sep=", "
+  done
+  printf ']'
+}
+
+# tag_map: the fourth.
+tag_map() {
+  local tag sep=""
+  printf '{'
+  for tag in Application=paceline "Project=$NAME" ${MORE_TAGS[@]+"${MORE_TAGS[@]}"}; do
+    printf '%s"%s": "%s"' "$sep" "${tag%%=*}" "${tag#*=}"
+    sep=", "
+  done
+  printf '}'
+}
+
+make_logs() {
+  local group="/aws/codebuild/$NAME"
+  say "== log group $group"
+  if ! logs_there; then aws logs create-log-group --log-group-name "$group" --tags "$(tag_map)"; fi
+  aws logs put-retention-policy --log-group-name "$group" --retention-in-days "$LOG_DAYS"
+  aws logs tag-resource --resource-arn "arn:$PARTITION:logs:$REGION:$ACCOUNT:log-group:$group" --tags "$(tag_map)"
+}
+
+make_bucket() {
+  say "== bucket $BUCKET"
+  local place=()
+  # us-east-1 is the place that must not be named.
+  if [[ "$REGION" != us-east-1 ]]; then place=(--create-bucket-configuration "LocationConstraint=$REGION"); fi
+  if ! bucket_there; then aws s3api create-bucket --bucket "$BUCKET" ${place[@]+"${place[@]}"} >/dev/null; fi
+  aws s3api put-public-access-block --bucket "$BUCKET" --public-access-block-configuration \
+    BlockPublicAcls=true,BlockPublicPolicy=true,IgnorePublicAcls=true,RestrictPublicBuckets=true
+  aws s3api put-bucket-versioning --bucket "$BUCKET" --versioning-configuration Status=Enabled
+  aws s3api put-bucket-encryption --bucket "$BUCKET" --server-side-encryption-configuration \
+    '{"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}'
+  aws s3api put-bucket-tagging --bucket "$BUCKET" --tagging "{\"TagSet\": $(tags Key Value)}"
+  if [[ "$OLD_VERSION_DAYS" == 0 ]]; then
+    aws s3api delete-bucket-lifecycle --bucket "$BUCKET"
+  else
+    # Versions that were overwritten would otherwise stay, and be paid for, for ever.
+    aws s3api put-bucket-lifecycle-configuration --bucket "$BUCKET" --lifecycle-configuration "{\"Rules\": [{
+      \"ID\": \"old-versions\", \"Status\": \"Enabled\", \"Filter\": {\"Prefix\": \"\"},
+      \"NoncurrentVersionExpiration\": {\"NoncurrentDays\": $OLD_VERSION_DAYS},
+      \"AbortIncompleteMultipartUpload\": {\"DaysAfterInitiation\": 7}}]}" >/dev/null
+  fi
+  aws s3api put-bucket-policy --bucket "$BUCKET" --policy "{\"Version\": \"2012-10-17\", \"Statement\": [{
+    \"Sid\": \"OnlyByTls\", \"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"s3:*\",
+    \"Resource\": [\"arn:$PARTITION:s3:::$BUCKET\", \"arn:$PARTITION:s3:::$BUCKET/*\"],
+    \"Condition\": {\"Bool\": {\"aws:SecureTransport\": \"false\"}}}]}"
+}
+
+# An image that matches a rule is never expired by a rule with a higher number. So releases, latest and what is deployed
+# come first, with a count that nobody reaches, and only then the rule that takes the oldest of all others.
+lifecycle_policy() {
+  cat <<EOF
+{"rules": [
+  {"rulePriority": 1, "description": "keep releases: 1.2.3 and v1.2.3",
+   "selection": {"tagStatus": "tagged", "tagPatternList": ["*.*.*"], "countType": "imageCountMoreThan", "countNumber": 9999},
+   "action": {"type": "expire"}},
+  {"rulePriority": 2, "description": "keep latest",
+   "selection": {"tagStatus": "tagged", "tagPatternList": ["latest"], "countType": "imageCountMoreThan", "countNumber": 9999},
+   "action": {"type": "expire"}},
+  {"rulePriority": 3, "description": "keep what is deployed: deployed-*",
+   "selection": {"tagStatus": "tagged", "tagPrefixList": ["deployed-"], "countType": "imageCountMoreThan", "countNumber": 9999},
+   "action": {"type": "expire"}},
+  {"rulePriority": 4, "description": "few layer caches",
+   "selection": {"tagStatus": "tagged", "tagPrefixList": ["buildcache"], "countType": "imageCountMoreThan", "countNumber": 3},
+   "action": {"type": "expire"}},
+  {"rulePriority": 5, "description": "untagged images go after a week",
+   "selection": {"tagStatus": "untagged", "countType": "sinceImagePushed", "countUnit": "days", "countNumber": 7},
+   "action": {"type": "expire"}},
+  {"rulePriority": 6, "description": "of all others, the newest stay",
+   "selection": {"tagStatus": "any", "countType": "imageCountMoreThan", "countNumber": $KEEP_IMAGES},
+   "action": {"type": "expire"}}
+]}
+EOF
+}
+
+make_repository() {
+  say "== repository $NAME"
+  if ! images_there; then
+    aws ecr create-repository --repository-name "$NAME" --encryption-configuration encryptionType=AES256 >/dev/null
+  fi
+  read -r IMAGES_ARN IMAGES_URL <<<"$(aws ecr describe-repositories --repository-names "$NAME" \
+    --query 'repositories[0].[repositoryArn, repositoryUri]' --output text)"
+  aws ecr put-image-scanning-configuration --repository-name "$NAME" --image-scanning-configuration scanOnPush=true >/dev/null
+  aws ecr put-image-tag-mutability --repository-name "$NAME" --image-tag-mutability "$TAG_MUTABILITY" >/dev/null
+  aws ecr put-lifecycle-policy --repository-name "$NAME" --lifecycle-policy-text "$(lifecycle_policy)" >/dev/null
+  aws ecr tag-resource --resource-arn "$IMAGES_ARN" --tags "$(tags Key Value)"
+}
+
+# trust SERVICE ARN: who may take a role, and for what alone.
+trust() {
+  printf '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": {"Service": "%s"}, "Action": "sts:AssumeRole",
+    "Condition": {"StringEquals": {"aws:SourceAccount": "%s"}, "ArnEquals": {"aws:SourceArn": "%s"}}}]}' "$1" "$ACCOUNT" "$2"
+}
+
+# What a build may do. "*" as a resource stands once: a token for ECR cannot be asked for of one repository.
+build_policy() {
+  cat <<EOF
+{"Version": "2012-10-17", "Statement": [
+  {"Sid": "Logs", "Effect": "Allow", "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
+   "Resource": ["arn:$PARTITION:logs:$REGION:$ACCOUNT:log-group:/aws/codebuild/$NAME:*"]},
+  {"Sid": "Objects", "Effect": "Allow", "Action": ["s3:GetObject", "s3:GetObjectVersion", "s3:PutObject"],
+   "Resource": ["arn:$PARTITION:s3:::$BUCKET/artifacts/*", "arn:$PARTITION:s3:::$BUCKET/cache/*"]},
+  {"Sid": "Bucket", "Effect": "Allow", "Action": ["s3:GetBucketAcl", "s3:GetBucketLocation", "s3:ListBucket"],
+   "Resource": ["arn:$PARTITION:s3:::$BUCKET"]},
+  {"Sid": "Token", "Effect": "Allow", "Action": ["ecr:GetAuthorizationToken"], "Resource": ["*"]},
+  {"Sid": "Images", "Effect": "Allow", "Action": [
+     "ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:CompleteLayerUpload", "ecr:DescribeImages",
+     "ecr:DescribeRepositories", "ecr:GetDownloadUrlForLayer", "ecr:InitiateLayerUpload", "ecr:PutImage", "ecr:UploadLayerPart"],
+   "Resource": ["$IMAGES_ARN"]},
+  {"Sid": "Reports", "Effect": "Allow", "Action": [
+     "codebuild:BatchPutTestCases", "codebuild:CreateReport", "codebuild:CreateReportGroup", "codebuild:UpdateReport"],
+   "Resource": ["arn:$PARTITION:codebuild:$REGION:$ACCOUNT:report-group/$NAME-*"]}
+]}
+EOF
+}
+
+# make_role ROLE TRUST POLICY-NAME POLICY
+make_role() {
+  say "== role $1"
+  if ! role_there "$1"; then
+    aws iam create-role --role-name "$1" --assume-role-policy-document "$2" >/dev/null
+  fi
+  aws iam update-assume-role-policy --role-name "$1" --policy-document "$2"
+  aws iam put-role-policy --role-name "$1" --policy-name "$3" --policy-document "$4"
+  aws iam tag-role --role-name "$1" --tags "$(tags Key Value)"
+}
+
+project_description() {
+  local reports=false tags="git-sha latest"
+  # Where tags never move, each build has its number alone, and a release its version.
+  if [[ "$TAG_MUTABILITY" == IMMUTABLE ]]; then tags=none; fi
+  if [[ "$WEBHOOK" == yes ]]; then reports=true; fi
+  cat <<EOF
+{"name": "$NAME", "description": "Builds, tests and pushes images by paceline image",
+ "serviceRole": "$BUILD_ROLE_ARN", "sourceVersion": "$SOURCE_BRANCH",
+ "timeoutInMinutes": $TIMEOUT_MINUTES, "queuedTimeoutInMinutes": 480,
+ "source": {"type": "GITHUB", "location": "$SOURCE_URL", "buildspec": "infra/buildspec.yml", "gitCloneDepth": 1,
+            "reportBuildStatus": $reports},
+ "environment": {"type": "LINUX_CONTAINER", "image": "aws/codebuild/standard:7.0", "computeType": "$COMPUTE_TYPE",
+                 "privilegedMode": true, "imagePullCredentialsType": "CODEBUILD", "environmentVariables": [
+                   {"name": "IMAGE_DIR", "type": "PLAINTEXT", "value": "$IMAGE_DIR"},
+                   {"name": "IMAGE_REPOSITORY", "type": "PLAINTEXT", "value": "$IMAGES_URL"},
+                   {"name": "IMAGE_TAGS", "type": "PLAINTEXT", "value": "$tags"}]},
+ "artifacts": {"type": "S3", "location": "$BUCKET", "path": "artifacts", "namespaceType": "BUILD_ID", "name": "reports.zip",
+               "packaging": "ZIP"},
+ "cache": {"type": "S3", "location": "$BUCKET/cache"},
+ "logsConfig": {"cloudWatchLogs": {"status": "ENABLED", "groupName": "/aws/codebuild/$NAME"}},
+ "tags": $(tags key value)}
+EOF
+}
+
+make_project() {
+  say "== project $NAME"
+  local verb=create-project tries=12
+  if project_there; then verb=update-project; fi
+  project_description >"$WORK/project.json"
+  # A role that was just made is not known everywhere at once: CodeBuild then says that it may not take it.
+  until aws codebuild "$verb" --cli-input-json "file://$WORK/project.json" >/dev/null 2>"$WORK/refused"; do
+    tries=$((tries - 1))
+    if [[ "$tries" == 0 ]] || ! grep -q 'sts:AssumeRole' "$WORK/refused"; then
+      fail "the project was refused: $(cat "$WORK/refused")" "mend it and run this again: it goes on where it was"
+    fi
+    sleep 5
+  done
+}
+
+make_webhook() {
+  local filters='[[{"type": "EVENT", "pattern": "PUSH"}, {"type": "HEAD_REF", "pattern": "^refs/heads/'"$SOURCE_BRANCH"'$"}],
+    [{"type": "EVENT", "pattern": "PUSH"}, {"type": "HEAD_REF", "pattern": "^refs/tags/v"}]]'
+  if [[ "$WEBHOOK" == no ]]; then
+    if webhook_there; then aws codebuild delete-webhook --project-name "$NAME"; fi
+    return 0
+  fi
+  say "== webhook"
+  # Pushes only: a pull request of a stranger would run its own commands with this project's role.
+  if webhook_there; then
+    aws codebuild update-webhook --project-name "$NAME" --filter-groups "$filters" >/dev/null
+  else
+    aws codebuild create-webhook --project-name "$NAME" --filter-groups "$filters" >/dev/null ||
+      fail "GitHub could not be told" "give CodeBuild access to it first: https://docs.aws.amazon.com/codebuild/latest/userguide/access-tokens.html"
+  fi
+}
+
+make_nightly() {
+  if [[ "$NIGHTLY" == no ]]; then
+    delete_nightly
+    return 0
+  fi
+  local project="arn:$PARTITION:codebuild:$REGION:$ACCOUNT:project/$NAME"
+  make_role "$NAME-nightly" "$(trust events.amazonaws.com "arn:$PARTITION:events:$REGION:$ACCOUNT:rule/$NAME-nightly")" nightly \
+    '{"Version": "2012-10-17", "Statement": [{"Sid": "Start", "Effect": "Allow", "Action": ["codebuild:StartBuild"], "Resource": ["'"$project"'"]}]}'
+  say "== rule $NAME-nightly"
+  aws events put-rule --name "$NAME-nightly" --description "Starts $NAME every night" --state ENABLED \
+    --schedule-expression "$NIGHTLY_SCHEDULE" >/dev/null
+  aws events tag-resource --resource-arn "arn:$PARTITION:events:$REGION:$ACCOUNT:rule/$NAME-nightly" --tags "$(tags Key Value)"
+  aws events put-targets --rule "$NAME-nightly" --targets \
+    "[{\"Id\": \"build\", \"Arn\": \"$project\", \"RoleArn\": \"arn:$PARTITION:iam::$ACCOUNT:role/$NAME-nightly\"}]" >/dev/null
+}
+
+logs_there() {
+  there aws logs describe-log-groups --log-group-name-prefix "/aws/codebuild/$NAME" \
+    --query "logGroups[?logGroupName=='/aws/codebuild/$NAME'].logGroupName" --output text
+}
+role_there() { there aws iam get-role --role-name "$1" --output json; }
+project_there() { there aws codebuild batch-get-projects --names "$NAME" --query 'projects[0].name' --output text; }
+webhook_there() { there aws codebuild batch-get-projects --names "$NAME" --query 'projects[0].webhook.url' --output text; }
+rule_there() { there aws events describe-rule --name "$NAME-nightly" --output json; }
+
+delete_role() {
+  if ! role_there "$1"; then return 0; fi
+  say "== deleting role $1"
+  aws iam delete-role-policy --role-name "$1" --policy-name "$2"
+  aws iam delete-role --role-name "$1"
+}
+
+delete_nightly() {
+  if rule_there; then
+    say "== deleting rule $NAME-nightly"
+    aws events remove-targets --rule "$NAME-nightly" --ids build >/dev/null
+    aws events delete-rule --name "$NAME-nightly"
+  fi
+  delete_role "$NAME-nightly" nightly
+}
+
+create() {
+  make_logs
+  make_bucket
+  make_repository
+  BUILD_ROLE_ARN="arn:$PARTITION:iam::$ACCOUNT:role/$NAME-build"
+  make_role "$NAME-build" "$(trust codebuild.amazonaws.com "arn:$PARTITION:codebuild:$REGION:$ACCOUNT:project/$NAME")" build "$(build_policy)"
+  make_project
+  make_webhook
+  make_nightly
+  local rule="" webhook=""
+  if [[ "$NIGHTLY" == yes ]]; then rule="$NAME-nightly"; fi
+  if [[ "$WEBHOOK" == yes ]]; then
+    webhook="$(aws codebuild batch-get-projects --names "$NAME" --query 'projects[0].webhook.payloadUrl' --output text)"
+  fi
+  cat <<EOF
+{"project": "$NAME", "repository_url": "$IMAGES_URL", "bucket": "$BUCKET", "log_group": "/aws/codebuild/$NAME",
+ "build_role_arn": "$BUILD_ROLE_ARN", "nightly_rule": "$rule", "webhook_url": "$webhook"}
+EOF
+}
+
+# In the order in which nothing that is left needs what is gone.
+teardown() {
+  keep_or_delete_data "$DELETE_DATA"
+  delete_nightly
+  if project_there; then
+    if webhook_there; then aws codebuild delete-webhook --project-name "$NAME"; fi
+    say "== deleting project $NAME"
+    aws codebuild delete-project --name "$NAME"
+  fi
+  delete_role "$NAME-build" build
+  if images_there; then
+    say "== deleting repository $NAME"
+    aws ecr delete-repository --repository-name "$NAME" >/dev/null
+  fi
+  if bucket_there; then
+    say "== deleting bucket $BUCKET"
+    aws s3api delete-bucket --bucket "$BUCKET"
+  fi
+  if logs_there; then
+    say "== deleting log group /aws/codebuild/$NAME"
+    aws logs delete-log-group --log-group-name "/aws/codebuild/$NAME"
+  fi
+  say "nothing of $NAME is left"
+}
+
+check_choices
+WORK="$(mktemp -d)"
+trap 'rm -rf "$WORK"' EXIT
+have_aws
+"$command"

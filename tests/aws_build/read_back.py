@@ -1,0 +1,177 @@
+"""What does an AWS have? Every attribute that the three ways of making it set, read back, said one way.
+
+Numbers of accounts, orders of tags, and values that a service would have set by itself are evened out;
+nothing else.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any  # boto3's answers have no types
+
+from tests.fixtures.emulator import Cloud
+
+ACCOUNT = "ACCOUNT"
+# What CodeBuild assumes where nothing is said: one way says it, another does not.
+_ASSUMED = {
+    "insecureSsl": False,
+    "reportBuildStatus": False,
+    "encryptionDisabled": False,
+    "overrideArtifactName": False,
+    "s3Logs": {"status": "DISABLED"},
+    "gitSubmodulesConfig": {"fetchSubmodules": False},
+}
+
+
+def read_back(cloud: Cloud) -> dict[str, Any]:
+    """All of it, by kind and name: also what nobody should have made."""
+    account = cloud.client("sts").get_caller_identity()["Account"]
+    found = {
+        "buckets": _buckets(cloud),
+        "repositories": _repositories(cloud),
+        "log groups": _log_groups(cloud),
+        "roles": _roles(cloud),
+        "projects": _projects(cloud),
+        "rules": _rules(cloud),
+    }
+    evened: dict[str, Any] = json.loads(json.dumps(found, default=str).replace(account, ACCOUNT))
+    return evened
+
+
+def _buckets(cloud: Cloud) -> dict[str, Any]:
+    s3 = cloud.client("s3")
+    return {bucket["Name"]: _bucket(s3, bucket["Name"]) for bucket in s3.list_buckets()["Buckets"]}
+
+
+def _bucket(s3: Any, name: str) -> dict[str, Any]:
+    encryption = s3.get_bucket_encryption(Bucket=name)["ServerSideEncryptionConfiguration"]["Rules"]
+    rules = _unless_none(lambda: s3.get_bucket_lifecycle_configuration(Bucket=name)["Rules"])
+    return {
+        "versioning": s3.get_bucket_versioning(Bucket=name)["Status"],
+        "encryption": [rule["ApplyServerSideEncryptionByDefault"] for rule in encryption],
+        "public access": s3.get_public_access_block(Bucket=name)["PublicAccessBlockConfiguration"],
+        "policy": json.loads(s3.get_bucket_policy(Bucket=name)["Policy"]),
+        "lifecycle": [object_rule(rule) for rule in rules],
+        "tags": tags(_unless_none(lambda: s3.get_bucket_tagging(Bucket=name)["TagSet"])),
+    }
+
+
+def _unless_none(read: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """S3 calls it an error that there are no tags, or no rules."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return read()
+    except ClientError as error:
+        if error.response["Error"]["Code"] not in ("NoSuchLifecycleConfiguration", "NoSuchTagSet"):
+            raise
+        return []
+
+
+def object_rule(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """A prefix may be written in two places."""
+    prefix = rule.get("Filter", {}).get("Prefix", rule.get("Prefix", ""))
+    return {
+        **{key: value for key, value in rule.items() if key not in ("Filter", "Prefix")},
+        "Prefix": prefix,
+    }
+
+
+def _repositories(cloud: Cloud) -> dict[str, Any]:
+    ecr = cloud.client("ecr")
+    return {
+        one["repositoryName"]: {
+            "url": one["repositoryUri"],
+            "tag mutability": one["imageTagMutability"],
+            "scan on push": one["imageScanningConfiguration"]["scanOnPush"],
+            "encryption": one["encryptionConfiguration"]["encryptionType"],
+            "lifecycle": json.loads(
+                ecr.get_lifecycle_policy(repositoryName=one["repositoryName"])["lifecyclePolicyText"]
+            ),
+            "tags": tags(ecr.list_tags_for_resource(resourceArn=one["repositoryArn"])["tags"]),
+        }
+        for one in ecr.describe_repositories()["repositories"]
+    }
+
+
+def _log_groups(cloud: Cloud) -> dict[str, Any]:
+    logs = cloud.client("logs")
+    return {
+        group["logGroupName"]: {
+            "days": group.get("retentionInDays"),
+            "tags": logs.list_tags_log_group(logGroupName=group["logGroupName"])["tags"],
+        }
+        for group in logs.describe_log_groups()["logGroups"]
+    }
+
+
+def _roles(cloud: Cloud) -> dict[str, Any]:
+    iam = cloud.client("iam")
+    return {role["RoleName"]: _role(iam, role["RoleName"]) for role in iam.list_roles()["Roles"]}
+
+
+def _role(iam: Any, name: str) -> dict[str, Any]:
+    policies = iam.list_role_policies(RoleName=name)["PolicyNames"]
+    return {
+        "trust": iam.get_role(RoleName=name)["Role"]["AssumeRolePolicyDocument"],
+        "policies": {
+            policy: iam.get_role_policy(RoleName=name, PolicyName=policy)["PolicyDocument"]
+            for policy in policies
+        },
+        "attached": iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"],
+        "tags": tags(iam.list_role_tags(RoleName=name)["Tags"]),
+    }
+
+
+def _projects(cloud: Cloud) -> dict[str, Any]:
+    codebuild = cloud.client("codebuild")
+    names = codebuild.list_projects()["projects"]
+    if not names:
+        return {}
+    return {one["name"]: project(one) for one in codebuild.batch_get_projects(names=names)["projects"]}
+
+
+def project(one: Mapping[str, Any]) -> dict[str, Any]:
+    """What CodeBuild, or a template in CodeBuild's words, says of a project."""
+    kept = ("description", "serviceRole", "sourceVersion", "timeoutInMinutes", "queuedTimeoutInMinutes")
+    environment = dict(one["environment"])
+    variables = environment.pop("environmentVariables")
+    return {
+        **{key: one.get(key) for key in kept},
+        **{key: _said(one.get(key)) for key in ("source", "artifacts", "cache", "logsConfig")},
+        "environment": environment,
+        "variables": {each["name"]: (each["type"], each["value"]) for each in variables},
+        # One of the groups must match, by all of its filters: neither has an order.
+        "webhook": sorted(
+            sorted((each["type"], each["pattern"]) for each in group)
+            for group in (one.get("webhook") or {}).get("filterGroups", [])
+        ),
+        "tags": tags(one["tags"]),
+    }
+
+
+def _said(block: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in (block or {}).items()
+        if not (key in _ASSUMED and _ASSUMED[key] == value) and value not in ("", [], None)
+    }
+
+
+def _rules(cloud: Cloud) -> dict[str, Any]:
+    events = cloud.client("events")
+    return {
+        rule["Name"]: {
+            "schedule": rule["ScheduleExpression"],
+            "state": rule["State"],
+            "description": rule["Description"],
+            "targets": events.list_targets_by_rule(Rule=rule["Name"])["Targets"],
+            "tags": tags(events.list_tags_for_resource(ResourceARN=rule["Arn"])["Tags"]),
+        }
+        for rule in events.list_rules()["Rules"]
+    }
+
+
+def tags(pairs: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Services write them as Key and Value, or as key and value; stacks add some of their own."""
+    small = [{key.lower(): value for key, value in pair.items()} for pair in pairs]
+    return {pair["key"]: pair["value"] for pair in small if not pair["key"].startswith("aws:")}

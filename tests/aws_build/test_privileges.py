@@ -1,0 +1,44 @@
+"""What may a build do? No more than it needs, and only where it needs it."""
+
+from typing import Any
+
+import pytest
+from tests.aws_build.choices import OTHER
+from tests.aws_build.template import says
+
+ROLES = says(OTHER)["roles"]
+STATEMENTS = [
+    statement
+    for row in ROLES.values()
+    for policy in row["policies"].values()
+    for statement in policy["Statement"]
+]
+
+
+def test_everything_may_be_asked_for_a_token_alone() -> None:
+    everywhere = [statement["Action"] for statement in STATEMENTS if "*" in statement["Resource"]]
+    assert everywhere == [["ecr:GetAuthorizationToken"]]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=[each["Sid"] for each in STATEMENTS])
+def test_a_permission_names_what_it_is_for(statement: dict[str, Any]) -> None:
+    assert statement["Effect"] == "Allow"
+    assert not [action for action in statement["Action"] if "*" in action]
+    named = [resource for resource in statement["Resource"] if resource != "*"]
+    # Stars stand only at the end of what is ours: objects of our bucket, streams of our log group.
+    assert all("*" not in resource[:-1] and "team-vision" in resource for resource in named)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_is_lent_to_one_service_for_one_thing(role: str) -> None:
+    (trust,) = ROLES[role]["trust"]["Statement"]
+    assert trust["Principal"].keys() == {"Service"}
+    assert trust["Condition"]["StringEquals"] == {"aws:SourceAccount": "ACCOUNT"}
+    assert "*" not in trust["Condition"]["ArnEquals"]["aws:SourceArn"]
+    assert ROLES[role]["attached"] == []
+
+
+def test_no_build_is_started_by_a_stranger_s_pull_request() -> None:
+    groups = says(OTHER)["projects"]["team-vision"]["webhook"]
+    assert len(groups) == 2
+    assert all(["EVENT", "PUSH"] in group for group in groups)

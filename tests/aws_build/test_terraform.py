@@ -1,0 +1,120 @@
+"""Does the Terraform module make what the template says, keep it, and take it away? Applied to moto."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.aws_build.choices import OTHER, SOURCE, as_variables
+from tests.aws_build.read_back import read_back
+from tests.aws_build.template import load, parameters, says
+from tests.aws_build.test_stack import NOTHING
+from tests.fixtures.command import ROOT
+from tests.fixtures.emulator import Cloud, moto
+from tests.fixtures.terraform import Terraform, terraform
+
+MODULE = ROOT / "infra" / "terraform"
+SERVICES = ("cloudwatchlogs", "codebuild", "ecr", "events", "iam", "s3", "sts")
+
+
+def applying(folder: Path, cloud: Cloud, choices: dict[str, str]) -> Terraform:
+    """A root module with the module in it, and a provider that asks the emulator and gives up soon."""
+    endpoints = "\n".join(f'    {service} = "{cloud.url}"' for service in SERVICES)
+    chosen = "\n".join(f"  {name} = {json.dumps(value)}" for name, value in as_variables(choices).items())
+    (folder / "main.tf").write_text(f"""
+provider "aws" {{
+  region = "{cloud.region}"
+  max_retries = 2
+  s3_use_path_style = true
+  skip_credentials_validation = true
+  skip_metadata_api_check = true
+  skip_region_validation = true
+  endpoints {{
+{endpoints}
+  }}
+}}
+module "images" {{
+  source = "{MODULE}"
+{chosen}
+}}
+output "images" {{
+  value = module.images
+}}
+""")
+    variables = {name: value for name, value in cloud.variables.items() if name != "AWS_ENDPOINT_URL"}
+    return terraform(folder, variables)
+
+
+@pytest.mark.timeout(1200)  # three programs of half a gigabyte, one after another
+def test_it_is_applied_stays_as_it_is_and_is_destroyed(tmp_path: Path) -> None:
+    pytest.importorskip("moto.server", reason="the module is NOT tested: pip install 'moto[server]'")
+    _round(tmp_path, dict(OTHER))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_by_itself_it_makes_what_the_parameters_file_makes(tmp_path: Path) -> None:
+    """Also the rule for old versions, for which the provider waits a minute."""
+    _round(tmp_path, parameters(SourceUrl=SOURCE))
+
+
+def _round(tmp_path: Path, choices: dict[str, str]) -> None:
+    with moto(tmp_path) as cloud:
+        tool = applying(tmp_path, cloud, choices)
+        for words in (["init", "-input=false"], ["apply", "-input=false", "-auto-approve"]):
+            done = tool.run(*words)
+            assert done.returncode == 0, done.stdout + done.stderr
+        assert read_back(cloud) == says(choices)
+        outputs = json.loads(tool.run("output", "-json").stdout)["images"]["value"]
+        assert len(outputs) == 7
+        assert outputs["project"] == choices["Name"]
+
+        plan = tool.run("plan", "-input=false", "-detailed-exitcode")
+        assert plan.returncode == 0, plan.stdout + plan.stderr  # 2 would be: something differs
+
+        # It was just looked at: once is enough.
+        done = tool.run("destroy", "-input=false", "-auto-approve", "-refresh=false")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert read_back(cloud) == NOTHING
+
+
+@pytest.mark.soak
+def test_what_cannot_be_is_refused_with_all_reasons_at_once(tmp_path: Path) -> None:
+    bad = {"Name": "Capital", "SourceUrl": "git@github.com:a/b", "LogDays": "31", "TimeoutMinutes": "4"}
+    tool = applying(tmp_path, Cloud(1, "us-east-1"), bad)
+    assert tool.run("init", "-input=false").returncode == 0
+    done = tool.run("plan", "-input=false")
+    assert done.returncode == 1
+    said = " ".join(done.stderr.replace("│", " ").split())
+    for words in ("name must be", "source_url must look", "log_days must be", "timeout_minutes must be"):
+        assert words in said
+
+
+def test_what_is_not_said_is_the_same_in_both() -> None:
+    text = (MODULE / "variables.tf").read_text()
+    blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', text, re.M | re.S)
+    defaults = {
+        name: found[1].strip('"')
+        for name, block in blocks
+        if (found := re.search(r"^  default += (.*)$", block, re.M))
+    }
+    told = {name: str(row["Default"]) for name, row in load()["Parameters"].items() if "Default" in row}
+    ours = as_variables(told)
+    assert {name: value for name, value in defaults.items() if name in ours} == ours
+    assert defaults.keys() - ours.keys() == {
+        "delete_data",
+        "tags",
+    }  # a stack has tags of its own, and a script to empty it
+    file = {key: value for key, value in parameters().items() if key != "SourceUrl"}
+    assert file == told
+
+
+def test_every_variable_is_described_and_every_word_checked() -> None:
+    blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', (MODULE / "variables.tf").read_text(), re.M | re.S)
+    assert len(blocks) >= 14
+    for name, block in blocks:
+        assert "description" in block, name
+        assert "type        = bool" in block or "validation {" in block, name
+    outputs = re.findall(r'^output "(\w+)"', (MODULE / "outputs.tf").read_text(), re.M)
+    assert len(outputs) == 7
+    assert [name.replace("_", "") for name in outputs] == [name.lower() for name in load()["Outputs"]]
