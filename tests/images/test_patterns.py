@@ -9,6 +9,7 @@ from paceline.images.api import apply, changed, check, from_log, mend, shown_dif
 from paceline.images.log import outside_cause
 from paceline.images.project import Finding, Kind, Level, Project, Target
 from paceline.images.rules import PATTERNS
+from paceline.images.secrets import hidden
 
 ALL = [pytest.param(one, id=one.name) for one in cases()]
 LOGGED = [pytest.param(one, id=one.name) for one in cases() if "log" in one.said]
@@ -220,3 +221,40 @@ def test_with_another_sign_for_continued_lines_nothing_is_edited() -> None:
     project = project_of(docker)
     assert "missing-library" in ids(check(project, TARGET))
     assert mended_text(project) == docker
+
+
+def test_extras_markers_and_remarks_of_a_requirement_survive_its_new_version() -> None:
+    requirements = (
+        "torch==2.6.0 ; sys_platform == 'linux'\n"
+        "TorchVision[scipy]==0.20.1; python_version >= '3.9'  # ours\n"
+        "torchvision==0.15.2; python_version < '3.9'\n"
+    )
+    docker = "FROM python:3.11-slim\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n"
+    after = mend(project_of(docker, requirements_txt=requirements), TARGET).project
+    assert after.text("requirements.txt") == requirements.replace("0.20.1", "0.21.0")
+
+
+def test_a_library_of_the_stage_that_runs_counts_for_what_another_stage_installed() -> None:
+    docker = (
+        "FROM python:3.11-slim AS build\nRUN python -m venv /v && /v/bin/pip install opencv-python\n"
+        "FROM python:3.11-slim\nRUN apt-get update && apt-get install -y libgl1 libglib2.0-0\n"
+        "COPY --from=build /v /v\n"
+    )
+    assert mended_text(project_of(docker)) == docker
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ENV HF_TOKEN=planted",
+        "ENV HF_TOKEN planted",
+        "x --password planted",
+        "https://me:planted@host/",
+        'API_KEY="planted x"',
+    ],
+)
+def test_what_follows_the_name_of_a_secret_is_hidden(text: str) -> None:
+    assert "planted" not in hidden(text)
+    assert hidden("the token you gave, MAX_TOKENS=5, HF_TOKEN_FILE=/run/x") == (
+        "the token you gave, MAX_TOKENS=5, HF_TOKEN_FILE=/run/x"
+    )

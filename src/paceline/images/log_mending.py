@@ -130,7 +130,7 @@ def sister(seen: Seen) -> Mending | None:
     made = None if torch is None or torch.row is None else getattr(torch.row, seen.match[1].lower(), None)
     if sister is None:
         return None
-    new = f"{sister.asked.name}=={made}"
+    new = sister.asked.with_range(f"=={made}")
     return sister.asked, () if made is None else respelled(place, sister.asked, new)
 
 
@@ -141,7 +141,7 @@ def neighbour(seen: Seen) -> Mending | None:
     if one is None or one.asked.pin is None or one.asked.name in ("torch", "numpy"):
         return None if one is None else (one.asked, ())
     said = re.sub(r"\s*\band\b\s*", ",", seen.match[4]).strip("() \r")
-    return one.asked, respelled(place, one.asked, f"{one.asked.name}{stack.lower_bound_first(said)}")
+    return one.asked, respelled(place, one.asked, one.asked.with_range(stack.lower_bound_first(said)))
 
 
 def old_numpy(seen: Seen) -> Mending | None:

@@ -16,6 +16,17 @@ from paceline.images.text import lines_of
 
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 _OPTION_BEHIND = re.compile(r"\s+--(?:hash|config-settings|global-option)[= ].*$")
+_LINUX = {
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+    "os_name": "posix",
+    "implementation_name": "cpython",
+    "platform_python_implementation": "CPython",
+    "extra": "",
+}
+_NAME_AND_EXTRAS = re.compile(r"^[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?")
+_MARKER = re.compile(r"\s*;.*$")
 _EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)")
 _URL_NAME = re.compile(r"/([A-Za-z0-9._-]+?)(?:\.git)?(?:@[^/]+)?(?:#.*)?$")
 
@@ -49,9 +60,25 @@ class Asked:
         except InvalidVersion:
             return None
 
+    def with_range(self, said: str) -> str:
+        """The same words with another range of versions: name, extras and marker stay as they are written."""
+        head, marker = _NAME_AND_EXTRAS.match(self.text), _MARKER.search(self.text)
+        return f"{head[0].rstrip() if head else self.name}{said}{marker[0] if marker else ''}"
+
     @property
     def is_url(self) -> bool:
         return self.requirement is None or self.requirement.url is not None
+
+    def is_meant_for(self, python: str | None) -> bool:
+        """Does its marker hold on Linux and x86 with this Python? Not known: no."""
+        marker = None if self.requirement is None else self.requirement.marker
+        if marker is None:
+            return True
+        if python is None and "python" in str(marker):
+            return False
+        return marker.evaluate(
+            {**_LINUX, "python_version": python or "", "python_full_version": f"{python}.0"}
+        )
 
     @property
     def is_git(self) -> bool:

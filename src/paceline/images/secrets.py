@@ -7,8 +7,11 @@ _NAME = re.compile(
     re.I,
 )
 _HARMLESS = re.compile(r"(?:_FILE|_PATH|_DIR|_LENGTH)$|^MAX_TOKEN", re.I)
-_ASSIGNED = re.compile(
-    r"\b(?P<name>[A-Za-z_]\w*)(?P<sign>=|[ \t]+)(?=(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\"']+))"
+_VALUE = r"(?=(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\"']+))"
+# NAME=value anywhere; `ENV NAME value`, as Docker still reads it, and `--password value`.
+_ASSIGNED = (
+    re.compile(r"\b(?P<name>[A-Za-z_]\w*)=" + _VALUE),
+    re.compile(r"(?:\bENV[ \t]+|--)(?P<name>[A-Za-z_]\w*)[ \t]+" + _VALUE, re.I),
 )
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 
@@ -19,9 +22,11 @@ def is_secret_name(name: str) -> bool:
 
 def hidden(text: str) -> str:
     """The text with `***` for what follows a secret's name, and for user and password in an address."""
-    parts, at = [], 0
-    for found in _ASSIGNED.finditer(text):
-        if found.start() >= at and is_secret_name(found["name"]):
-            parts += [text[at : found.end()], "***"]
-            at = found.end() + len(found["value"])
-    return _IN_ADDRESS.sub("***", "".join([*parts, text[at:]]))
+    for regex in _ASSIGNED:
+        parts, at = [], 0
+        for found in regex.finditer(text):
+            if found.start() >= at and is_secret_name(found["name"]):
+                parts += [text[at : found.end()], "***"]
+                at = found.end() + len(found["value"])
+        text = "".join([*parts, text[at:]])
+    return _IN_ADDRESS.sub("***", text)

@@ -73,6 +73,13 @@ class Place:
         return frozenset(word.partition("=")[0] for word in words)
 
     @cached_property
+    def packages_of_all_stages(self) -> frozenset[str]:
+        """What is installed here may be copied to another stage, and run there."""
+        steps = [step for stage in self.docker.stages for step in stage.instructions]
+        words = [word.text for step in steps for one in system_installs(step) for word in one.packages]
+        return frozenset(word.partition("=")[0] for word in words)
+
+    @cached_property
     def installed(self) -> list[Installed]:
         return [Installed(asked, by) for by in self.pip for asked in self.asked_by(by)]
 
@@ -83,9 +90,10 @@ class Place:
         return [one for one in self.installed if id(one.by.instruction) in mine]
 
     def asked_by(self, by: PipInstall) -> Iterator[Asked]:
-        yield from by.asked
-        for file in self.files_of(by):
-            yield from file.asked
+        """What a command asks for on this Python; a marker that cannot be judged says no."""
+        for one in (*by.asked, *(asked for file in self.files_of(by) for asked in file.asked)):
+            if one.is_meant_for(self.python):
+                yield one
 
     def files_of(self, by: PipInstall) -> list[RequirementFile]:
         """The requirement files of a command, and those that they name."""

@@ -155,8 +155,8 @@ def second_cudnn(place: Place) -> Iterator[Finding]:
             "the base has a cuDNN, and torch's wheel brings its own: the image is bigger by one of them, and "
             "the loader may take the wrong one",
             f"FROM {base.reference}; {torch.installed.asked.text}",
-            f"use {without}",
-            another_base(place, without),
+            f"use {without}, unless something here is compiled with cuDNN",
+            another_base(place, without) if base.flavour != "devel" else (),
         )
     for step in place.stage.instructions:
         if step.word == "ENV" and re.search(r"cudnn|nccl", env_values(step).get("LD_LIBRARY_PATH", "")):

@@ -33,7 +33,7 @@ _BRING_GOMP = frozenset({"gcc", "g++", "build-essential", "libgomp1"})
 
 
 def missing_library(place: Place) -> Iterator[Finding]:
-    base, there = place.base, place.system_packages
+    base, there = place.base, place.packages_of_all_stages
     if not base.family or base.family in ("pytorch", "ngc", "dlc") or base.system == "alpine":
         return
     for one in place.own:

@@ -29,7 +29,7 @@ def hugging_face_skew(place: Place) -> Iterator[Finding]:
         pin = None if neighbour is None else neighbour.asked.pin
         if neighbour is None or pin is None or SpecifierSet(said).contains(pin, prereleases=True):
             continue
-        new = f"{name}{lower_bound_first(said)}"
+        new = neighbour.asked.with_range(lower_bound_first(said))
         yield SKEW.found(
             place,
             neighbour.asked,

@@ -87,7 +87,7 @@ def trio(place: Place) -> Iterator[Finding]:
         pin = sister.asked.pin
         if not _is_for_another(Version(pin.base_version), made, name) or sister not in place.own:
             continue
-        new = f"{name}=={made}" + (f"+{pin.local}" if pin.local else "")
+        new = sister.asked.with_range(f"=={made}" + (f"+{pin.local}" if pin.local else ""))
         yield TRIO.found(
             place,
             sister.asked,
@@ -169,7 +169,7 @@ def numpy_abi(place: Place) -> Iterator[Finding]:
 def below_2(numpy: Asked) -> str:
     """The range that is asked for, as far as NumPy 1."""
     kept = [str(one) for one in numpy.specifier if one.operator in (">=", ">", "!=")]
-    return f"numpy{','.join([*sorted(kept), '<2'])}"
+    return numpy.with_range(",".join([*sorted(kept), "<2"]))
 
 
 def _stays_below_2(numpy: Installed) -> bool:
