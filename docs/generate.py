@@ -15,6 +15,7 @@ import click
 
 from docs.failures_page import failures_page
 from docs.grpc_page import grpc_page
+from docs.images_page import images_page
 from docs.messages import messages
 from docs.python_page import STUB, python_page, stub
 from docs.tables import code, prose, table
@@ -55,7 +56,7 @@ _EXIT_CODES = {
     ExitCode.DEGRADED: "the coordinator has no leader, lacks a voter, or cannot do it as it is now",
     ExitCode.UNREACHABLE: "no node of the coordinator answers",
     ExitCode.GATE_FAILED: "what was to be proved does not hold: a law is broken, a replay parts from its "
-    "run, a node's log is damaged",
+    "run, a node's log is damaged, an image has a conflict",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C; `train` leaves a checkpoint to resume from",
     ExitCode.TERMINATED: "stopped by SIGTERM; `train` leaves a checkpoint to resume from",
 }
@@ -78,6 +79,7 @@ def pages() -> dict[str, str]:
         "exit-codes.md": _exit_codes(),
         "failures.md": failures_page(),
         "grpc.md": grpc_page(),
+        "image-checks.md": images_page(),
         "laws.md": _laws(),
         "modes.md": _modes(),
         "python.md": python_page(),

@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "See which Kubernetes clusters there are, what one is good for, and mend it.",
     ),
     "deploy": ("paceline.cli.deploy", "deploy", "Run the coordinator, or a dashboard, on Kubernetes."),
+    "image": ("paceline.cli.image", "image", "Check, build, test and push container images."),
     "lab": ("paceline.cli.lab", "lab", "Break a run on purpose, and see what was promised hold."),
     "coordinator": (
         "paceline.cli.coordinator",

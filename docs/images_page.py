@@ -1,0 +1,64 @@
+"""Which conflicts of images are known? The rules' own table, and the matrix, as a page."""
+
+from docs.tables import code, table
+from paceline.images.bases import catalog
+from paceline.images.log import SIGNATURES
+from paceline.images.matrix import TorchRow, matrix
+from paceline.images.project import Level
+from paceline.images.rules import PATTERNS
+from paceline.images.rules.pattern import Pattern
+
+_LEVELS = {
+    Level.PROBLEM: "the build, the import or the run fails; exit code 8 unless it is mended",
+    Level.WARNING: "it works, and costs: size, safety, or luck",
+    Level.NOTE: "what could not be judged, and what only a person can decide",
+}
+
+
+def images_page() -> list[str]:
+    return [
+        "# What `paceline image check` looks for",
+        "",
+        "How it is used: [images](../guides/images.md). A finding can be milder than its row says.",
+        "",
+        *table(("level", "meaning"), ((code(level.value), text) for level, text in _LEVELS.items())),
+        "",
+        "## Conflicts",
+        "",
+        *table(("#", "id", "level", "what is wrong", "fix", "also known from a log"), map(_row, PATTERNS)),
+        "",
+        "## torch, Python and CUDA",
+        "",
+        f"From the metadata of wheels, {matrix().dated}; `paceline image matrix --refresh` asks again. CUDA,",
+        "cuDNN and NCCL are those of the wheel on PyPI for Linux on x86; – means: none, or none yet.",
+        "",
+        *table(
+            ("torch", "Python", "CUDA", "cuDNN", "NCCL", "torchvision", "torchaudio"),
+            map(_torch_row, matrix().torch),
+        ),
+        "",
+        "## Base images that a fix may choose",
+        "",
+        f"Curated by hand, {catalog().dated}.",
+        "",
+        *table(
+            ("image", "tags"),
+            (
+                (code("nvidia/cuda"), ", ".join(map(code, catalog().cuda_tags))),
+                (code("pytorch/pytorch"), ", ".join(code(f"{tag}-…") for tag in catalog().torch_tags)),
+                (code("python"), "your own tag with another version, or `slim` for `alpine`"),
+            ),
+        ),
+    ]
+
+
+def _row(pattern: Pattern) -> tuple[str, ...]:
+    in_log = any(one.pattern is pattern for one in SIGNATURES)
+    words = (code(pattern.id), pattern.level.value, pattern.what, pattern.fix)
+    return (str(pattern.number), *words, "yes" if in_log else "")
+
+
+def _torch_row(row: TorchRow) -> tuple[str, ...]:
+    parts = (row.cuda, row.cudnn, row.nccl, row.torchvision, row.torchaudio)
+    pythons = f"{row.pythons[0]} to {row.pythons[-1]}"
+    return (str(row.torch), pythons, *("–" if part is None else str(part) for part in parts))

@@ -1,0 +1,130 @@
+"""What do other makers' tools say of an image? uv about versions, hadolint about the Dockerfile.
+
+Both are optional, and neither may stop a check: what they could not do is told in words.
+"""
+
+import json
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass, replace
+
+from paceline.app.image_tools import tool, uv_command, uv_environment
+from paceline.images.api import from_log
+from paceline.images.project import Finding, Level, Project, Target
+from paceline.images.secrets import hidden
+from paceline.images.view import Installed, Place, places
+
+_RESOLVE_LIMIT_S = 60
+_LINT_LIMIT_S = 20
+_DEFAULT_PYTHON = "3.11"
+_NOT_REACHED = re.compile(
+    r"Failed to fetch|error sending request|dns error|Could not connect|timed out|Network connectivity", re.I
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What hadolint says of one line."""
+
+    code: str
+    level: str
+    line: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()  # what could not be asked
+
+
+def resolve(project: Project, target: Target) -> Resolved:
+    """Do the versions of each stage have a solution at all? Asked of uv and the configured index."""
+    findings: list[Finding] = []
+    notes: list[str] = []
+    for place in places(project, target):
+        wanted = [one for one in place.installed if one.asked.requirement is not None]
+        if not place.own or not wanted:
+            continue
+        said = _compile(place, wanted)
+        if said is None:
+            continue
+        if _NOT_REACHED.search(said):
+            notes.append(f"the index could not be asked: {_last_line(said)}")
+        else:
+            findings += _refused(said, project, target, place, wanted)
+    return Resolved(findings=tuple(findings), notes=tuple(notes))
+
+
+def _compile(place: Place, wanted: list[Installed]) -> str | None:
+    """What uv says against it; None: there is a solution."""
+    is_musl = place.base.system == "alpine"
+    platform = "x86_64-unknown-linux-musl" if is_musl else "x86_64-manylinux_2_28"
+    command = [*uv_command(), "pip", "compile", "-", "--python-platform", platform, "--no-header"]
+    command += ["--python-version", place.python or _DEFAULT_PYTHON, "--quiet"]
+    for address in dict.fromkeys(a for one in wanted for a in place.indexes(one) if "://" in a):
+        command += ["--extra-index-url", address, "--index-strategy", "unsafe-best-match"]
+    text = "\n".join(dict.fromkeys(str(one.asked.requirement) for one in wanted))
+    try:
+        done = subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=_RESOLVE_LIMIT_S,
+            check=False,
+            env=uv_environment(),
+            cwd=tempfile.gettempdir(),  # the settings of a project one stands in are not the image's
+        )
+    except subprocess.TimeoutExpired:
+        return f"timed out after {_RESOLVE_LIMIT_S} s"
+    return None if done.returncode == 0 else done.stderr
+
+
+def _refused(
+    said: str, project: Project, target: Target, place: Place, wanted: list[Installed]
+) -> list[Finding]:
+    flat = hidden(" ".join(said.split()))
+    known = [replace(one, evidence=f"uv says: {flat[-400:]}") for one in from_log(flat, project, target)]
+    first = wanted[0].asked
+    return known or [
+        Finding(
+            id="unresolvable",
+            pattern=17,
+            level=Level.PROBLEM,
+            path=first.path,
+            line=first.line,
+            why=f"the versions that stage {place.stage.number + 1} asks for have no solution",
+            evidence=f"uv says: {flat[-600:]}",
+            advice="loosen one of the pins that it names",
+        )
+    ]
+
+
+def lint(project: Project) -> tuple[list[Advice], str | None]:
+    """hadolint's advice, and why there is none, if there is none."""
+    program = tool("hadolint")
+    if program is None:
+        return [], None
+    try:
+        done = subprocess.run(
+            [program, "--no-fail", "--format", "json", "-"],
+            input=project.text(project.dockerfile),
+            capture_output=True,
+            text=True,
+            timeout=_LINT_LIMIT_S,
+            check=False,
+        )
+        said = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, json.JSONDecodeError, OSError) as error:
+        return [], f"hadolint gave no advice: {type(error).__name__}"
+    rows = [row for row in said if row["code"] != "DL1000"]
+    broken = [row["message"].splitlines()[0] for row in said if row["code"] == "DL1000"]
+    advice = [Advice(row["code"], row["level"], int(row["line"]), row["message"]) for row in rows]
+    return advice, f"hadolint cannot read the Dockerfile: {broken[0]}" if broken else None
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "no answer"

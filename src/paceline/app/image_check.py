@@ -1,0 +1,89 @@
+"""How do files on disk become a project to check, and a mended one files again?"""
+
+from collections.abc import Iterator, Sequence
+from os.path import relpath
+from pathlib import Path
+
+from paceline.errors import ConfigError, Problem
+from paceline.images.api import changed
+from paceline.images.dockerfile import read_dockerfile
+from paceline.images.installs import pip_installs
+from paceline.images.project import DOCKERFILE, Project, Source
+from paceline.images.requirements import read_requirements
+
+_PATTERNS = ("requirements*.txt", "constraints*.txt", "requirements/*.txt", "requirements*.in")
+_MOST_BYTES = 1_000_000
+
+
+def load_project(folder: Path, dockerfile: Path | None = None, requirements: Sequence[Path] = ()) -> Project:
+    """The Dockerfile, the requirement files that it may install, and the names of what else is there.
+
+    `dockerfile` and `requirements` are relative to the folder, or absolute. Nothing is written.
+    """
+    if not folder.is_dir():
+        raise ConfigError([Problem(f"{folder} is no folder", "name the folder of the build context", "DIR")])
+    file = folder / (dockerfile or DOCKERFILE)
+    text = _text(file)
+    name = _name(file, folder)
+    found = {name: Source(name, text)}
+    for path in (*(folder / one for one in requirements), *_beside(folder), *_named(folder, name, text)):
+        _add(found, folder, path, is_wanted=path in [folder / one for one in requirements])
+    names = frozenset(one.name for one in folder.iterdir())
+    return Project(files=tuple(found.values()), dockerfile=name, names=names)
+
+
+def write_project(folder: Path, before: Project, after: Project) -> list[Path]:
+    """Write what differs into the folder (the user's, or a copy of it)."""
+    written = []
+    for path, text in changed(before, after).items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w", encoding="utf-8", newline="") as out:
+            out.write(text)
+        written.append(file)
+    return written
+
+
+def _beside(folder: Path) -> list[Path]:
+    found = [path for pattern in _PATTERNS for path in sorted(folder.glob(pattern))]
+    return [*found, folder / ".dockerignore"]
+
+
+def _named(folder: Path, name: str, text: str) -> Iterator[Path]:
+    """Files that `pip install -r` names, where a file of that path or that name is in the context."""
+    docker = read_dockerfile(name, text)
+    for stage in docker.stages:
+        for step in stage.instructions:
+            values = docker.variables(stage, step.first)
+            for by in pip_installs(name, text, step, values):
+                for said in by.values("requirement", "constraint"):
+                    yield folder / said.lstrip("/")
+                    yield folder / Path(said).name
+
+
+def _add(found: dict[str, Source], folder: Path, file: Path, *, is_wanted: bool) -> None:
+    name = _name(file, folder)
+    is_there = file.is_file() and file.stat().st_size <= _MOST_BYTES
+    if name in found or not (is_there or is_wanted):
+        return
+    found[name] = Source(name, _text(file))
+    if file.suffix in (".txt", ".in"):
+        for option in read_requirements(name, found[name].text).options:
+            if option.name in ("requirement", "constraint"):
+                _add(found, folder, file.parent / option.value, is_wanted=False)
+
+
+def _name(file: Path, folder: Path) -> str:
+    return Path(relpath(file, folder)).as_posix()
+
+
+def _text(file: Path) -> str:
+    """As it is: line ends are not touched, so that they can be written back."""
+    try:
+        return file.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        hint = "name it with --dockerfile or --requirements, or go to the folder of the build context"
+        raise ConfigError([Problem(f"there is no {file}", hint, str(file))]) from None
+    except UnicodeDecodeError as error:
+        problem = Problem(f"{file} is no text in UTF-8: {error.reason}", "save it as UTF-8", str(file))
+        raise ConfigError([problem]) from error

@@ -1,0 +1,81 @@
+"""Which flags say what an image is made of, and where it shall run? The same for all image commands."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from paceline.images.project import Target
+
+_PATH = click.Path(path_type=Path)
+_OPTIONS = (
+    click.argument("folder", metavar="[DIR]", default=".", type=_PATH),
+    click.option(
+        "--dockerfile", type=_PATH, metavar="FILE", help="Of the build context DIR. [default: Dockerfile]"
+    ),
+    click.option(
+        "--requirements",
+        type=_PATH,
+        multiple=True,
+        metavar="FILE",
+        help="One more file of requirements. [default: those that the Dockerfile installs]",
+    ),
+    click.option(
+        "--target",
+        type=click.Choice(["cpu", "gpu"]),
+        help="Where it shall run. [default: gpu for an image of NVIDIA's, otherwise not judged]",
+    ),
+    click.option("--gpu", metavar="NAME", help="Which GPU: h100, l4, …, or its architecture, such as sm_90."),
+    click.option(
+        "--driver", type=click.IntRange(300, 999), metavar="N", help="NVIDIA driver on the hosts: 535."
+    ),
+    click.option(
+        "--platform",
+        type=click.Choice(["linux/amd64", "linux/arm64"]),
+        default="linux/amd64",
+        show_default=True,
+        help="Processor of the hosts.",
+    ),
+)
+
+
+def image_options(body: Callable[..., object]) -> Callable[..., object]:
+    for option in reversed(_OPTIONS):
+        option(body)
+    return body
+
+
+def target_of(target: str | None, gpu: str | None, driver: int | None, platform: str) -> "Target":
+    from datetime import UTC, datetime
+
+    from paceline import clock
+    from paceline.images.project import Kind, Target
+
+    today = datetime.fromtimestamp(clock.unix_now_s(), UTC).date()
+    kind = Kind.UNKNOWN if target is None else Kind(target)
+    if gpu is not None or driver is not None:
+        if kind is Kind.CPU:
+            what = "--gpu and --driver are for images that run on GPUs, and --target says cpu"
+            raise ConfigError([Problem(what, "leave out one of them", "--target")])
+        kind = Kind.GPU
+    return Target(today=today, kind=kind, arch=_arch(gpu), driver=driver, platform=platform)
+
+
+def _arch(gpu: str | None) -> str | None:
+    from paceline.images.bases import catalog
+
+    if gpu is None:
+        return None
+    name = gpu.lower().replace(" ", "").replace("-", "").removeprefix("nvidia")
+    known = catalog().gpus
+    if name in known:
+        return known[name]
+    if name.startswith("sm_") and name.removeprefix("sm_").isdigit():
+        return name
+    what = f"{gpu} is no GPU that is known here"
+    hint = f"say its architecture, such as sm_90, or one of {', '.join(sorted(known))}"
+    raise ConfigError([Problem(what, hint, "--gpu")])

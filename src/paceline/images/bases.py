@@ -1,0 +1,187 @@
+"""What is in a base image? Told by its name and tag, with the help of a curated, dated list.
+
+A name that the list does not know tells nothing: then nothing is judged, and nothing is changed.
+"""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import cache
+from importlib.resources import files
+
+from packaging.version import Version
+
+_CUDA_TAG = re.compile(
+    r"^(?P<cuda>\d+\.\d+(?:\.\d+)?)(?P<cudnn>-cudnn\d*)?-(?P<flavour>base|runtime|devel)(?P<late>-cudnn\d*)?"
+    r"-(?P<system>[a-z]+[\d.]+)$"
+)
+_TORCH_TAG = re.compile(
+    r"^(?P<torch>\d+\.\d+\.\d+)-cuda(?P<cuda>\d+\.\d+)-cudnn(?P<cudnn>\d+)-(?P<flavour>runtime|devel)$"
+)
+_PYTHON_TAG = re.compile(r"^(?P<python>3\.\d+)(?P<patch>\.\d+)?(?:[a-z]+\d+)?(?P<rest>(?:-[a-z0-9.]+)*)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """What is known of a base image. None and "" mean: not known."""
+
+    reference: str
+    name: str  # without registry of the hub, tag and digest: "python", "nvidia/cuda"
+    tag: str | None
+    digest: str | None = None
+    family: str = ""  # python, debian, ubuntu, cuda, pytorch, ngc, dlc, …; "": unknown
+    system: str = ""  # "debian12", "ubuntu22.04", "alpine", "centos7"
+    python: str | None = None  # "3.11"; for Debian and Ubuntu the one of its package python3
+    has_python: bool = False  # without installing anything
+    cuda: Version | None = None
+    flavour: str = ""  # of CUDA images: base, runtime, devel
+    cudnn: str = ""  # as in the tag: "-cudnn8", "-cudnn"
+    torch: Version | None = None
+    is_slim: bool = False  # no compiler, no git
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    dated: date
+    index: str
+    cuda_tags: tuple[str, ...]
+    torch_tags: tuple[str, ...]
+    pythons: dict[str, date]  # version: when its support ends
+    systems: dict[str, date]
+    system_pythons: dict[str, str]
+    unreachable_systems: tuple[str, ...]  # whose package servers have moved: apt-get update fails
+    cuda_ended_below: Version
+    drivers: dict[str, int]
+    arch_floor: dict[str, tuple[str, str]]  # arch: (oldest torch, oldest CUDA)
+    arch_gone: dict[str, str]  # arch: CUDA whose wheels have no code for it any more
+    gpus: dict[str, str]
+
+
+@cache
+def catalog() -> Catalog:
+    said = json.loads(files(__package__).joinpath("data/bases.json").read_text("utf-8"))
+    return Catalog(
+        dated=date.fromisoformat(said["dated"]),
+        index=said["torch_index"],
+        cuda_tags=tuple(said["cuda_tags"]),
+        torch_tags=tuple(said["torch_tags"]),
+        pythons={name: date.fromisoformat(day) for name, day in said["pythons"].items()},
+        systems={name: date.fromisoformat(day) for name, day in said["systems"].items()},
+        system_pythons=dict(said["system_pythons"]),
+        unreachable_systems=tuple(said["unreachable_systems"]),
+        cuda_ended_below=Version(said["cuda_ended_below"]),
+        drivers={major: int(number) for major, number in said["drivers"].items()},
+        arch_floor={arch: (row[0], row[1]) for arch, row in said["arch_floor"].items()},
+        arch_gone=dict(said["arch_gone"]),
+        gpus=dict(said["gpus"]),
+    )
+
+
+_CODENAMES = {
+    "stretch": "debian9",
+    "buster": "debian10",
+    "bullseye": "debian11",
+    "bookworm": "debian12",
+    "trixie": "debian13",
+    "bionic": "ubuntu18.04",
+    "focal": "ubuntu20.04",
+    "jammy": "ubuntu22.04",
+    "noble": "ubuntu24.04",
+    "xenial": "ubuntu16.04",
+}
+# Which Debian a python image of no stated system has depends on the day; from 3.11's time it is 12 or later.
+_ARCH_PREFIX = re.compile(r"^(arm64v8|arm32v7|amd64|i386)/")
+
+
+def read_base(reference: str) -> Base:
+    """`nvidia/cuda:12.1.1-runtime-ubuntu22.04`, taken apart."""
+    rest, _, digest = reference.partition("@")
+    head, _, tail = rest.rpartition("/")
+    last, _, tag = tail.partition(":")
+    name = f"{head}/{last}" if head else last
+    name = re.sub(r"^(?:index\.)?docker\.io/", "", name)
+    name = _ARCH_PREFIX.sub("", name.removeprefix("library/"))
+    base = Base(reference=reference, name=name, tag=tag or None, digest=digest or None)
+    if "$" in reference:
+        return base
+    if name == "python":
+        return _python(base)
+    if name in ("debian", "ubuntu", "alpine", "centos"):
+        return _system(base)
+    if name in ("nvidia/cuda", "nvcr.io/nvidia/cuda"):
+        return _cuda(base)
+    if name == "pytorch/pytorch":
+        return _pytorch(base)
+    if name == "nvcr.io/nvidia/pytorch":
+        return replace(base, family="ngc", has_python=True, flavour="devel")
+    if re.search(r"\.dkr\.ecr\..*/(?:huggingface-)?pytorch-", rest) or "/deep-learning-containers/" in rest:
+        return _deep_learning_container(base)
+    return base
+
+
+def _python(base: Base) -> Base:
+    found = _PYTHON_TAG.match(base.tag or "")
+    if found is None:
+        return replace(base, family="python", has_python=True)
+    rest = found["rest"].split("-")
+    system = next((_CODENAMES[word] for word in rest if word in _CODENAMES), "")
+    if any(word.startswith("alpine") for word in rest):
+        system = "alpine"
+    return replace(
+        base,
+        family="python",
+        python=found["python"],
+        has_python=True,
+        system=system or "debian",
+        is_slim="slim" in rest or system == "alpine",
+    )
+
+
+def _system(base: Base) -> Base:
+    tag = (base.tag or "").removesuffix("-slim")
+    number = re.match(r"^\d+(?:\.04|\.10)?", tag)
+    system = _CODENAMES.get(tag.partition("-")[0], "")
+    if base.name == "alpine":
+        system = "alpine"
+    elif not system and number is not None:
+        system = f"{base.name}{number[0]}"
+    python = catalog().system_pythons.get(system)
+    return replace(base, family=base.name, system=system, python=python, is_slim=True)
+
+
+def _cuda(base: Base) -> Base:
+    found = _CUDA_TAG.match(base.tag or "")
+    if found is None:
+        return replace(base, family="cuda", is_slim=True)
+    return replace(
+        base,
+        family="cuda",
+        cuda=Version(found["cuda"]),
+        cudnn=found["cudnn"] or found["late"] or "",
+        flavour=found["flavour"],
+        system=found["system"],
+        python=catalog().system_pythons.get(found["system"]),
+        is_slim=found["flavour"] != "devel",
+    )
+
+
+def _pytorch(base: Base) -> Base:
+    found = _TORCH_TAG.match(base.tag or "")
+    if found is None:
+        return replace(base, family="pytorch", has_python=True)
+    return replace(
+        base,
+        family="pytorch",
+        has_python=True,
+        torch=Version(found["torch"]),
+        cuda=Version(found["cuda"]),
+        flavour=found["flavour"],
+        is_slim=found["flavour"] != "devel",
+    )
+
+
+def _deep_learning_container(base: Base) -> Base:
+    found = re.match(r"^(\d+\.\d+\.\d+)-", base.tag or "")
+    torch = Version(found[1]) if found else None
+    return replace(base, family="dlc", has_python=True, torch=torch)

@@ -1,0 +1,170 @@
+"""Which edits put one idea into practice? Another base, a further package, another version, one more flag.
+
+Each answers with no edits where it is not certain how: then the finding stays, with advice.
+"""
+
+import re
+from collections.abc import Iterable
+
+from paceline.images.dockerfile import Instruction, argument_values
+from paceline.images.installs import PipInstall
+from paceline.images.project import Edit
+from paceline.images.requirements import Asked
+from paceline.images.text import Change, deletion, edits_of, insertion, lines_of, offset_of
+from paceline.images.view import Installed, Place
+
+_LONE_VARIABLE = re.compile(r"^\$(?:\{(\w+)\}|(\w+))$")
+
+
+def another_base(place: Place, reference: str) -> tuple[Edit, ...]:
+    """FROM another image; where FROM names an ARG alone, another default of that ARG."""
+    first = place.docker.chain(place.stage)[0]
+    old, origin = first.base_written, first.origin
+    lone = _LONE_VARIABLE.match(old)
+    if lone is not None:
+        name = lone[1] or lone[2]
+        for step in place.docker.arguments:
+            if argument_values(step).get(name) == first.base:
+                return _words_replaced(place, step, first.base, reference)
+        return ()
+    return () if "$" in old else _words_replaced(place, origin, old, reference)
+
+
+def _words_replaced(place: Place, step: Instruction, old: str, new: str) -> tuple[Edit, ...]:
+    text = place.docker.text
+    start, end = offset_of(text, step.first), offset_of(text, step.last + 1)
+    at = text.find(old, start, end)
+    return () if at < 0 else edits_of(place.dockerfile, [Change(at, at + len(old), new)])
+
+
+def respelled(place: Place, asked: Asked, new: str) -> tuple[Edit, ...]:
+    """A package asked for in other words, at the same place; in a command, quoted as far as needed."""
+    if not asked.is_literal or asked.has_hash:
+        return ()
+    source = place.source(asked.path)
+    written = source.text[asked.start : asked.end]
+    if asked.path == place.docker.path:
+        quote = written[0] if written[0] in "'\"" else ""
+        if not quote and re.search(r"[<>\[\]!; ]", new):
+            quote = '"'
+        if written.strip("'\"") != asked.text:
+            return ()
+        return edits_of(source, [Change(asked.start, asked.end, f"{quote}{new}{quote}")])
+    if written != asked.text:
+        return ()
+    return edits_of(source, [Change(asked.start, asked.end, new)])
+
+
+def dropped(place: Place, one: Installed) -> tuple[Edit, ...]:
+    """A package no longer asked for: its line of a requirements file, or its word of a command."""
+    asked = one.asked
+    source = place.source(asked.path)
+    if asked.path != place.docker.path:
+        if asked.has_hash or source.text[asked.start : asked.end] != asked.text:
+            return ()
+        return (deletion(source, asked.line, asked.line),)
+    if not asked.is_literal or len(one.by.asked) < 2:
+        return ()
+    start = asked.start
+    while source.text[start - 1] in " \t":
+        start -= 1
+    return edits_of(source, [Change(start, asked.end, "")])
+
+
+def beside(place: Place, one: Installed, wanted: str) -> tuple[Edit, ...]:
+    """One more package beside a given one: on a line behind it, or as a word behind it."""
+    asked = one.asked
+    source = place.source(asked.path)
+    if asked.path != place.docker.path:
+        return () if asked.has_hash else (insertion(source, asked.line + 1, [wanted]),)
+    word = f'"{wanted}"' if re.search(r"[<>\[\]!; ]", wanted) else wanted
+    return edits_of(source, [Change(asked.end, asked.end, f" {word}")])
+
+
+def with_flag(place: Place, by: PipInstall, flag: str) -> tuple[Edit, ...]:
+    return edits_of(place.dockerfile, [Change(by.behind, by.behind, f" {flag}")])
+
+
+def word_replaced(place: Place, by: PipInstall, old: str, new: str) -> tuple[Edit, ...]:
+    """Every word of a command that has `old` in it, with `new` in its place."""
+    changes = []
+    text = place.docker.text
+    for word in by.command.words:
+        at = text.find(old, word.start, word.end)
+        if at >= 0:
+            changes.append(Change(at, at + len(old), new))
+    return edits_of(place.dockerfile, changes)
+
+
+def index_switched(place: Place, one: Installed, old: str, new: str) -> tuple[Edit, ...]:
+    """Another package index, wherever the old one is written: command, requirements file or variable."""
+    found = word_replaced(place, one.by, old, new)
+    for file in place.files_of(one.by):
+        for option in file.options:
+            if old in option.value:
+                start = offset_of(file.text, option.line)
+                at = file.text.find(old, start)
+                found += edits_of(place.source(file.path), [Change(at, at + len(old), new)])
+    if found:
+        return found
+    for step in place.steps:
+        if step.word in ("ENV", "ARG") and any(old in value for value in step.values):
+            return _words_replaced(place, step, old, new)
+    return ()
+
+
+def index_added(place: Place, one: Installed, address: str) -> tuple[Edit, ...]:
+    """One more index for the command that installs a package, written where the package is."""
+    source = place.source(one.asked.path)
+    if one.by.is_uv:
+        return ()  # uv takes a package from the first index that has its name: which order, a person decides
+    if one.asked.path != place.docker.path:
+        first = min(asked.line for asked in place.files[one.asked.path].asked)
+        return (insertion(source, first, [f"--extra-index-url {address}"]),)
+    return with_flag(place, one.by, f"--extra-index-url {address}")
+
+
+def system_packages_added(place: Place, before: Instruction, wanted: Iterable[str]) -> tuple[Edit, ...]:
+    """System packages, there before an instruction: in a list that exists, or in one of their own."""
+    names = [name for name in wanted if name not in place.system_packages]
+    mine = {id(step) for step in place.stage.instructions}
+    lists = [
+        one
+        for one in place.system
+        if id(one.instruction) in mine and one.instruction.first <= before.first and one.packages
+    ]
+    if not names:
+        return ()
+    if place.base.system == "alpine":
+        line = f"RUN apk add --no-cache {' '.join(names)}"
+    elif place.base.system.startswith(("debian", "ubuntu")):
+        line = (
+            f"RUN apt-get update && apt-get install -y --no-install-recommends {' '.join(names)}"
+            " && rm -rf /var/lib/apt/lists/*"
+        )
+    else:
+        return ()
+    if lists:
+        at = lists[-1].end
+        return edits_of(place.dockerfile, [Change(at, at, f" {' '.join(names)}")])
+    if not is_root_at(place, before):
+        return ()
+    return (insertion(place.dockerfile, above(place, before), [line]),)
+
+
+def above(place: Place, step: Instruction) -> int:
+    """The line for something new before an instruction: above the comments that belong to it."""
+    lines = lines_of(place.docker.text)
+    line = step.first
+    while line > 1 and lines[line - 2].lstrip().startswith("#"):
+        line -= 1
+    return line
+
+
+def is_root_at(place: Place, step: Instruction) -> bool:
+    users = [s.values[0] for s in place.steps if s.word == "USER" and s.first < step.first and s.values]
+    return not users or users[-1].partition(":")[0] in ("root", "0")
+
+
+def lines_added_behind(place: Place, step: Instruction, lines: Iterable[str]) -> tuple[Edit, ...]:
+    return (insertion(place.dockerfile, step.last + 1, lines),)

@@ -1,0 +1,164 @@
+"""What does a Dockerfile say? Stages and instructions, each with its place in the text.
+
+Read by BuildKit's own parser (package `dockerfile`), so that here documents, flags and continued lines are
+what a build takes them for. Only the values of ARG and ENV are put in by us.
+"""
+
+from dataclasses import dataclass, field
+
+from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.images.shell import Command, commands_in, substituted
+from paceline.images.text import offset_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    word: str  # in capitals: RUN, COPY, …
+    flags: tuple[str, ...]
+    values: tuple[str, ...]
+    first: int
+    last: int
+    commands: tuple[Command, ...] = ()  # of RUN in the shell's form
+    is_json: bool = False
+
+    def flag(self, name: str) -> str | None:
+        found = [one.partition("=")[2] for one in self.flags if one.startswith(f"--{name}=")]
+        return found[0] if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One FROM and what follows it. `parent` is the number of the stage that it begins with, if it does."""
+
+    number: int
+    name: str | None
+    base: str  # with the values of ARG in it
+    base_written: str
+    parent: int | None
+    origin: Instruction
+    instructions: list[Instruction] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dockerfile:
+    path: str
+    text: str
+    stages: tuple[Stage, ...]
+    arguments: tuple[Instruction, ...]  # ARGs before the first FROM
+
+    def chain(self, stage: Stage) -> list[Stage]:
+        """The stages that this one is built on, the first one first, and itself."""
+        above = [] if stage.parent is None else self.chain(self.stages[stage.parent])
+        return [*above, stage]
+
+    def variables(self, stage: Stage, before_line: int | None = None) -> dict[str, str]:
+        """What ARG and ENV say in a stage, up to a line."""
+        values: dict[str, str] = {}
+        outside = _defaults(self.arguments)
+        for one in self.chain(stage):
+            for step in one.instructions:
+                if before_line is not None and one is stage and step.first >= before_line:
+                    break
+                if step.word == "ARG":
+                    for name, value in argument_values(step).items():
+                        values.setdefault(name, substituted(value or outside.get(name, ""), values))
+                elif step.word == "ENV":
+                    values |= {name: substituted(v, values) for name, v in env_values(step).items()}
+        return {name: value for name, value in values.items() if value}
+
+
+def read_dockerfile(path: str, text: str) -> Dockerfile:
+    instructions = _instructions(path, text)
+    if not any(one.word == "FROM" for one in instructions):
+        raise _unreadable(path, "there is no FROM in it")
+    stages: list[Stage] = []
+    before: list[Instruction] = []
+    for one in instructions:
+        if one.word == "FROM":
+            stages.append(_stage(one, stages, _defaults(tuple(before))))
+        elif stages:
+            stages[-1].instructions.append(one)
+        else:
+            before.append(one)
+    return Dockerfile(path=path, text=text, stages=tuple(stages), arguments=tuple(before))
+
+
+def _instructions(path: str, text: str) -> list[Instruction]:
+    try:
+        import dockerfile
+    except ImportError as missing:
+        raise NotReadyError(
+            "Dockerfiles are read with the package `dockerfile`, which is not installed",
+            "pip install 'paceline[image]'",
+        ) from missing
+    if "\0" in text:
+        raise _unreadable(path, "there is a NUL character in it")  # the parser would stop there in silence
+    try:
+        parsed = dockerfile.parse_string(text.removeprefix("\ufeff"))
+    except dockerfile.GoParseError as error:
+        raise _unreadable(path, str(error)) from error
+    return [_instruction(text, one) for one in parsed]
+
+
+def _unreadable(path: str, reason: str) -> ConfigError:
+    hint = "write a Dockerfile that `docker build` can read, or name another with --dockerfile"
+    return ConfigError([Problem(f"{path} cannot be read: {reason}", hint, path)])
+
+
+def _instruction(text: str, parsed: object) -> Instruction:
+    word, first, last = parsed.cmd.upper(), parsed.start_line, parsed.end_line  # type: ignore[attr-defined]  # a C type
+    is_json, flags = parsed.json, tuple(parsed.flags)  # type: ignore[attr-defined]  # a C type
+    values = tuple(parsed.value)  # type: ignore[attr-defined]  # a C type
+    commands: tuple[Command, ...] = ()
+    if word == "RUN" and not is_json:
+        start, end = offset_of(text, first), offset_of(text, last + 1)
+        commands = _without_head(commands_in(text, start, end), len(flags))
+    return Instruction(
+        word=word, flags=flags, values=values, first=first, last=last, commands=commands, is_json=is_json
+    )
+
+
+def _without_head(commands: list[Command], flags: int) -> tuple[Command, ...]:
+    """Without the word RUN and its flags, which the parser has read already."""
+    if not commands:
+        return ()
+    head = Command(commands[0].words[1 + flags :])
+    return (*((head,) if head.words else ()), *commands[1:])
+
+
+def _stage(origin: Instruction, earlier: list[Stage], values: dict[str, str]) -> Stage:
+    written = origin.values[0] if origin.values else ""
+    base = substituted(written, values)
+    named = len(origin.values) >= 3 and origin.values[1].lower() == "as"
+    same = [one.number for one in earlier if one.name is not None and one.name == base.lower()]
+    return Stage(
+        number=len(earlier),
+        name=origin.values[2].lower() if named else None,
+        base=base,
+        base_written=written,
+        parent=same[-1] if same else None,
+        origin=origin,
+    )
+
+
+def _defaults(arguments: tuple[Instruction, ...]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for one in arguments:
+        if one.word == "ARG":
+            for name, value in argument_values(one).items():
+                values[name] = substituted(value, values)
+    return {name: value for name, value in values.items() if value}
+
+
+def argument_values(step: Instruction) -> dict[str, str]:
+    """`ARG A=1 B` says A is 1, and B is what the builder says: empty here."""
+    split = [one.partition("=") for one in step.values]
+    return {name: unquoted(value) for name, _, value in split}
+
+
+def env_values(step: Instruction) -> dict[str, str]:
+    return {name: unquoted(v) for name, v in zip(step.values[::2], step.values[1::2], strict=False)}
+
+
+def unquoted(text: str) -> str:
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"" else text

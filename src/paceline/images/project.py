@@ -1,0 +1,117 @@
+"""What is an image made of, what was found in it, and what would be changed?
+
+A project is text: a Dockerfile and the requirement files it installs, by their
+path in the build context. Nothing here reads or writes a file; `app/image_check.py` does.
+"""
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from datetime import date
+from enum import Enum
+
+DOCKERFILE = "Dockerfile"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One text file, by its path in the build context (with `/`)."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """`files` holds the Dockerfile, every requirement and constraint file, and .dockerignore, if there.
+
+    `names` are the other paths of the build context that are known to exist; their text is not looked at.
+    """
+
+    files: tuple[Source, ...]
+    dockerfile: str = DOCKERFILE
+    names: frozenset[str] = frozenset()
+
+    def has(self, path: str) -> bool:
+        return any(one.path == path for one in self.files)
+
+    def text(self, path: str) -> str:
+        return next(one.text for one in self.files if one.path == path)
+
+    def with_text(self, path: str, text: str) -> "Project":
+        """The same project with this text under this path, changed or added."""
+        if not self.has(path):
+            return replace(self, files=(*self.files, Source(path, text)))
+        files = tuple(Source(path, text) if one.path == path else one for one in self.files)
+        return replace(self, files=files)
+
+    @property
+    def fingerprint(self) -> str:
+        """Two attempts with the same fingerprint would build the same."""
+        digest = hashlib.sha256()
+        for one in sorted(self.files, key=lambda one: one.path):
+            digest.update(f"{one.path}\0{len(one.text)}\0{one.text}".encode())
+        return digest.hexdigest()
+
+
+class Kind(Enum):
+    CPU = "cpu"
+    GPU = "gpu"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where the image shall run. What is not said is not judged."""
+
+    today: date  # which base images have ended is a question of the day
+    kind: Kind = Kind.UNKNOWN
+    arch: str | None = None  # the GPU's, such as "sm_90"
+    driver: int | None = None  # NVIDIA's major version on the host, such as 535
+    platform: str = "linux/amd64"
+
+
+class Level(Enum):
+    PROBLEM = "problem"  # the build, the import or the run fails
+    WARNING = "warning"  # it works, and costs: size, safety, or luck
+    NOTE = "note"  # what could not be judged, and what only a person can decide
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Lines `first` to `last` (from 1, both included) of a file become `new`.
+
+    `last == first - 1` inserts before `first`. `old` is what stands there now: an edit of a text that has
+    changed meanwhile is refused. A file that does not exist is made by an edit of lines 1 to 0.
+    """
+
+    path: str
+    first: int
+    last: int
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One conflict. `pattern` is its number, `id` its name in docs/reference/image-checks.md."""
+
+    id: str
+    pattern: int
+    level: Level
+    path: str
+    line: int
+    why: str
+    evidence: str
+    advice: str
+    edits: tuple[Edit, ...] = ()
+    asks: bool = False  # the edits change what the user pinned: applied only where the user agreed
+    log_line: str | None = field(default=None)  # for findings of a build's log: the line that showed it
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Two findings with the same key say the same."""
+        return self.id, self.path, self.line
+
+    @property
+    def is_automatic(self) -> bool:
+        return bool(self.edits) and not self.asks

@@ -1,0 +1,43 @@
+"""What can be wrong with an image? One file for each group of patterns; `RULES` is all of them, in order.
+
+Mended in this order: the base first, then what is installed on it, then how it is installed, then the rest.
+"""
+
+from collections.abc import Callable, Iterator
+
+from paceline.images.project import Finding
+from paceline.images.rules import (
+    bases,
+    build_steps,
+    cuda,
+    extensions,
+    framework,
+    hygiene,
+    libraries,
+    stack,
+    wheels,
+)
+from paceline.images.rules.pattern import Pattern
+from paceline.images.view import Place
+
+RULES: tuple[Callable[[Place], Iterator[Finding]], ...] = (
+    *bases.RULES,
+    *framework.RULES,
+    *wheels.RULES,
+    *cuda.RULES,
+    *stack.RULES,
+    *extensions.RULES,
+    *build_steps.RULES,
+    *libraries.RULES,
+    *hygiene.RULES,
+)
+PATTERNS: tuple[Pattern, ...] = tuple(
+    sorted(
+        (
+            one
+            for group in (bases, framework, wheels, cuda, stack, extensions, build_steps, libraries, hygiene)
+            for one in group.PATTERNS
+        ),
+        key=lambda one: one.number,
+    )
+)

@@ -1,0 +1,191 @@
+"""Is the base image one that still exists, is looked after, and runs such wheels? (13, 18, 19)"""
+
+import re
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from paceline.images.bases import Base, catalog
+from paceline.images.changing import another_base
+from paceline.images.choosing import nearest_cuda_tag, supported_python
+from paceline.images.dockerfile import Instruction
+from paceline.images.project import Edit, Finding, Level
+from paceline.images.rules.pattern import Pattern
+from paceline.images.text import Change, edits_of, offset_of
+from paceline.images.view import Place
+
+ENDED = Pattern(
+    number=13,
+    id="base-ended",
+    what="The base image has ended, was deleted, or is another one every day (`latest`).",
+    fix="the nearest supported tag: same CUDA major, same flavour, same system where there is one",
+)
+LIBC = Pattern(
+    number=18,
+    id="old-libc",
+    what="The base has musl, or a glibc older than the wheels need (manylinux_2_28).",
+    fix="the same Python on Debian slim, or Ubuntu 22.04",
+)
+PLATFORM = Pattern(
+    number=19,
+    id="wrong-platform",
+    what="The image is built for another processor than the one it shall run on (exec format error).",
+    fix="`--platform` says the target's",
+)
+PATTERNS = (ENDED, LIBC, PLATFORM)
+_BINARY = frozenset(
+    {"torch", "torchvision", "torchaudio", "tensorflow", "ray", "onnxruntime-gpu", "faiss-cpu"}
+)
+_OLD_GLIBC = frozenset({"ubuntu16.04", "ubuntu18.04", "debian9", "centos7"})
+_WITH_2_28 = Version("2.6.0")  # torch's wheels are manylinux_2_28 from here on
+_NEW_SYSTEM = {"debian9": "bookworm", "debian10": "bookworm"}
+_CODENAME = {"debian9": "stretch", "debian10": "buster"}
+
+
+def ended(place: Place) -> Iterator[Finding]:
+    base, origin = place.base, place.stage.origin
+    if place.stage.parent is not None or base.digest is not None:
+        return
+    if base.family == "cuda" and base.tag is not None:
+        yield from _cuda_ended(place, base, origin)
+    elif base.family and base.tag in (None, "latest"):
+        yield ENDED.found(
+            place,
+            origin,
+            f"{base.reference} is another image whenever its maker says so",
+            f"tag: {base.tag or 'none, which means latest'}",
+            "name a version; `python:3.12-slim` or a tag of the curated list",
+            level=Level.WARNING,
+        )
+    elif base.system in catalog().unreachable_systems and place.system:
+        yield _packages_moved(place, base, origin)
+    else:
+        yield from _no_longer_supported(place, base, origin)
+
+
+def _cuda_ended(place: Place, base: Base, origin: Instruction) -> Iterator[Finding]:
+    two_parts = re.match(r"^\d+\.\d+-", base.tag or "") is not None
+    is_old = base.cuda is not None and base.cuda < catalog().cuda_ended_below
+    if base.tag == "latest" or two_parts or is_old:
+        tag = nearest_cuda_tag(base, _major_wanted(place, base))
+        if base.tag == "latest":
+            why = "nvidia/cuda has no tag latest"
+        elif two_parts:
+            why = f"nvidia/cuda has no tag {base.tag}: its versions have three parts"
+        else:
+            why = f"CUDA {base.cuda} images are no longer supported, and NVIDIA deletes such tags"
+        yield ENDED.found(
+            place,
+            origin,
+            why,
+            f"FROM {base.reference}; the list of {catalog().dated} begins with {catalog().cuda_ended_below}",
+            f"use {base.name}:{tag}" if tag else "choose a tag of a supported CUDA",
+            another_base(place, f"{base.name}:{tag}") if tag else (),
+        )
+
+
+def _major_wanted(place: Place, base: Base) -> int:
+    torch = place.torch
+    if torch is not None and torch.cuda is not None:
+        return torch.cuda.major
+    return 12 if base.cuda is None else max(base.cuda.major, 11)
+
+
+def _packages_moved(place: Place, base: Base, origin: Instruction) -> Finding:
+    old, new = _CODENAME.get(base.system, ""), _NEW_SYSTEM.get(base.system, "")
+    can = bool(old) and old in base.reference
+    return ENDED.found(
+        place,
+        origin,
+        f"{base.system} has ended, and its package server is gone: apt-get update fails",
+        f"FROM {base.reference}, ended {catalog().systems[base.system]}",
+        f"use {base.reference.replace(old, new)}" if can else "use a supported system",
+        another_base(place, base.reference.replace(old, new)) if can else (),
+    )
+
+
+def _no_longer_supported(place: Place, base: Base, origin: Instruction) -> Iterator[Finding]:
+    """It is still there and still builds: a person decides."""
+    today, known = place.target.today, catalog()
+    ends = known.systems.get(base.system)
+    what, newer = base.system, ""
+    if base.family == "python" and base.python is not None:
+        ends, what = known.pythons.get(base.python), f"Python {base.python}"
+        other = supported_python(place, today)
+        newer = "" if other is None else base.reference.replace(base.python, other, 1)
+        newer = re.sub(r"(3\.\d+)\.\d+", r"\1", newer)
+    if ends is not None and ends < today:
+        yield ENDED.found(
+            place,
+            origin,
+            f"{what} has had no security fixes since {ends}",
+            f"FROM {base.reference}",
+            f"use {newer}, once your code is tried with it" if newer else "move to a supported version",
+            another_base(place, newer) if newer else (),
+            asks=True,
+            level=Level.WARNING,
+        )
+
+
+def old_libc(place: Place) -> Iterator[Finding]:
+    base = place.base
+    heavy = [one for one in place.own if one.asked.name in _BINARY]
+    if not heavy or place.stage.parent is not None:
+        return
+    if base.system == "alpine":
+        why = f"{heavy[0].asked.name} has no wheels for musl, which {base.reference} is made with"
+        new = re.sub(r"-alpine[\d.]*$", "-slim", base.reference) if base.family == "python" else ""
+    elif base.system in _OLD_GLIBC and (_is_new(place) or base.system == "ubuntu16.04"):
+        why = f"{heavy[0].asked.name} needs glibc 2.28, and {base.system} has an older one"
+        new = base.reference.replace("18.04", "22.04").replace("16.04", "22.04")
+        if base.family == "cuda":
+            tag = nearest_cuda_tag(base, base.cuda.major if base.cuda else 12)
+            new = f"{base.name}:{tag}" if tag else ""
+    else:
+        return
+    # Its own package commands (apk) mean nothing on Debian: then a person must translate them.
+    can = bool(new) and new != base.reference and not any(one.tool == "apk" for one in place.system)
+    yield LIBC.found(
+        place,
+        place.stage.origin,
+        why,
+        f"FROM {base.reference}; {heavy[0].asked.text} ({heavy[0].asked.path}:{heavy[0].asked.line})",
+        f"use {new}" if new else "use a Debian or Ubuntu base",
+        another_base(place, new) if can else (),
+    )
+
+
+def _is_new(place: Place) -> bool:
+    torch = place.torch
+    return torch is None or torch.pin is None or torch.pin >= _WITH_2_28
+
+
+def wrong_platform(place: Place) -> Iterator[Finding]:
+    origin, wanted = place.stage.origin, place.target.platform
+    said = origin.flag("platform")
+    reached = {one.number for one in place.docker.chain(place.docker.stages[-1])}
+    if place.stage.number not in reached:
+        return
+    other = re.match(r"^(arm64v8|arm32v7|i386)/", place.stage.base)
+    if said is not None and not said.startswith("$") and said.split("/")[:2] != wanted.split("/")[:2]:
+        edits = _platform_edit(place, origin, said, wanted)
+        why = f"it is built for {said}, and shall run on {wanted}"
+        yield PLATFORM.found(place, origin, why, f"FROM --platform={said}", f"say {wanted}", edits)
+    elif said is not None and re.fullmatch(r"\$\{?BUILDPLATFORM\}?", said):
+        edits = _platform_edit(place, origin, said, "$TARGETPLATFORM")
+        why = "what runs in the end is built for the machine that builds, not for the one that runs it"
+        yield PLATFORM.found(place, origin, why, f"FROM --platform={said}", "say $TARGETPLATFORM", edits)
+    elif other is not None and wanted == "linux/amd64":
+        new = place.stage.base.removeprefix(other[0])
+        why = f"{place.stage.base} is for {other[1]}, and shall run on {wanted}"
+        edits = another_base(place, new)
+        yield PLATFORM.found(place, origin, why, f"FROM {place.stage.base}", f"use {new}", edits)
+
+
+def _platform_edit(place: Place, origin: Instruction, old: str, new: str) -> tuple[Edit, ...]:
+    text = place.docker.text
+    at = text.find(f"={old}", offset_of(text, origin.first)) + 1
+    return edits_of(place.dockerfile, [Change(at, at + len(old), new)])
+
+
+RULES = (ended, old_libc, wrong_platform)

@@ -1,0 +1,150 @@
+"""Will pip be let in, and does it find what it calls: a venv, git, a compiler? (10, 12)"""
+
+import re
+from collections.abc import Iterator
+
+from paceline.images.changing import above, is_root_at, system_packages_added
+from paceline.images.installs import PipInstall
+from paceline.images.project import Edit, Finding
+from paceline.images.rules.pattern import Pattern
+from paceline.images.text import Change, edits_of, insertion
+from paceline.images.view import Installed, Place
+
+MANAGED = Pattern(
+    number=10,
+    id="externally-managed",
+    what="The system's Python refuses pip (PEP 668: Debian 12, Ubuntu 24.04 and later).",
+    fix="a virtual environment in /opt/venv, first on PATH; never `--break-system-packages`",
+)
+TOOLS = Pattern(
+    number=12,
+    id="no-build-tools",
+    what="A package comes from git or must be compiled, and the base has neither git nor a compiler.",
+    fix="the missing system packages, installed before pip",
+)
+PATTERNS = (MANAGED, TOOLS)
+_MANAGED = re.compile(r"^(debian1[2-9]|ubuntu2[4-9]\.\d\d|ubuntu23\.04|ubuntu23\.10)$")
+# Only archives on PyPI: what compiling one takes.
+ARCHIVES = {
+    "psycopg2": ("gcc", "libpq-dev"),
+    "mysqlclient": ("gcc", "pkg-config", "default-libmysqlclient-dev"),
+    "pyaudio": ("gcc", "portaudio19-dev"),
+    "python-ldap": ("gcc", "libldap2-dev", "libsasl2-dev"),
+    "fasttext": ("g++",),
+    "hnswlib": ("g++",),
+    "annoy": ("g++",),
+    "pesq": ("gcc",),
+    "pycrypto": ("gcc",),
+    "crcmod": ("gcc",),
+    "mpi4py": ("gcc", "libopenmpi-dev"),
+    "horovod": ("g++", "cmake", "make"),
+}
+_COMPILERS = frozenset({"gcc", "g++", "build-essential", "clang"})
+VENV = "/opt/venv"
+
+
+def externally_managed(place: Place) -> Iterator[Finding]:
+    base = place.base
+    if base.family not in ("debian", "ubuntu", "cuda") or not _MANAGED.match(base.system):
+        return
+    if place.has_own_python or _is_let_in(place):
+        return
+    mine = {id(step) for step in place.stage.instructions}
+    for by in place.pip:
+        if id(by.instruction) in mine and not by.is_uv and not _is_elsewhere(place, by):
+            yield MANAGED.found(
+                place,
+                by.instruction,
+                f"the Python of {base.system} belongs to the system, and pip refuses to change it: "
+                "`error: externally-managed-environment`",
+                f"{' '.join(by.command.texts[:4])} … on {base.reference}",
+                f"make a virtual environment in {VENV} first",
+                venv_edits(place, by),
+            )
+            return  # the environment serves all that follow
+
+
+def _is_let_in(place: Place) -> bool:
+    values = place.variables
+    words = " ".join(word for step in place.steps for c in step.commands for word in c.texts)
+    said = "PIP_BREAK_SYSTEM_PACKAGES" in values or "EXTERNALLY-MANAGED" in words
+    return said or "break-system-packages true" in words
+
+
+def _is_elsewhere(place: Place, by: PipInstall) -> bool:
+    """Into a venv, a folder, or with the flag that says it is meant."""
+    if by.flags & {"--break-system-packages"} or by.values("target", "prefix", "root"):
+        return True
+    program = by.program[0].text
+    if "/" in program and not program.startswith(("/usr/bin/", "/bin/")):
+        return True
+    before = [step for step in place.steps if step.first <= by.instruction.first]
+    words = {word for step in before for command in step.commands for word in command.texts}
+    makes = bool(words & {"venv", "virtualenv"}) or any(word.endswith("/activate") for word in words)
+    path = place.docker.variables(place.stage, by.instruction.first).get("PATH", "")
+    return makes or re.search(r"venv|env/bin|/opt/[^:]*bin", path) is not None
+
+
+def venv_edits(place: Place, by: PipInstall) -> tuple[Edit, ...]:
+    """`python3 -m venv` before the first pip, and its programs first on PATH from there on."""
+    step = by.instruction
+    program = " ".join(word.text for word in by.program)
+    if not is_root_at(place, step) or "/" in program or step.is_json:
+        return ()
+    changes = _apt_change(place, step.first)
+    mixed = [one for one in place.system if one.instruction is step]
+    lines = [f"RUN python3 -m venv {VENV}", f"ENV PATH={VENV}/bin:$PATH"]
+    if not mixed:
+        return (*edits_of(place.dockerfile, changes), insertion(place.dockerfile, above(place, step), lines))
+    first = by.program[0]
+    changes.append(Change(first.start, by.program[-1].end, f"python3 -m venv {VENV} && {VENV}/bin/pip"))
+    others = [o for o in place.pip if o.instruction is step and o is not by]
+    changes += [Change(o.program[0].start, o.program[-1].end, f"{VENV}/bin/pip") for o in others]
+    behind = insertion(place.dockerfile, step.last + 1, lines[1:])
+    return (*edits_of(place.dockerfile, changes), behind)
+
+
+def _apt_change(place: Place, line: int) -> list[Change]:
+    """Debian's venv is a package of its own."""
+    lists = [one for one in place.system if one.tool == "apt" and one.instruction.first <= line]
+    if "python3-venv" in place.system_packages or not lists:
+        return []
+    for one in lists:
+        for word in one.packages:
+            if word.text in ("python3-pip", "python3"):
+                return [Change(word.end, word.end, " python3-venv")]
+    return [Change(lists[-1].end, lists[-1].end, " python3-venv")]
+
+
+def no_build_tools(place: Place) -> Iterator[Finding]:
+    if not place.base.is_slim or place.has_own_python:
+        return
+    for one in place.own:
+        missing, why = _missing(place, one)
+        if missing:
+            yield TOOLS.found(
+                place,
+                one.asked,
+                why,
+                f"{one.asked.text} on {place.base.reference}, system packages: "
+                f"{', '.join(sorted(place.system_packages)) or 'none'}",
+                f"install {' '.join(missing)} before pip",
+                system_packages_added(place, one.by.instruction, missing),
+            )
+            return  # the next one is found when this one is mended: both want the same line
+
+
+def _missing(place: Place, one: Installed) -> tuple[list[str], str]:
+    there = place.system_packages
+    if one.asked.is_git and "git" not in there:
+        return ["git"], f"pip clones {one.asked.name or one.asked.text}, and there is no git"
+    needs = list(ARCHIVES.get(one.asked.name, ())) if not one.asked.is_url else []
+    if there & _COMPILERS:
+        needs = [name for name in needs if name not in ("gcc", "g++")]
+    missing = [name for name in needs if name not in there]
+    if missing and place.base.family != "python" and "python3-dev" not in there:
+        missing.append("python3-dev")
+    return missing, f"{one.asked.name} is compiled when it is installed: `Failed building wheel`"
+
+
+RULES = (externally_managed, no_build_tools)

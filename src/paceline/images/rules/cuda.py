@@ -1,0 +1,177 @@
+"""Do CUDA of base and wheel, the GPU and its driver fit, and is every library there once? (1, 14, 15, 16)"""
+
+import re
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from paceline.images.bases import catalog
+from paceline.images.changing import another_base
+from paceline.images.choosing import nearest_cuda_tag
+from paceline.images.dockerfile import env_values
+from paceline.images.matrix import matrix
+from paceline.images.project import Edit, Finding, Level
+from paceline.images.rules.pattern import Pattern
+from paceline.images.text import deletion
+from paceline.images.view import Place
+
+MAJOR = Pattern(
+    number=1,
+    id="cuda-major",
+    what="The base has another CUDA major version than the torch wheel was built with.",
+    fix="the base of the wheel's major; torch is kept. Another minor is only noted",
+)
+ARCH = Pattern(
+    number=14,
+    id="gpu-too-new",
+    what="The torch wheel has no code for the GPU: it is too old for a new GPU, or too new for an old one.",
+    fix="another torch or build is recommended, never chosen for you",
+)
+DRIVER = Pattern(
+    number=15,
+    id="driver-too-old",
+    what="The driver on the hosts is older than the CUDA of the wheel needs.",
+    fix="a newer driver, or a build for an older CUDA, is recommended",
+)
+TWICE = Pattern(
+    number=16,
+    id="second-cudnn",
+    what="cuDNN or NCCL is there twice: from the base or a loader path, and from torch's own wheels.",
+    fix="the same base without cuDNN; the loader path goes",
+    level=Level.WARNING,
+)
+PATTERNS = (MAJOR, ARCH, DRIVER, TWICE)
+# Packages that use the cuDNN of the system, because they bring none.
+_USE_SYSTEM_CUDNN = frozenset(
+    [
+        "tensorflow",
+        "jax",
+        "jaxlib",
+        "onnxruntime-gpu",
+        "ctranslate2",
+        "faster-whisper",
+        "cupy-cuda11x",
+        "cupy-cuda12x",
+        "tensorrt",
+        "paddlepaddle-gpu",
+        "mxnet",
+    ]
+)
+
+
+def cuda_major(place: Place) -> Iterator[Finding]:
+    base, torch = place.base, place.torch
+    if base.family != "cuda" or base.cuda is None or torch is None or torch.installed not in place.own:
+        return
+    wheel = torch.cuda
+    if wheel is None:
+        if torch.pin is not None and torch.row is None and torch.build is None:
+            yield _unknown(place)
+        return
+    if wheel.major == base.cuda.major:
+        return
+    tag = nearest_cuda_tag(base, wheel.major, wheel)
+    source = f"its build {torch.build}" if torch.build else f"wheel metadata of {matrix().dated}"
+    yield MAJOR.found(
+        place,
+        place.stage.origin,
+        f"the base has CUDA {base.cuda}, and torch {torch.pin or ''} was built with CUDA {wheel}: what is "
+        "compiled here cannot be used with it",
+        f"FROM {base.reference}; {torch.installed.asked.text} ({torch.installed.asked.path}:"
+        f"{torch.installed.asked.line}), CUDA {wheel} by {source}",
+        f"use {base.name}:{tag}; torch stays as you pinned it"
+        if tag
+        else "use a base of the same CUDA major",
+        another_base(place, f"{base.name}:{tag}") if tag else (),
+    )
+
+
+def _unknown(place: Place) -> Finding:
+    assert place.torch is not None, "asked for by cuda_major, which has looked"
+    return MAJOR.found(
+        place,
+        place.torch.installed.asked,
+        f"torch {place.torch.pin} is not in the matrix of {matrix().dated}: its CUDA is not judged",
+        f"newest known: torch {matrix().newest.torch}",
+        "bring the matrix up to date: paceline image matrix --refresh",
+        level=Level.NOTE,
+    )
+
+
+def gpu_too_new(place: Place) -> Iterator[Finding]:
+    torch, arch = place.torch, place.target.arch
+    if torch is None or arch is None or torch.installed not in place.own:
+        return
+    cuda, known = torch.cuda, catalog()
+    floor = known.arch_floor.get(arch)
+    gone = known.arch_gone.get(arch)
+    if floor is not None:
+        oldest, oldest_cuda = Version(floor[0]), Version(floor[1])
+        if (torch.pin is not None and torch.pin < oldest) or (cuda is not None and cuda < oldest_cuda):
+            yield ARCH.found(
+                place,
+                torch.installed.asked,
+                f"this torch has no code for {arch}: `no kernel image is available for execution`",
+                f"{arch} needs torch {oldest} and CUDA {oldest_cuda} or later; here torch "
+                f"{torch.pin or 'unpinned'}, CUDA {cuda or 'unknown'}",
+                f"pin torch {oldest} or later, built for CUDA {oldest_cuda} or later",
+            )
+    if gone is not None and cuda is not None and cuda.major >= int(gone):
+        yield ARCH.found(
+            place,
+            torch.installed.asked,
+            f"wheels for CUDA {cuda.major} have no code for {arch} any more",
+            f"{torch.installed.asked.text}, CUDA {cuda}",
+            f"take a build for CUDA {int(gone) - 1}, such as {known.index}/cu126",
+        )
+
+
+def driver_too_old(place: Place) -> Iterator[Finding]:
+    torch, driver = place.torch, place.target.driver
+    cuda = None if torch is None else torch.cuda
+    if torch is None or driver is None or cuda is None or torch.installed not in place.own:
+        return
+    needs = catalog().drivers.get(str(cuda.major))
+    if needs is not None and driver < needs:
+        yield DRIVER.found(
+            place,
+            torch.installed.asked,
+            f"driver {driver} cannot run CUDA {cuda.major}: `the NVIDIA driver on your system is too old`",
+            f"CUDA {cuda.major} needs driver {needs} or later; {torch.installed.asked.text} has CUDA {cuda}",
+            f"bring the hosts to driver {needs}, or take a torch built for CUDA {cuda.major - 1}",
+        )
+
+
+def second_cudnn(place: Place) -> Iterator[Finding]:
+    base, torch = place.base, place.torch
+    needs_it = any(one.asked.name in _USE_SYSTEM_CUDNN for one in place.installed)
+    if torch is None or torch.build == "cpu" or needs_it or torch.installed not in place.own:
+        return
+    if base.family == "cuda" and base.cudnn and place.stage.parent is None:
+        without = base.reference.replace(base.cudnn, "", 1)
+        yield TWICE.found(
+            place,
+            place.stage.origin,
+            "the base has a cuDNN, and torch's wheel brings its own: the image is bigger by one of them, and "
+            "the loader may take the wrong one",
+            f"FROM {base.reference}; {torch.installed.asked.text}",
+            f"use {without}, unless something here is compiled with cuDNN",
+            another_base(place, without) if base.flavour != "devel" else (),
+        )
+    for step in place.stage.instructions:
+        if step.word == "ENV" and re.search(r"cudnn|nccl", env_values(step).get("LD_LIBRARY_PATH", "")):
+            yield TWICE.found(
+                place,
+                step,
+                "LD_LIBRARY_PATH puts another cuDNN or NCCL before the ones of torch's wheels",
+                f"LD_LIBRARY_PATH={env_values(step)['LD_LIBRARY_PATH']}",
+                "leave it out",
+                _without_step(place, step.first, step.last) if len(step.values) == 2 else (),
+            )
+
+
+def _without_step(place: Place, first: int, last: int) -> tuple[Edit, ...]:
+    return (deletion(place.dockerfile, first, last),)
+
+
+RULES = (cuda_major, gpu_too_new, driver_too_old, second_cudnn)

@@ -1,0 +1,48 @@
+"""Do the requirements replace the torch that the base image was made around? (7)"""
+
+from collections.abc import Iterator
+
+from paceline.images.changing import another_base, dropped
+from paceline.images.choosing import torch_tag
+from paceline.images.project import Finding, Level
+from paceline.images.rules.pattern import Pattern
+from paceline.images.view import Place
+
+REPLACED = Pattern(
+    number=7,
+    id="torch-replaced",
+    what="The requirements replace the torch of a base image that was made around its own.",
+    fix="the base with the torch that is pinned; on NVIDIA's and Amazon's images you are asked",
+    level=Level.WARNING,
+)
+PATTERNS = (REPLACED,)
+
+
+def torch_replaced(place: Place) -> Iterator[Finding]:
+    base, torch = place.base, place.torch
+    if base.family not in ("pytorch", "ngc", "dlc") or torch is None or torch.installed not in place.own:
+        return
+    asked, by = torch.installed
+    upgrades = bool(by.flags & {"-U", "--upgrade"})
+    differs = torch.pin is not None and (base.torch is None or torch.pin.base_version != str(base.torch))
+    if base.family == "pytorch" and base.torch is None:
+        return  # what is in it is not known: nothing is concluded
+    if not differs and not (upgrades and torch.pin is None):
+        return
+    tag = torch_tag(base, torch.pin) if base.family == "pytorch" and torch.pin is not None else None
+    reference = f"{base.name}:{tag}"
+    has = f"torch {base.torch}" if base.torch is not None else "a torch of its own build"
+    yield REPLACED.found(
+        place,
+        asked,
+        f"{base.reference} has {has}, and pip puts another over it: both are in the image, and what was "
+        "built for the first one breaks",
+        f"{asked.text} on {base.reference}",
+        f"use {reference}" if tag else "leave torch out of the requirements, or use a base without torch",
+        another_base(place, reference) if tag else dropped(place, torch.installed),
+        asks=tag is None,
+        level=Level.PROBLEM if base.family == "ngc" else Level.WARNING,
+    )
+
+
+RULES = (torch_replaced,)

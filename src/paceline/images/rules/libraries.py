@@ -1,0 +1,80 @@
+"""Are the shared libraries there that a package loads when it is imported? (11)"""
+
+from collections.abc import Iterator
+
+from paceline.images.changing import respelled, system_packages_added
+from paceline.images.project import Finding
+from paceline.images.requirements import Asked
+from paceline.images.rules.pattern import Pattern
+from paceline.images.view import Place
+
+MISSING = Pattern(
+    number=11,
+    id="missing-library",
+    what="A package loads a system library on import that the base does not have (libGL, libgomp, …).",
+    fix="the build without a screen (`opencv-python-headless`), or the system package before pip",
+)
+PATTERNS = (MISSING,)
+# Without a screen, the same package needs no libGL.
+_HEADLESS = {
+    "opencv-python": "opencv-python-headless",
+    "opencv-contrib-python": "opencv-contrib-python-headless",
+}
+_LIBRARIES = {
+    "lightgbm": ("libgomp.so.1", "libgomp1"),
+    "pyzbar": ("libzbar.so.0", "libzbar0"),
+    "python-magic": ("libmagic.so.1", "libmagic1"),
+    "weasyprint": ("libpango-1.0.so.0", "libpango-1.0-0"),
+    "sounddevice": ("libportaudio.so.2", "libportaudio2"),
+}
+# Packages of the system that bring libGL with them.
+_BRING_GL = ("libgl1", "libglx", "libopencv", "python3-opencv", "ffmpeg", "mesa", "libgl-")
+_BRING_GOMP = frozenset({"gcc", "g++", "build-essential", "libgomp1"})
+
+
+def missing_library(place: Place) -> Iterator[Finding]:
+    base, there = place.base, place.packages_of_all_stages
+    if not base.family or base.family in ("pytorch", "ngc", "dlc") or base.system == "alpine":
+        return
+    for one in place.own:
+        name = one.asked.name
+        if name in _HEADLESS and not any(package.startswith(_BRING_GL) for package in there):
+            new = headless(one.asked)
+            yield MISSING.found(
+                place,
+                one.asked,
+                f"{name} loads libGL.so.1, which {base.reference} has not: `cannot open shared object file`",
+                f"{one.asked.text}; no system package brings libGL",
+                f"use {_HEADLESS[name]}, or install libgl1 and libglib2.0-0 if windows are opened",
+                respelled(place, one.asked, new) if new else (),
+            )
+        elif name in _LIBRARIES and base.is_slim and not _has(there, _LIBRARIES[name][1]):
+            library, package = _LIBRARIES[name]
+            yield MISSING.found(
+                place,
+                one.asked,
+                f"{name} loads {library}, which {base.reference} has not: `cannot open shared object file`",
+                f"{one.asked.text}; system packages: {', '.join(sorted(there)) or 'none'}",
+                f"install {package} before pip",
+                system_packages_added(place, one.by.instruction, [package]),
+            )
+
+
+def headless(asked: Asked) -> str | None:
+    """The same package without a screen, in the user's words otherwise; None: there is none."""
+    if asked.name not in _HEADLESS or asked.is_url:
+        return None
+    return asked.text.replace(_spelled(asked.text), _HEADLESS[asked.name], 1)
+
+
+def _has(there: frozenset[str], package: str) -> bool:
+    return package in there or (package == "libgomp1" and bool(there & _BRING_GOMP))
+
+
+def _spelled(text: str) -> str:
+    """The name as the user writes it: OpenCV-Python, opencv_python."""
+    end = next((at for at, sign in enumerate(text) if sign in "[<>=!~; @"), len(text))
+    return text[:end].strip()
+
+
+RULES = (missing_library,)

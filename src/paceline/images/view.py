@@ -1,0 +1,242 @@
+"""What does a build of this project install, in which order, on which base? Everything a rule looks at."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from packaging.version import Version
+
+from paceline.images.bases import Base, read_base
+from paceline.images.dockerfile import Dockerfile, Instruction, Stage, read_dockerfile
+from paceline.images.installs import PipInstall, SystemInstall, pip_installs, system_installs
+from paceline.images.matrix import TorchRow, matrix
+from paceline.images.project import Kind, Project, Source, Target
+from paceline.images.requirements import Asked, RequirementFile, read_requirements
+from paceline.images.shell import substituted
+
+_INDEX_NAMES = ("index-url", "extra-index-url", "find-links", "index", "default-index")
+_INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX_URL", "UV_INDEX")
+_LOCAL_CUDA = re.compile(r"^cu(\d{2})(\d)$")
+_INDEX_CUDA = re.compile(r"/(cu\d{3}|cpu|rocm[\d.]+)/?$")
+
+
+class Installed(NamedTuple):
+    """One package, and the command that installs it."""
+
+    asked: Asked
+    by: PipInstall
+
+
+@dataclass(frozen=True)
+class Place:
+    """One stage, with all that it stands on."""
+
+    project: Project
+    docker: Dockerfile
+    stage: Stage
+    base: Base
+    files: dict[str, RequirementFile]
+    target: Target
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage.number == len(self.docker.stages) - 1
+
+    @cached_property
+    def steps(self) -> list[Instruction]:
+        return [step for one in self.docker.chain(self.stage) for step in one.instructions]
+
+    @cached_property
+    def variables(self) -> dict[str, str]:
+        return self.docker.variables(self.stage)
+
+    @cached_property
+    def pip(self) -> list[PipInstall]:
+        """Of this stage and of those below it, in order."""
+        found = []
+        for one in self.docker.chain(self.stage):
+            for step in one.instructions:
+                values = self.docker.variables(one, step.first)
+                found += pip_installs(self.docker.path, self.docker.text, step, values)
+        return found
+
+    @cached_property
+    def system(self) -> list[SystemInstall]:
+        return [found for step in self.steps for found in system_installs(step)]
+
+    @cached_property
+    def system_packages(self) -> frozenset[str]:
+        values = self.variables
+        words = (substituted(word.text, values) for one in self.system for word in one.packages)
+        return frozenset(word.partition("=")[0] for word in words)
+
+    @cached_property
+    def packages_of_all_stages(self) -> frozenset[str]:
+        """What is installed here may be copied to another stage, and run there."""
+        steps = [step for stage in self.docker.stages for step in stage.instructions]
+        words = [word.text for step in steps for one in system_installs(step) for word in one.packages]
+        return frozenset(word.partition("=")[0] for word in words)
+
+    @cached_property
+    def installed(self) -> list[Installed]:
+        return [Installed(asked, by) for by in self.pip for asked in self.asked_by(by)]
+
+    @cached_property
+    def own(self) -> list[Installed]:
+        """What this very stage installs."""
+        mine = {id(step) for step in self.stage.instructions}
+        return [one for one in self.installed if id(one.by.instruction) in mine]
+
+    def asked_by(self, by: PipInstall) -> Iterator[Asked]:
+        """What a command asks for on this Python; a marker that cannot be judged says no."""
+        for one in (*by.asked, *(asked for file in self.files_of(by) for asked in file.asked)):
+            if one.is_meant_for(self.python):
+                yield one
+
+    def files_of(self, by: PipInstall) -> list[RequirementFile]:
+        """The requirement files of a command, and those that they name."""
+        found: list[RequirementFile] = []
+        waiting = [self.path_in_context(by, said) for said in by.values("requirement")]
+        while waiting:
+            file = self.file_named(waiting.pop(0))
+            if file is not None and file not in found:
+                found.append(file)
+                waiting += [one.value for one in file.options if one.name == "requirement"]
+        return found
+
+    def path_in_context(self, by: PipInstall, path: str) -> str:
+        """Where a file of the image comes from, if a COPY or a mount gave it another name."""
+        mounts = [dict(part.partition("=")[::2] for part in flag.split(",")) for flag in by.instruction.flags]
+        for mount in mounts:
+            if mount.get("target", mount.get("dst")) == path and "source" in mount:
+                return mount["source"]
+        for step in reversed(self.steps):
+            if step.word not in ("COPY", "ADD") or step.flag("from") is not None or len(step.values) != 2:
+                continue
+            source, goal = step.values
+            if (
+                not goal.endswith(("/", "."))
+                and _tail(goal) == _tail(path) != _tail(source)
+                and "." in _tail(goal)
+            ):
+                return source
+        return path
+
+    def file_named(self, path: str) -> RequirementFile | None:
+        """The file of the context that a path in the image means: by the longest tail, if only one has it."""
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        for count in range(len(parts), 0, -1):
+            tail = "/".join(parts[-count:])
+            same = [f for f in self.files.values() if f.path == tail or f.path.endswith(f"/{tail}")]
+            if len(same) == 1:
+                return same[0]
+            exact = [file for file in same if file.path == tail]
+            if exact:
+                return exact[0]
+        return None
+
+    def find(self, *names: str) -> Installed | None:
+        """The last one asked for, because it is what stays."""
+        found = [one for one in self.installed if one.asked.name in names]
+        return found[-1] if found else None
+
+    def indexes(self, one: Installed) -> list[str]:
+        """Every address that a command may take packages from, but the usual one."""
+        files = self.files_of(one.by)
+        values = [o.value for file in files for o in file.options if o.name in _INDEX_NAMES]
+        before = self.docker.variables(self.stage, one.by.instruction.first)
+        said = [before[name] for name in _INDEX_VARIABLES if name in before]
+        return one.by.values(*_INDEX_NAMES) + values + [word for text in said for word in text.split()]
+
+    def source(self, path: str) -> Source:
+        return Source(path, self.project.text(path))
+
+    @property
+    def dockerfile(self) -> Source:
+        return Source(self.docker.path, self.docker.text)
+
+    @property
+    def kind(self) -> Kind:
+        """Where it shall run; without a word from the user, an image of NVIDIA's says GPU."""
+        if self.target.kind is not Kind.UNKNOWN:
+            return self.target.kind
+        return Kind.GPU if self.base.cuda is not None or self.target.arch is not None else Kind.UNKNOWN
+
+    @cached_property
+    def has_own_python(self) -> bool:
+        """A Python that the base's name does not tell of: conda, another version, a venv, uv's."""
+        words = {word for step in self.steps for command in step.commands for word in command.texts}
+        other = any(re.fullmatch(r"python3\.\d+(-\w+)?|pyenv|deadsnakes.*", w) for w in words)
+        uv = any(w.endswith("uv") for w in words) and bool(words & {"venv", "python", "sync"})
+        return other or uv or self.has_conda
+
+    @cached_property
+    def has_conda(self) -> bool:
+        """Then an environment file, which is not read here, says more of what is installed."""
+        words = [word for step in self.steps for command in step.commands for word in command.texts]
+        return any("conda" in word or "mamba" in word for word in [*words, self.base.name])
+
+    @property
+    def python(self) -> str | None:
+        """The Python that pip installs for, where it is certain."""
+        return None if self.has_own_python else self.base.python
+
+    @cached_property
+    def torch(self) -> "Torch | None":
+        found = self.find("torch")
+        if found is None or found.asked.is_url:
+            return None
+        pin = found.asked.pin
+        return Torch(found, pin, None if pin is None else matrix().row(pin), _build(self, found, pin))
+
+
+def _tail(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """The torch that is installed: `build` is cpu, cu118, …, or None for PyPI's own."""
+
+    installed: Installed
+    pin: Version | None
+    row: TorchRow | None
+    build: str | None
+
+    @property
+    def cuda(self) -> Version | None:
+        """The CUDA of the wheel: as its build says, or as the matrix knows it; None: none, or unknown."""
+        if self.build is not None:
+            found = _LOCAL_CUDA.match(self.build)
+            return Version(f"{found[1]}.{found[2]}") if found else None
+        return None if self.row is None else self.row.cuda
+
+
+def _build(place: Place, found: Installed, pin: Version | None) -> str | None:
+    if pin is not None and pin.local is not None:
+        return pin.local
+    ends = [_INDEX_CUDA.search(address) for address in place.indexes(found)]
+    named = [end[1] for end in ends if end is not None]
+    return named[-1] if named else None
+
+
+def places(project: Project, target: Target) -> list[Place]:
+    docker = read_dockerfile(project.dockerfile, project.text(project.dockerfile))
+    files = {
+        one.path: read_requirements(one.path, one.text)
+        for one in project.files
+        if one.path != project.dockerfile and one.path.endswith((".txt", ".in"))
+    }
+    return [
+        Place(
+            project=project,
+            docker=docker,
+            stage=stage,
+            base=read_base(docker.chain(stage)[0].base),
+            files=files,
+            target=target,
+        )
+        for stage in docker.stages
+    ]

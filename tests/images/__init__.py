@@ -1,0 +1,1 @@
+"""Tests of what is wrong with images before they are built."""
