@@ -13,11 +13,11 @@ STAMP := $(VENV)/.paceline-ready
 APT_GET := flock /var/lib/dpkg env DEBIAN_FRONTEND=noninteractive apt-get -qq
 APT := $(APT_GET) install -y --no-install-recommends
 # What the tests use beside Python; a target each, which installs it or says what is skipped without.
-TOOLS := chromium shellcheck aws-tools
+TOOLS := chromium shellcheck engine aws-tools
 # Where it is set, every process that a test starts compiles torch, Ray and TensorFlow anew: seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check setup tools chromium shellcheck aws-tools examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
+.PHONY: demo test check setup tools chromium shellcheck engine aws-tools examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -45,6 +45,14 @@ shellcheck:  ## for the test of scripts/: as root on Debian it is installed, onc
 	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing shellcheck, once, for the test of scripts" && \
 	  { $(APT) shellcheck || { $(APT_GET) update && $(APT) shellcheck; }; } >/dev/null 2>&1; } || \
 	  echo "NOTE: no shellcheck here, so the test that checks scripts/ with it is SKIPPED; install it with: apt-get install shellcheck"
+
+# netavark and iptables: for containers with a network of their own. The mirror may say "too many requests": again.
+ENGINE := podman runc skopeo docker-registry netavark aardvark-dns iptables
+engine:  ## a container engine and a registry for the tests of images: as root on Debian they are installed, once
+	@{ command -v podman && command -v runc && command -v skopeo && command -v docker-registry; } >/dev/null || { \
+	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing podman, skopeo and a registry, once, for the tests of images" && \
+	  { $(APT) -o Acquire::Retries=8 $(ENGINE) || { $(APT_GET) -o Acquire::Retries=8 update && $(APT) -o Acquire::Retries=8 $(ENGINE); }; } >/dev/null 2>&1; } || \
+	  echo "NOTE: no container engine here, so tests that build, run and push images are SKIPPED; install it with: apt-get install $(ENGINE)"
 
 aws-tools: .venv-tools/.ready .venv-checkov/.ready  ## programs with pins of their own, for the tests of infra/ and of pushes: AWS CLI, MiniStack, cfn-lint, checkov
 

@@ -56,7 +56,12 @@ _EXIT_CODES = {
     ExitCode.DEGRADED: "the coordinator has no leader, lacks a voter, or cannot do it as it is now",
     ExitCode.UNREACHABLE: "no node of the coordinator answers",
     ExitCode.GATE_FAILED: "what was to be proved does not hold: a law is broken, a replay parts from its "
-    "run, a node's log is damaged, an image has a conflict",
+    "run, a node's log is damaged, an image has a conflict or does not work",
+    ExitCode.NO_LOGIN: "`image push`: there is no login for the registry, or it has expired",
+    ExitCode.FORBIDDEN: "`image push`: the registry knows who asks, and refuses",
+    ExitCode.TAG_TAKEN: "`image push`: another image has this tag, and tags of this repository do not move",
+    ExitCode.WRONG_ACCOUNT: "`image push`: the credentials are of another AWS account",
+    ExitCode.NO_REPOSITORY: "`image push`: there is no such repository, and none was to be made",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C; `train` leaves a checkpoint to resume from",
     ExitCode.TERMINATED: "stopped by SIGTERM; `train` leaves a checkpoint to resume from",
 }

@@ -56,6 +56,26 @@ def has_s3_endpoint() -> bool:
     return bool(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
 
 
+def docker_config_folder() -> Path:
+    """Where docker keeps its settings: `$DOCKER_CONFIG`, else `~/.docker`."""
+    said = os.environ.get("DOCKER_CONFIG", "").strip()
+    return Path(said) if said else Path.home() / ".docker"
+
+
+def registry_login_files() -> list[Path]:
+    """Where podman and docker keep logins, in the order in which podman looks."""
+    said = os.environ.get("REGISTRY_AUTH_FILE", "").strip()
+    if said:
+        return [Path(said)]
+    own = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "").strip() or f"/run/containers/{os.getuid()}"
+    return [
+        Path(runtime) / "containers" / "auth.json",
+        (own if own.is_absolute() else Path.home() / ".config") / "containers" / "auth.json",
+        docker_config_folder() / "config.json",
+    ]
+
+
 def kubeconfig() -> str | None:
     """`KUBECONFIG`, where clusters are named: one file, or several with colons between; None: not set."""
     return os.environ.get("KUBECONFIG", "").strip() or None

@@ -22,6 +22,11 @@ class ExitCode(IntEnum):
     DEGRADED = 6
     UNREACHABLE = 7
     GATE_FAILED = 8
+    NO_LOGIN = 9
+    FORBIDDEN = 10
+    TAG_TAKEN = 11
+    WRONG_ACCOUNT = 12
+    NO_REPOSITORY = 13
     INTERRUPTED = 130
     TERMINATED = 143
 

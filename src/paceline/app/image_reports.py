@@ -1,0 +1,174 @@
+"""What do building, testing and pushing an image leave for programs to read? JSON, by engines/schemas."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from paceline import __version__
+from paceline.app.image_build import Built
+from paceline.app.image_pages import build_page, push_page, test_page
+from paceline.app.image_push import Pushed
+from paceline.app.image_test import Tested
+from paceline.engines.engine import Engine
+from paceline.engines.judge import Verdict
+from paceline.errors import NotReadyError
+from paceline.images.project import Finding
+from paceline.kube.secrets import masked
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
+
+
+def build_json(built: Built) -> "dict[str, Json]":
+    return {
+        "schema": "paceline.image-build/1",
+        "paceline": __version__,
+        "ok": built.ok,
+        "engine": _engine(built.engine),
+        "tags": list(built.tags),
+        "image_id": built.image_id,
+        "size_bytes": built.size_bytes,
+        "stopped": built.stopped,
+        "attempts": [
+            {
+                "number": one.number,
+                "ok": one.ok,
+                "seconds": round(one.seconds, 3),
+                "failed_at": one.failed_at,
+                "found": [_finding(finding) for finding in one.found],
+                "log_tail": [] if one.ok else list(one.tail),
+            }
+            for one in built.attempts
+        ],
+        "fixes": [
+            {**_finding(fix.finding), "attempt": fix.attempt, "found": fix.found, "diff": masked(fix.diff)}
+            for fix in built.fixes
+        ],
+        "left": [_finding(finding) for finding in built.left],
+        "diff": masked(built.diff),
+        "written": list(built.written),
+    }
+
+
+def _finding(finding: Finding) -> "dict[str, Json]":
+    return {
+        "id": finding.id,
+        "pattern": finding.pattern,
+        "level": finding.level.value,
+        "path": finding.path,
+        "line": finding.line,
+        "why": masked(finding.why),
+        "evidence": masked(finding.evidence),
+        "advice": finding.advice,
+    }
+
+
+def _engine(engine: Engine) -> "dict[str, Json]":
+    return {"name": engine.name, "version": engine.version}
+
+
+def test_json(tested: Tested) -> "dict[str, Json]":
+    facts = tested.facts
+    return {
+        "schema": "paceline.image-test/1",
+        "paceline": __version__,
+        "ok": tested.ok,
+        "image": tested.image,
+        "level": tested.level,
+        "engine": _engine(tested.engine),
+        "seconds": round(tested.seconds, 3),
+        "checks": [
+            {
+                "group": check.group,
+                "name": check.name,
+                "verdict": check.verdict.value,
+                "detail": masked(check.detail),
+                "advice": check.advice,
+                "seconds": check.seconds,
+            }
+            for check in tested.checks
+        ],
+        "recommendations": list(dict.fromkeys(check.advice for check in tested.checks if check.advice)),
+        "facts": {
+            "python": facts["python"],
+            "machine": facts["machine"],
+            "libc": facts["libc"],
+            "uid": facts["uid"],
+            "torch": facts["torch"],
+            "packages": {one["name"]: one["version"] for one in facts["distributions"]},
+        },
+    }
+
+
+def push_json(pushed: Pushed) -> "dict[str, Json]":
+    return {
+        "schema": "paceline.image-push/1",
+        "paceline": __version__,
+        "ok": True,
+        "image": pushed.image,
+        "engine": _engine(pushed.engine),
+        "digest": pushed.digest,
+        "made": list(pushed.made),
+        "sent": [
+            {"name": s.name, "digest": s.digest, "how": s.how, "verified_by": list(s.verified_by)}
+            for s in pushed.sent
+        ],
+    }
+
+
+def write_build(built: Built, folder: Path) -> None:
+    said = build_json(built)
+    log = "\n".join(f"== attempt {one.number} ==\n{one.log}\n" for one in built.attempts)
+    _write(folder, {"build.json": _text(said), "build.html": build_page(built), "build.log": log})
+
+
+def write_test(tested: Tested, folder: Path) -> None:
+    files = {
+        "test.json": _text(test_json(tested)),
+        "test.html": test_page(tested),
+        "junit.xml": junit(tested),
+    }
+    _write(folder, files)
+
+
+def write_push(pushed: Pushed, folder: Path) -> None:
+    _write(folder, {"push.json": _text(push_json(pushed)), "push.html": push_page(pushed)})
+
+
+def _text(said: "dict[str, Json]") -> str:
+    return json.dumps(said, indent=2) + "\n"
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NotReadyError(
+            f"cannot write the report to {folder}: {error.strerror}",
+            "name a folder where this user may write",
+        ) from error
+
+
+def junit(tested: Tested) -> str:
+    """For CI systems: one case for each check."""
+    suite = ElementTree.Element("testsuite", name=f"paceline image test {tested.image}")
+    suite.set("tests", str(len(tested.checks)))
+    suite.set("failures", str(tested.count(Verdict.FAILED)))
+    for check in tested.checks:
+        case = ElementTree.SubElement(suite, "testcase", classname=check.group, name=check.name)
+        case.set("time", f"{check.seconds or 0.0:.3f}")
+        if check.verdict is Verdict.FAILED:
+            failure = ElementTree.SubElement(case, "failure", message=_plain(masked(check.detail)))
+            failure.text = _plain(check.advice)
+        else:
+            said = " ".join(part for part in (masked(check.detail), check.advice) if part)
+            ElementTree.SubElement(case, "system-out").text = _plain(said)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _plain(text: str) -> str:
+    """XML cannot hold what a terminal is told by control signs."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "?" for sign in text)

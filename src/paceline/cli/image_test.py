@@ -1,0 +1,134 @@
+"""`paceline image test`: does an image work?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.image_engine import engine_option, report_option
+from paceline.cli.image_options import target_of
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.errors import ConfigError, ExitCode, Problem
+
+if TYPE_CHECKING:
+    from paceline.app.image_test import Tested
+    from paceline.plan.plan import Option
+
+_DEFAULT_S = {"quick": 120.0, "standard": 300.0, "full": 900.0}
+
+
+@click.command("test")
+@click.argument("image")
+@click.option(
+    "--level",
+    type=click.Choice(["quick", "standard", "full"]),
+    default="standard",
+    show_default=True,
+    help="quick: imports, versions. standard: also torch, CUDA, the model. full: also forward and backward.",
+)
+@click.option(
+    "--requirements",
+    "-r",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Import what these files name. [default: ./requirements.txt, else what the image holds]",
+)
+@click.option("--task", help="A task of paceline, or module:Class in the image, to build and compute.")
+@click.option(
+    "--task-option", "options", multiple=True, metavar="NAME=VALUE", help="For the task. Repeatable."
+)
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Samples of the pass."
+)
+@click.option("--target", type=click.Choice(["cpu", "gpu"]), help="Where it shall run. [default: not judged]")
+@click.option("--gpu", metavar="NAME", help="Which GPU: h100, l4, …, or sm_90. None is needed here.")
+@click.option("--gpus", help="Give the container GPUs, such as all.")
+@click.option("--volume", "mounts", multiple=True, metavar="FROM:TO[:ro]", help="Mount data. Repeatable.")
+@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable. Repeatable.")
+@click.option("--network", default="none", show_default=True, help="The container's network.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), help="Seconds. [default: by level]")
+@engine_option
+@report_option("test.json, test.html and junit.xml")
+@common_options
+def test(
+    session: Session,
+    *,
+    image: str,
+    level: str,
+    requirements: tuple[Path, ...],
+    task: str | None,
+    options: tuple[str, ...],
+    batch_size: int,
+    target: str | None,
+    gpu: str | None,
+    gpus: str | None,
+    mounts: tuple[str, ...],
+    variables: tuple[str, ...],
+    network: str,
+    timeout_s: float | None,
+    engine: str | None,
+    report: Path | None,
+) -> ExitCode:
+    """Look into IMAGE from within: is all there, do versions fit, does the model compute? Exit code 8: no."""
+    from paceline.app.image_reports import test_json, write_test
+    from paceline.app.image_test import TestRequest, names_in, run_image_test
+    from paceline.engines.container import Inside
+    from paceline.engines.engine import find_engine
+    from paceline.engines.judge import Expected
+    from paceline.images.project import Kind
+
+    wanted = target_of(target, gpu, None, "linux/amd64")
+    files = [session.folder / file for file in requirements]
+    own = session.folder / "requirements.txt"
+    if not files and own.is_file():
+        files = [own]
+    request = TestRequest(
+        image=image,
+        level=level,
+        requirements=names_in(files),
+        task=task,
+        task_options=tuple(_option(text) for text in options),
+        batch_size=batch_size,
+        expected=Expected(
+            is_gpu=None if wanted.kind is Kind.UNKNOWN else wanted.kind is Kind.GPU, arch=wanted.arch
+        ),
+        inside=Inside(
+            mounts=mounts,
+            variables=variables,
+            network=network,
+            gpus=gpus,
+            timeout_s=timeout_s or _DEFAULT_S[level],
+        ),
+    )
+    found = find_engine(engine)
+    say(session, f"looking into {image} with {found.name} {found.version}, level {level}")
+    tested = run_image_test(found, request)
+    if report is not None:
+        write_test(tested, session.folder / report)
+    emit(session, "image.test", test_json(tested), _lines(tested))
+    return ExitCode.OK if tested.ok else ExitCode.GATE_FAILED
+
+
+def _option(text: str) -> "tuple[str, Option]":
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError([Problem(f"{text!r} sets nothing", "write NAME=VALUE", "--task-option")])
+    read = yaml.safe_load(value)
+    return name.strip(), read if isinstance(read, bool | int | float | str) else value
+
+
+def _lines(tested: "Tested") -> list[str]:
+    from paceline.engines.judge import Verdict
+
+    words = {Verdict.PASSED: "ok  ", Verdict.WARNING: "warn", Verdict.FAILED: "FAIL"}
+    lines = []
+    for check in tested.checks:
+        lines.append(f"{words[check.verdict]} {check.group}: {check.name}: {check.detail}")
+        if check.advice:
+            lines.append(f"     {check.advice}")
+    counts = ", ".join(f"{tested.count(verdict)} {verdict.value}" for verdict in Verdict)
+    return [*lines, f"{tested.image} {'works' if tested.ok else 'does not work'}: {counts}"]

@@ -1,0 +1,1 @@
+"""How are images built, looked into and sent away? By the user's own container engine, as a process."""

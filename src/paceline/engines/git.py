@@ -1,0 +1,21 @@
+"""Which commit is this folder at? Asked from git, where there is one."""
+
+import shutil
+from pathlib import Path
+
+from paceline.engines.process import ask
+from paceline.engines.tags import Commit
+
+
+def commit_of(folder: Path) -> Commit | None:
+    """None: no git, no repository, or no commit yet."""
+    path = shutil.which("git")
+    if path is None:
+        return None
+    git = [path, "-C", str(folder)]
+    head = ask([*git, "rev-parse", "HEAD"])
+    if not head.is_well:
+        return None
+    changed = ask([*git, "status", "--porcelain", "--untracked-files=no"]).text.strip()
+    tags = ask([*git, "tag", "--points-at", "HEAD"]).text.split()
+    return Commit(sha=head.text.strip(), is_dirty=bool(changed), tags=tuple(tags))

@@ -1,0 +1,119 @@
+"""Why was a push refused? What engines, registries and Amazon say, as errors that scripts can tell apart.
+
+Amazon answers 403 for a token that has expired too: so that one is looked for first.
+"""
+
+import re
+from typing import ClassVar
+
+from paceline.errors import ExitCode, PacelineError
+from paceline.kube.secrets import masked
+
+
+class PushError(PacelineError):
+    """An image could not be sent."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.TRAINING_FAILED
+
+
+class LoginExpiredError(PushError):
+    """There are no credentials, or they have expired."""
+
+    exit_code = ExitCode.NO_LOGIN
+
+
+class ForbiddenError(PushError):
+    """The registry knows who asks, and says no."""
+
+    exit_code = ExitCode.FORBIDDEN
+
+
+class TagTakenError(PushError):
+    """Another image has this tag, and tags of this repository do not move."""
+
+    exit_code = ExitCode.TAG_TAKEN
+
+
+class WrongAccountError(PushError):
+    """The credentials are of another AWS account than the repository."""
+
+    exit_code = ExitCode.WRONG_ACCOUNT
+
+
+class NoRepositoryError(PushError):
+    """There is no such repository."""
+
+    exit_code = ExitCode.NO_REPOSITORY
+
+
+class NoRegistryError(PushError):
+    """The registry does not answer."""
+
+    exit_code = ExitCode.UNREACHABLE
+
+
+class DigestError(PushError):
+    """What the registry holds is not what was sent."""
+
+    exit_code = ExitCode.GATE_FAILED
+
+
+_ROWS: tuple[tuple[str, type[PushError], str, str], ...] = (
+    (
+        r"authorization token has expired|ExpiredToken|token.{0,40}expired|RequestExpired",
+        LoginExpiredError,
+        "the login for {where} has expired",
+        "log in again: aws sso login, or a new --password-stdin",
+    ),
+    (
+        r"immutable|ImageTagAlreadyExists|cannot be overwritten",
+        TagTakenError,
+        "the tag of {where} is taken by another image, and tags of this repository do not move",
+        "take another tag (--tag, --tags git-sha), or a repository whose tags move",
+    ),
+    (
+        r"name unknown|RepositoryNotFound|repository.{0,80}does not exist|NAME_UNKNOWN",
+        NoRepositoryError,
+        "there is no repository for {where}",
+        "let it be made: --create (the default), or ask whoever owns the account",
+    ),
+    (
+        r"no basic auth credentials|UnrecognizedClient|InvalidClientTokenId|InvalidSignature"
+        r"|SignatureDoesNotMatch|unauthorized"
+        r"|authentication required|\b401\b|NoCredentials|Unable to locate credentials",
+        LoginExpiredError,
+        "{where} knows no valid login",
+        "log in: podman login, docker login, aws sso login; or --username NAME --password-stdin",
+    ),
+    (
+        r"AccessDenied|not authorized to perform|denied|forbidden|\b403\b",
+        ForbiddenError,
+        "{where} knows who asks, and refuses",
+        "ask for the right to push: ecr:PutImage, ecr:InitiateLayerUpload, ecr:UploadLayerPart, "
+        "ecr:CompleteLayerUpload, ecr:BatchCheckLayerAvailability",
+    ),
+    (
+        r"no such host|connection refused|i/o timeout|network is unreachable|EndpointConnectionError"
+        r"|Could not connect|Connection refused|timed out|x509|certificate|HTTP response to HTTPS",
+        NoRegistryError,
+        "{where} cannot be reached",
+        "look at its name and at the network; one without TLS needs --insecure",
+    ),
+)
+
+
+def refusal(text: str, where: str) -> PushError:
+    """The error that says so; what was said is in it, without its secrets."""
+    said = masked(_last_words(text))
+    for pattern, kind, what, hint in _ROWS:
+        if re.search(pattern, text, re.IGNORECASE):
+            return kind(f"{what.format(where=where)}: {said}", hint)
+    return PushError(f"{where} did not take the image: {said}", "push it by hand to see all that is said")
+
+
+def _last_words(text: str) -> str:
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    chosen = [
+        line for line in lines if re.search(r"error|denied|unknown|invalid|expired", line, re.IGNORECASE)
+    ]
+    return " ".join((chosen or lines or ["it says nothing"])[-1].split())[:400]

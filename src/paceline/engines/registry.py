@@ -1,0 +1,112 @@
+"""What does a registry itself say it holds? Its own HTTP interface, asked with the login that pushes.
+
+Only questions: whether the login is good, and which digest a tag has. Layers are the engine's business.
+"""
+
+import http.client
+import json
+import re
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from email.message import Message
+
+from paceline.engines.logins import Login
+from paceline.engines.names import is_local
+from paceline.engines.refusals import LoginExpiredError, NoRegistryError, refusal
+
+_MANIFESTS = ", ".join(
+    (
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+    )
+)
+_PART = re.compile(r'(\w+)="([^"]*)"')
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    status: int
+    headers: Message
+    text: str
+
+
+class Registry:
+    def __init__(self, host: str, login: Login | None, *, insecure: bool = False) -> None:
+        self.host = host
+        self.is_plain = insecure or is_local(host)
+        self._login = login
+
+    def check_login(self, repository: str) -> None:
+        """Raises where the login is not good for this repository, before anything is sent."""
+        answer = self._ask("GET", "/v2/", f"repository:{repository}:pull,push")
+        if answer.status == 401 and self._login is None:
+            raise LoginExpiredError(
+                f"{self.host} asks for a login, and there is none",
+                "log in: podman login, docker login; or --username NAME --password-stdin",
+            )
+        if answer.status >= 400:
+            raise self._refusal(answer, self.host)
+
+    def digest(self, repository: str, reference: str) -> str | None:
+        """Of a tag; None: there is no such image."""
+        path = f"/v2/{repository}/manifests/{reference}"
+        answer = self._ask("HEAD", path, f"repository:{repository}:pull")
+        if answer.status == 404:
+            return None
+        if answer.status >= 400:
+            raise self._refusal(answer, f"{self.host}/{repository}:{reference}")
+        found = answer.headers.get("Docker-Content-Digest")
+        if found is None:
+            raise NoRegistryError(
+                f"{self.host} says no digest of {repository}:{reference}", "is this a registry (v2)?"
+            )
+        return str(found)
+
+    def _refusal(self, answer: _Answer, where: str) -> Exception:
+        return refusal(f"error: {answer.status} {answer.text}", where)
+
+    def _ask(self, method: str, path: str, scope: str) -> _Answer:
+        answer = self._send(method, path, {} if self._login is None else {"Authorization": self._basic()})
+        challenge = answer.headers.get("WWW-Authenticate", "")
+        if answer.status == 401 and challenge.lower().startswith("bearer "):
+            token = self._token(dict(_PART.findall(challenge)), scope)
+            answer = self._send(method, path, {"Authorization": f"Bearer {token}"})
+        return answer
+
+    def _basic(self) -> str:
+        assert self._login is not None
+        return f"Basic {self._login.basic}"
+
+    def _token(self, parts: dict[str, str], scope: str) -> str:
+        query = urllib.parse.urlencode({"service": parts.get("service", ""), "scope": scope})
+        headers = {} if self._login is None else {"Authorization": self._basic()}
+        answer = self._fetch("GET", f"{parts.get('realm', '')}?{query}", headers)
+        if answer.status >= 400:
+            raise self._refusal(answer, self.host)
+        said = json.loads(answer.text)
+        return str(said.get("token") or said.get("access_token") or "")
+
+    def _send(self, method: str, path: str, headers: dict[str, str]) -> _Answer:
+        scheme = "http" if self.is_plain else "https"
+        return self._fetch(method, f"{scheme}://{self.host}{path}", {**headers, "Accept": _MANIFESTS})
+
+    def _fetch(self, method: str, url: str, headers: dict[str, str]) -> _Answer:
+        if not url.startswith(("http://", "https://")):
+            raise NoRegistryError(f"{self.host} sends us to {url!r}", "is this a registry (v2)?")
+        request = urllib.request.Request(url, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
+                text = reply.read().decode("utf-8", "replace")
+                return _Answer(status=reply.status, headers=reply.headers, text=text)
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read().decode("utf-8", "replace")
+                return _Answer(status=error.code, headers=error.headers, text=text)
+        except (OSError, ssl.SSLError, http.client.HTTPException) as error:
+            raise refusal(f"Could not connect: {error}", self.host) from error

@@ -1,0 +1,90 @@
+"""How does an image get to a registry, and how do we know that it is there? By its digest, from both sides.
+
+Engines compress layers while they push, so an image's local digest says nothing: what the push itself reports
+must be what the registry says. Copies to further places are made from the first one, registry to registry, so
+that they have the same digest; without skopeo the engine pushes again, and the digests are compared.
+"""
+
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.engines.engine import Engine, Kind
+from paceline.engines.logins import LoginFile
+from paceline.engines.process import ask, stream
+from paceline.engines.refusals import DigestError, PushError, refusal
+from paceline.engines.registry import Registry
+from paceline.engines.words import push_words, tag_words
+
+_SAID = re.compile(r"digest: (sha256:[0-9a-f]{64})")
+_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """One tag in one repository of one registry."""
+
+    registry: Registry
+    repository: str
+    tag: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.registry.host}/{self.repository}:{self.tag}"
+
+
+def push(engine: Engine, image: str, goal: Goal, logins: LoginFile) -> str:
+    """The digest that the push reports. Raises what the registry refused."""
+    tagged = ask(tag_words(engine, image, goal.name))
+    if not tagged.is_well:
+        raise PushError(
+            f"there is no image {image}: {tagged.errors.strip().splitlines()[-1:]}",
+            f"build it first: paceline image build --tag {image}",
+        )
+    with tempfile.TemporaryDirectory(prefix="paceline-push-") as made:
+        file = Path(made) / "digest"
+        words = push_words(
+            engine, goal.name, digest_file=file, auth_file=logins.path, insecure=goal.registry.is_plain
+        )
+        more = logins.for_docker if engine.kind is Kind.DOCKER else None
+        done = stream(words, timeout_s=_TIMEOUT_S, on_line=lambda _: None, more=more)
+        if not done.is_well:
+            raise refusal(done.text, goal.name)
+        said = file.read_text("utf-8").strip() if file.exists() else ""
+    if not said:
+        found = _SAID.findall(done.text)
+        said = found[-1] if found else ""
+    if not said:
+        raise DigestError(f"the push of {goal.name} reported no digest", "push again; is the engine too old?")
+    return said
+
+
+def copy(engine: Engine, image: str, first: Goal, digest: str, goal: Goal, logins: LoginFile) -> str:
+    """The digest at the further place."""
+    skopeo = shutil.which("skopeo")
+    if skopeo is None:
+        return push(engine, image, goal, logins)
+    source = f"docker://{first.registry.host}/{first.repository}@{digest}"
+    words = [skopeo, "copy", "--all", "--preserve-digests", "--authfile", str(logins.path)]
+    words += [f"--src-tls-verify={_word(not first.registry.is_plain)}"]
+    words += [f"--dest-tls-verify={_word(not goal.registry.is_plain)}", source, f"docker://{goal.name}"]
+    done = ask(words, timeout_s=_TIMEOUT_S)
+    if not done.is_well:
+        raise refusal(done.errors or done.text, goal.name)
+    return digest
+
+
+def _word(is_true: bool) -> str:
+    return "true" if is_true else "false"
+
+
+def verify(goal: Goal, digest: str, others: dict[str, str]) -> None:
+    """The registry's own answer, and whatever else was asked (`others`), must all be this digest."""
+    seen = {"the push": digest, "the registry": goal.registry.digest(goal.repository, goal.tag), **others}
+    if len(set(seen.values())) > 1:
+        told = ", ".join(f"{who} says {what}" for who, what in seen.items())
+        raise DigestError(
+            f"{goal.name} is not what was sent: {told}", "somebody else pushed meanwhile? push again"
+        )

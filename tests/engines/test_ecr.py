@@ -1,0 +1,121 @@
+"""Does a push to Amazon's registry do what it says? In two regions of an emulator that takes images too.
+
+MiniStack keeps repositories, and takes images by Docker's protocol. It asks for no login: what a refused one
+looks like is in test_refusing_registries.py.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import boto3
+import pytest
+from tests.fixtures.command import ROOT
+from tests.fixtures.engine import BASE, EngineHere, free_port
+from tests.fixtures.waiting import until
+
+from paceline.app.image_push import Pushed, PushRequest, push_image
+from paceline.engines.engine import find_engine
+from paceline.engines.lifecycle import policy
+from paceline.engines.names import EcrPlace
+from paceline.engines.refusals import NoRepositoryError, TagTakenError, WrongAccountError
+from paceline.errors import ConfigError
+
+REGIONS = ("us-east-1", "eu-central-1")
+
+
+def _ministack() -> str | None:
+    own = ROOT / ".venv-tools" / "bin" / "ministack"
+    return str(own) if own.exists() else shutil.which("ministack")
+
+
+pytestmark = pytest.mark.skipif(
+    _ministack() is None, reason="NO EMULATOR OF ECR HERE: make aws-tools installs MiniStack into .venv-tools"
+)
+
+
+@contextmanager
+def ministack(folder: Path, region: str) -> Iterator[str]:
+    program = _ministack()
+    assert program is not None
+    port = free_port()
+    folder.mkdir()
+    more = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "MINISTACK_REGION": region}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([program], env={**os.environ, **more}, cwd=folder, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        until(lambda: process.poll() is not None or _answers(url), f"MiniStack answers in {region}")
+        assert process.poll() is None, (folder / "log").read_text()
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urlopen(f"{url}/v2/", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def describe(region: str, url: str, name: str) -> tuple[dict[str, object], str, str]:
+    client = boto3.client("ecr", region_name=region, endpoint_url=url)
+    try:
+        (found,) = client.describe_repositories(repositoryNames=[name])["repositories"]
+        (image,) = client.describe_images(repositoryName=name)["imageDetails"]
+        rules = client.get_lifecycle_policy(repositoryName=name)["lifecyclePolicyText"]
+        return found, image["imageDigest"], rules
+    finally:
+        client.close()
+
+
+def test_an_image_goes_to_two_regions_with_one_digest_and_every_refusal_is_told_apart(
+    here: EngineHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    here.podman(
+        "build", "--quiet", "--tag", "localhost/other:1", "-f", "-", said=f"FROM {BASE}\nRUN touch /x\n"
+    )
+    with ExitStack() as stack:
+        urls = {region: stack.enter_context(ministack(tmp_path / region, region)) for region in REGIONS}
+
+        def push(image: str, place: EcrPlace, **more: object) -> Pushed:
+            said = {"regions": REGIONS, "endpoints": urls, "tags": ("1.0.0",), "immutable": True, **more}
+            request = PushRequest(image=image, places=(place,), folder=tmp_path, **said)  # type: ignore[arg-type]
+            return push_image(find_engine("podman"), request, lambda _: None)
+
+        team = EcrPlace(repository="team/model")
+        pushed = push(BASE, team)
+        assert [one.how for one in pushed.sent] == ["pushed", "copied"]
+        assert all(one.verified_by == ("registry", "DescribeImages") for one in pushed.sent)
+        for region, url in urls.items():
+            found, digest, rules = describe(region, url, "team/model")
+            assert digest == pushed.digest
+            assert found["imageTagMutability"] == "IMMUTABLE"
+            assert found["imageScanningConfiguration"] == {"scanOnPush": True}
+            assert found["encryptionConfiguration"] == {"encryptionType": "AES256"}
+            assert rules == policy()
+
+        with pytest.raises(TagTakenError):
+            push("localhost/other:1", team)
+        with pytest.raises(ConfigError):  # before anything is sent
+            push(BASE, team, tags=(), strategies=("latest",))
+        with pytest.raises(NoRepositoryError):
+            push(BASE, EcrPlace(repository="team/none"), create=False)
+        with pytest.raises(WrongAccountError) as wrong:
+            push(BASE, EcrPlace(repository="team/model", account="999999999999", region="us-east-1"))
+        assert "000000000000" in wrong.value.what
+        assert "999999999999" in wrong.value.what

@@ -1,0 +1,79 @@
+"""Do commands end in time, with all that they started? And does a build stop when the user says so?"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fixtures.command import ROOT
+from tests.fixtures.engine import EngineHere
+from tests.fixtures.waiting import descendants, is_running, until, until_gone
+
+from paceline.engines.process import ask, stream
+from paceline.errors import NotReadyError
+
+
+def test_lines_come_as_they_are_written() -> None:
+    lines: list[str] = []
+    script = "echo one; echo two >&2; exit 3"
+    done = stream(["sh", "-c", script], timeout_s=60, on_line=lines.append)
+    assert sorted(lines) == ["one", "two"]
+    assert (done.code, done.is_well) == (3, False)
+
+
+def test_what_is_too_slow_ends_with_its_children(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f"sh -c 'echo $$ > {pids}; exec sleep 600'; true"
+    done = ask(["sh", "-c", script], timeout_s=1.0)
+    assert done.was_too_slow
+    until_gone([int(pids.read_text())])
+
+
+def test_what_is_said_goes_by_stdin() -> None:
+    assert ask(["cat"], said="secret").text == "secret"
+
+
+def test_a_program_that_is_not_there_is_told() -> None:
+    with pytest.raises(NotReadyError):
+        ask(["/nowhere/engine"])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_build_that_is_stopped_leaves_nothing(
+    here: EngineHere, project: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    (project / "Dockerfile").write_text("FROM python:3.11-slim-bookworm\nRUN sleep 611\n")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline", "image", "build", str(project), "-t", "x:1", "--engine", "podman"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until(lambda: any("sleep 611" in line and "sh" not in line for line in _everybody()), "it builds")
+        everybody = [process.pid, *descendants(process.pid)]
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=150)
+    finally:
+        process.kill()
+    assert process.returncode == code, errors
+    until_gone(everybody)
+    until(lambda: not any("sleep 611" in line for line in _everybody()), "the step in the container ended")
+    assert here.podman("ps", "--all", "--external", "--quiet").stdout.split() == []
+    assert list(temporary.iterdir()) == []
+    assert not is_running(process.pid)
+
+
+def _everybody() -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(entry.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
