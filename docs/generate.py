@@ -27,6 +27,7 @@ from paceline.config.key import Key
 from paceline.config.keys import KEYS
 from paceline.environ import RESERVED
 from paceline.errors import ExitCode, PacelineError
+from paceline.events.sample_rows import CoordinatorRow, CustomRow, GpuRow, HostRow, ProcessRow
 from paceline.events.schema import (
     COLUMN_KINDS,
     PHASES,
@@ -217,6 +218,11 @@ def _events() -> list[str]:
         ("abandoned", AbandonedRow),
         ("server", ServerRow),
         ("part", PartRow),
+        ("hosts", HostRow),
+        ("processes", ProcessRow),
+        ("gpus", GpuRow),
+        ("custom", CustomRow),
+        ("coordinators", CoordinatorRow),
     ):
         assert COLUMN_KINDS[kind] == row._fields, f"{kind} has the fields of {row.__name__}"
         lines += ["", f"### {kind}", "", inspect.cleandoc(row.__doc__ or ""), ""]

@@ -10,6 +10,8 @@ a change of meaning makes a new schema.
 
 from typing import NamedTuple, TypeAlias
 
+from paceline.events.sample_rows import SAMPLE_KINDS
+
 SCHEMA = "paceline.events/1"
 Scalar: TypeAlias = bool | int | float | str | None
 
@@ -92,6 +94,7 @@ COLUMN_KINDS: dict[str, tuple[str, ...]] = {
     "server": ServerRow._fields,
     "abandoned": AbandonedRow._fields,
     "part": PartRow._fields,
+    **SAMPLE_KINDS,
 }
 
 # kind -> what it means; docs/reference/events.md is made from this.
@@ -139,5 +142,7 @@ PLAIN_KINDS: dict[str, str] = {
     "workers (by rank), reason",
     "step_skipped": "the mean gradient of a step was not finite, and no worker made its update; fields: step "
     "(of the run), shards (whose gradient it was)",
+    "alert_silenced": "somebody does not want to hear of alerts for a while; fields: rule and worker (empty: any), "
+    "until_ns, by, comment",
     "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
 }
