@@ -170,7 +170,12 @@ class EventLog:
         self,
         kind: str,
         names: Sequence[str],
-        rows: list[StepRow] | list[AbandonedRow] | list[ServerRow] | list[PartRow] | list[CustomRow] | list[tuple[Scalar, ...]],
+        rows: list[StepRow]
+        | list[AbandonedRow]
+        | list[ServerRow]
+        | list[PartRow]
+        | list[CustomRow]
+        | list[tuple[Scalar, ...]],
     ) -> None:
         if rows:
             columns = dict(zip(names, map(_packed, zip(*rows, strict=True)), strict=True))
