@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from paceline import __version__
 from paceline.app.checkpoint_keeper import CheckpointKeeper
+from paceline.app.collecting import collecting
 from paceline.app.evaluations import evaluation_in_words, evaluations_json
 from paceline.app.exports import while_exporting
 from paceline.app.progress import Progress, Watcher
@@ -99,7 +100,7 @@ def _carry_out(
     log = _begin_log(plan, run_dir, started_ns, resume_from)
     launcher: RunLauncher = warm or LocalLauncher()
     try:
-        with _ctrl_c_stops(launcher, watcher, log) as asked_by:
+        with _ctrl_c_stops(launcher, watcher, log) as asked_by, collecting(plan, run_dir, watcher.note):
             follow = _Follower(plan, watcher, started_s, resume_from, keeper)
             folder = None if resume_from is None else resume_from.folder
             if plan.elastic is None:

@@ -142,11 +142,11 @@ PLAIN_KINDS: dict[str, str] = {
     "workers (by rank), reason",
     "step_skipped": "the mean gradient of a step was not finite, and no worker made its update; fields: step "
     "(of the run), shards (whose gradient it was)",
-    "alert_silenced": "somebody does not want to hear of alerts for a while; fields: rule and worker (empty: any), "
-    "until_ns, by, comment",
-    "notified": "somebody was told about alerts, or should have been; fields: notifier, outcome (sent, failed, "
-    "limited), alerts (how many)",
-    "fault_injected": "somebody breaks something on purpose; fields: fault, target (whom it strikes), by, until_ns "
-    "(null: it does not end by itself)",
+    "alert_silenced": "somebody does not want to hear of alerts for a while; fields: rule and worker (empty: "
+    "any), until_ns, by, comment",
+    "notified": "somebody was told about alerts, or should have been; fields: notifier, outcome (sent, "
+    "failed, limited), alerts (how many)",
+    "fault_injected": "somebody breaks something on purpose; fields: fault, target (whom it strikes), by, "
+    "until_ns (null: it does not end by itself)",
     "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
 }

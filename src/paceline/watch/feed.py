@@ -1,4 +1,4 @@
-"""How does a view get a run's lines? As they are written, or again from the beginning by a clock of one's own.
+"""How does a view get a run's lines? As they are written, or again from the beginning by another clock.
 
 The run's clock is the calendar's, counted from the header's first moment: so it is the
 same for whoever looks, on whatever machine.

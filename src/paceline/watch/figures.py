@@ -1,4 +1,4 @@
-"""What do a run's sums mean at this moment? Rates, states, shares and ages, from the track and the time. Pure."""
+"""What do a run's sums mean at this moment? Rates, states, shares and ages. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -175,7 +175,8 @@ class Figures:
         ):
             return True
         worker = self.track.workers.get(who)
-        return worker is not None and worker.phase_shares().get("delay", 0.0) > 0.2
+        is_asked_for = bool(self.plan.stragglers)  # a pace is a delay too, and the same for all
+        return is_asked_for and worker is not None and worker.phase_shares().get("delay", 0.0) > 0.2
 
     def uses_server(self) -> bool:
         mode = MODES.get(self.plan.mode)

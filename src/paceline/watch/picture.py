@@ -1,6 +1,7 @@
 """How is a run told at one moment, apart from its alerts? As plain JSON; the same for every reader. Pure."""
 
 from paceline.plan.codec import Json
+from paceline.plan.plan import Launcher
 from paceline.watch.figures import BEFORE_S, COMM, RATE_S, WAIT, Figures
 from paceline.watch.worker_track import WorkerTrack
 
@@ -92,7 +93,7 @@ def _worker(figures: Figures, w: WorkerTrack) -> dict[str, Json]:
     return {
         "worker": w.name,
         "rank": w.rank,
-        "node": w.node,
+        "node": _node(figures),
         "pid": w.pid,
         "state": figures.state_of(w),
         "step": w.steps,
@@ -111,6 +112,12 @@ def _worker(figures: Figures, w: WorkerTrack) -> dict[str, Json]:
         "loss": None if w.last_loss is None else _finite(w.last_loss),
         "why_slow": figures.why_slow(w),
     }
+
+
+def _node(figures: Figures) -> str | None:
+    """Where a worker is, if there is one machine only."""
+    hosts = figures.track.machines.hosts
+    return next(iter(hosts)) if len(hosts) == 1 and figures.plan.launcher is Launcher.LOCAL else None
 
 
 def _checkpoint(figures: Figures) -> dict[str, Json]:

@@ -7,6 +7,7 @@ told this time has ended: it has no newest value any more, but what is in a wind
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from paceline.watch.quantiles import quantile
 from paceline.watch.rules import Reading, Reduce, Rules
@@ -106,9 +107,7 @@ def _extrapolated(points: Sequence[Point], begin_s: float, end_s: float, *, is_c
     (first_s, first), (last_s, last) = points[0], points[-1]
     grown = last - first
     if is_counter:
-        grown += sum(
-            before for (_, before), (_, after) in zip(points, points[1:], strict=False) if after < before
-        )
+        grown += sum(before for (_, before), (_, after) in pairwise(points) if after < before)
     lasted_s = last_s - first_s
     between_s = lasted_s / (len(points) - 1)
     to_start_s, to_end_s = first_s - begin_s, end_s - last_s

@@ -27,7 +27,7 @@ _GPU = {
 }
 
 
-def note_rows(table: SeriesTable, worker: str, rows: Sequence[LaneRow]) -> None:
+def note_rows(table: SeriesTable, rows: Sequence[LaneRow]) -> None:
     """What each step tells."""
     for row in rows:
         lasted_s = sum(row[2:10])

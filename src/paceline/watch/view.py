@@ -73,8 +73,7 @@ class RunView:
             case "header":
                 self._ticked_ns = self.track.t0_ns
             case "steps":
-                _, who, rows = self.track.batches[-1]
-                note_rows(self._series, who, rows)
+                note_rows(self._series, self.track.batches[-1][2])
             case "hosts":
                 self._tick(self.track.last_ns)
             case "run_finished":

@@ -59,7 +59,6 @@ class WorkerTrack:
     name: str
     rank: int | None = None
     pid: int | None = None
-    node: str | None = None
     has_started: bool = False
     started_s: float = 0.0
     starts: int = 0
