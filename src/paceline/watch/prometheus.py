@@ -5,7 +5,7 @@ The only place that imports prometheus_client (extra `watch`).
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, exposition
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -16,11 +16,11 @@ from paceline.watch.view import RunView
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def text_of(view: RunView, now_ns: int | None = None) -> bytes:
+def exposition(view: RunView, now_ns: int | None = None) -> bytes:
     """The page that `/metrics` answers with."""
     registry = CollectorRegistry()
     registry.register(_OfRun(view, now_ns))
-    return exposition.generate_latest(registry)
+    return generate_latest(registry)
 
 
 class _OfRun(Collector):

@@ -4,6 +4,7 @@ What our engine computes for a rule and what these expressions give agree: a tes
 both with the same series and compares every alert.
 """
 
+import re
 from collections.abc import Sequence
 
 import yaml
@@ -115,8 +116,6 @@ def _template(text: str) -> str:
 
 def metrics_in(expressions: Sequence[str]) -> set[str]:
     """The names of ours that these expressions mention, without the endings of histograms."""
-    import re
-
     found = {name for text in expressions for name in re.findall(r"paceline_[a-z0-9_]+", text)}
     return {
         re.sub(r"_(bucket|sum|count)$", "", name) if not name.endswith("_total") else name for name in found
