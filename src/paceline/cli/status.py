@@ -14,6 +14,20 @@ if TYPE_CHECKING:
 
 GLYPHS = {"training": "●", "starting": "◐", "paused": "❚❚", "slow": "▲", "lost": "✕", "finished": "✔"}
 
+HEADS = (
+    "worker",
+    "state",
+    "step",
+    "lag",
+    "step time",
+    "speed",
+    "wait",
+    "comm",
+    "staleness",
+    "memory",
+    "restarts",
+)
+
 
 @click.command("status")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
@@ -48,21 +62,8 @@ def lines_of(told: "dict[str, Json]", where: str) -> list[str]:
 
 
 def worker_table(told: "dict[str, Json]") -> list[str]:
-    heads = (
-        "worker",
-        "state",
-        "step",
-        "lag",
-        "step time",
-        "speed",
-        "wait",
-        "comm",
-        "staleness",
-        "memory",
-        "restarts",
-    )
-    rows = [heads, *(_row(_dict(worker)) for worker in _list(told["workers"]))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
+    rows = [HEADS, *(row_of(_dict(worker)) for worker in _list(told["workers"]))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
     return [
         "  ".join(
             cell.ljust(width) if column < 2 else cell.rjust(width)
@@ -72,7 +73,7 @@ def worker_table(told: "dict[str, Json]") -> list[str]:
     ]
 
 
-def _row(worker: "dict[str, Json]") -> tuple[str, ...]:
+def row_of(worker: "dict[str, Json]") -> tuple[str, ...]:
     phases, memory, speed = _dict(worker["phases"]), worker["memory_bytes"], worker["relative_speed"]
     step_s = worker["step_p50_s"]
     state = str(worker["state"])
