@@ -29,18 +29,26 @@ def watch(run_dir: Path, rules: Rules, say: Callable[[str], None], is_over: thre
     with Herald(run_dir, rules, say) as herald:
         while herald.tick() and not is_over.wait(LOOK_S):
             pass
-        herald.tick()
+        herald.end()
+
+
+def require_rules(said: str | None, run_dir: Path) -> Rules | None:
+    """What is wrong with the rules of a run is said before it starts."""
+    if said is None:
+        return None
+    own = run_dir / RULES_NAME  # a resumed run keeps its rules, also where their first file is gone
+    return load_rules(own if own.exists() else Path(said))
 
 
 @contextmanager
-def alerting(run_dir: Path, said: str | None, note: Callable[[str], None]) -> Iterator[None]:
+def alerting(said: str | None, run_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
     """While a run trains: its rules are kept in its folder, and messages sent if they name notifiers."""
-    if said is None:
+    rules = require_rules(said, run_dir)
+    if rules is None or said is None:
         yield
         return
-    text = Path(said).read_text(encoding="utf-8")
-    rules = load_rules(Path(said))
-    (run_dir / RULES_NAME).write_text(text, encoding="utf-8")
+    if not (run_dir / RULES_NAME).exists():
+        (run_dir / RULES_NAME).write_bytes(Path(said).read_bytes())
     if not rules.notifiers:
         yield
         return

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from paceline import __version__
+from paceline.app.alerting import alerting, require_rules
 from paceline.app.checkpoint_keeper import CheckpointKeeper
 from paceline.app.collecting import collecting
 from paceline.app.evaluations import evaluation_in_words, evaluations_json
@@ -94,13 +95,18 @@ def _carry_out(
     coordinators: "Coordinators | None",
 ) -> dict[str, Json]:
     started_ns, started_s = SystemClock().now_ns(), monotonic_s()
+    require_rules(plan.alerts, run_dir)
     keeper = _prepare_checkpoints(plan, run_dir, resume_from, watcher)
     run_dir.mkdir(parents=True, exist_ok=True)
     write_durably(run_dir / "plan.json", [dumps(plan).encode()])  # without it nothing can be resumed
     log = _begin_log(plan, run_dir, started_ns, resume_from)
     launcher: RunLauncher = warm or LocalLauncher()
     try:
-        with _ctrl_c_stops(launcher, watcher, log) as asked_by, collecting(plan, run_dir, watcher.note):
+        with (
+            _ctrl_c_stops(launcher, watcher, log) as asked_by,
+            collecting(plan, run_dir, watcher.note),
+            alerting(plan.alerts, run_dir, watcher.note),
+        ):
             follow = _Follower(plan, watcher, started_s, resume_from, keeper)
             folder = None if resume_from is None else resume_from.folder
             if plan.elastic is None:

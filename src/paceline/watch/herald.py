@@ -14,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from paceline.clock import SystemClock
 from paceline.errors import PacelineError
 from paceline.events.log import EventLog
 from paceline.watch.courier import Courier, Limited, Message, Told
 from paceline.watch.feed import Feed
 from paceline.watch.notifiers import NotDeliveredError, Notifier, open_notifier
 from paceline.watch.rules import NotifierSetting, Rules
+from paceline.watch.run_clock import RunClock
 
 LOCK_NAME = "alerts.lock"
 BACKLOG = 100
@@ -48,7 +48,8 @@ class Herald:
             raise AlreadyWatchedError(
                 f"another command already sends the messages of {self._run_dir}", "end that one first"
             ) from error
-        self._log = EventLog(self._run_dir / "events.jsonl", who="herald", clock=SystemClock())
+        path = self._run_dir / "events.jsonl"
+        self._log = EventLog(path, who="herald", clock=RunClock(path))
         self._lines = [
             _Line(s, self._rules.repeat_s, self._run_dir, self._say, self._record)
             for s in self._rules.notifiers
@@ -66,14 +67,22 @@ class Herald:
     def tick(self) -> bool:
         """Read what is new and pass on what is due; False once the run is over."""
         self.feed.read()
-        now_ns = self.feed.now_ns()
-        view = self.feed.view
+        self._offer()
+        return not self.feed.view.track.is_over
+
+    def end(self) -> None:
+        """The run ends now: what fires is told to be over."""
+        self.feed.read()
+        self.feed.view.end()
+        self._offer()
+
+    def _offer(self) -> None:
+        now_ns, view = self.feed.now_ns(), self.feed.view
         alerts = view.snapshot(now_ns)["alerts"]
         assert isinstance(alerts, list), "a snapshot lists its alerts"
         told = [alert for alert in alerts if isinstance(alert, dict)]
         for line in self._lines:
             line.offer((now_ns - view.t0_ns) / 1e9, view.track.run, told, view.track.started_unix_s)
-        return not view.track.is_over
 
     def _record(self, notifier: str, outcome: str, alerts: int) -> None:
         with suppress(OSError):  # the log is gone with its disk; the message is not

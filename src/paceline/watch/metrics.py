@@ -83,7 +83,7 @@ class Metrics:
         if sum(recoveries.counts):
             yield PREFIX + "recovery_duration_seconds", {"run": self._run}, recoveries
 
-    def _one(self, name: str, value: float | None, **labels: object) -> Iterator[Sample]:
+    def _one(self, name: str, value: float | None, /, **labels: object) -> Iterator[Sample]:
         if value is not None:
             yield Sample(PREFIX + name, labels_of({"run": self._run, **labels}), float(value))
 

@@ -6,6 +6,7 @@ where the log says that a second has passed (its lines of kind `hosts`), or wher
 says nothing for so long that time must have gone on (`advance`). Pure.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -44,9 +45,7 @@ class RunView:
         self._needed = self.rules.metrics()
         self._ticked_ns = 0
         self._quiet_until_ns = quiet_until_ns
-        self.transitions: list[
-            Transition
-        ] = []  # since they were last taken away; whoever notifies empties it
+        self.transitions: deque[Transition] = deque(maxlen=1000)  # the newest, in order
 
     @property
     def seq(self) -> int:
@@ -77,7 +76,7 @@ class RunView:
             case "hosts":
                 self._tick(self.track.last_ns)
             case "run_finished":
-                self._end()
+                self.end()
             case _:
                 self.advance(self.track.last_ns)
         if was_over and not self.track.is_over:
@@ -153,7 +152,8 @@ class RunView:
         self.transitions += self._engine.evaluate(self.track.started_unix_s + figures.now_s, needed)
         note_second(self._series, figures, self._health().score)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """The run is over, or nobody watches it any more: nothing is wrong from here on."""
         ended_s = self.track.started_unix_s + self.track.seconds_of_last()
         self.transitions += self._engine.end(ended_s)
 
