@@ -1,6 +1,7 @@
 """How are rows read out of a line of columns? Each field as a list of as many entries as there are rows."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class Columns:
@@ -12,12 +13,13 @@ class Columns:
         assert isinstance(columns, dict), "a line of rows has columns"
         self._columns = columns
 
-    def of(self, name: str, otherwise: object = None) -> Sequence[object]:
+    def of(self, name: str, otherwise: object = None) -> Sequence[Any]:  # Any: what JSON held
         value = self._columns.get(name, otherwise)
         return value if isinstance(value, list) else [value] * self.count
 
     def ints(self, name: str) -> list[int]:
-        return [int(str(v)) if v is not None else 0 for v in self.of(name, 0)]
+        # As JSON has them: this is done for every number of every step.
+        return [v or 0 for v in self.of(name, 0)]
 
     def floats(self, name: str) -> list[float]:
         return [number(v) for v in self.of(name, 0.0)]

@@ -31,8 +31,12 @@ class Figures:
     def __init__(self, track: RunTrack, now_s: float) -> None:
         self.track, self.now_s = track, now_s
         self.workers = sorted(track.workers.values(), key=lambda w: (len(w.name), w.name))
-        own = [t for w in self.workers if (t := w.own_p50_s) is not None and not w.is_lost]
-        self._median_own_s = median(own)
+        # Asked for many times in one look, and a median costs a sort.
+        self._own_s = {w.name: w.own_p50_s for w in self.workers}
+        self._states: dict[str, str] = {}
+        self._median_own_s = median(
+            [t for w in self.workers if (t := self._own_s[w.name]) is not None and not w.is_lost]
+        )
         self.foremost = max((w.steps for w in self.workers), default=0)
 
     @property
@@ -92,12 +96,17 @@ class Figures:
         return max(0.0, (total - step) * (self.end_s - first) / step)
 
     def relative_speed(self, worker: WorkerTrack) -> float | None:
-        own = worker.own_p50_s
+        own = self._own_s[worker.name]
         if own is None or not own or self._median_own_s is None:
             return None
         return self._median_own_s / own
 
     def state_of(self, worker: WorkerTrack) -> str:
+        if worker.name not in self._states:
+            self._states[worker.name] = self._state_of(worker)
+        return self._states[worker.name]
+
+    def _state_of(self, worker: WorkerTrack) -> str:
         if worker.is_finished:
             return "finished"
         if worker.is_lost or (self.track.outcome == "failed"):

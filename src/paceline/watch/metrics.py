@@ -47,8 +47,10 @@ _GPU = {
 class Metrics:
     """One look; `all` are those without histograms."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: Figures, only: frozenset[str] | None = None) -> None:
+        """`only`: the names that somebody asks for; the others are left out as early as may be."""
         self._figures, self._track = figures, figures.track
+        self._only = only
         self._run = self._track.run
 
     def all(self, engine: AlertEngine | None = None, health: Health | None = None) -> Iterator[Sample]:
@@ -84,8 +86,11 @@ class Metrics:
             yield PREFIX + "recovery_duration_seconds", {"run": self._run}, recoveries
 
     def _one(self, name: str, value: float | None, /, **labels: object) -> Iterator[Sample]:
-        if value is not None:
+        if value is not None and self._wants(name):
             yield Sample(PREFIX + name, labels_of({"run": self._run, **labels}), float(value))
+
+    def _wants(self, name: str) -> bool:
+        return self._only is None or PREFIX + name in self._only
 
     def _unix(self, at_s: float | None) -> float | None:
         return None if at_s is None else self._track.started_unix_s + at_s
@@ -138,7 +143,8 @@ class Metrics:
         figures, name = self._figures, w.name
         yield from self._one("steps_total", w.total_steps, worker=name)
         yield from self._one("samples_total", w.total_samples, worker=name)
-        for phase, spent_s in zip(PHASES, w.phases_s, strict=True):
+        phases = zip(PHASES, w.phases_s, strict=True) if self._wants("step_phase_seconds_total") else ()
+        for phase, spent_s in phases:
             yield from self._one("step_phase_seconds_total", spent_s, worker=name, phase=phase)
         yield from self._one("worker_step", w.steps, worker=name)
         yield from self._one("worker_lag_steps", figures.foremost - w.steps, worker=name)
@@ -149,7 +155,8 @@ class Metrics:
         yield from self._one("worker_restarts_total", max(0, w.starts - 1), worker=name)
         yield from self._one("network_transmit_bytes_total", w.total_bytes_out, worker=name)
         yield from self._one("network_receive_bytes_total", w.total_bytes_in, worker=name)
-        yield from self._one("worker_bandwidth_bytes_per_second", figures.bandwidth(w), worker=name)
+        if self._wants("worker_bandwidth_bytes_per_second"):
+            yield from self._one("worker_bandwidth_bytes_per_second", figures.bandwidth(w), worker=name)
         yield from self._one("worker_resident_memory_bytes", w.memory_bytes, worker=name)
         yield from self._one("worker_cpu_usage_ratio", w.cpu_share, worker=name)
 

@@ -50,7 +50,7 @@ def load_rules(path: Path) -> Rules:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        problem = Problem(f"cannot read the rules {path}: {error.strerror}", "name a YAML file of rules")
+        problem = Problem(f"cannot read the rules: {error.strerror}", "name a YAML file of rules", str(path))
         raise ConfigError([problem]) from error
     return read_rules(text, str(path))
 
@@ -59,7 +59,9 @@ def read_rules(text: str, where: str) -> Rules:
     try:
         said = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError([Problem(f"{where} is no YAML: {error}", "see docs/guides/alerts.md")]) from error
+        raise ConfigError(
+            [Problem(f"this is no YAML: {error}", "see docs/guides/alerts.md", where)]
+        ) from error
     reader = _Reader(where)
     found = reader.rules(said)
     if reader.problems:

@@ -68,6 +68,8 @@ class RunView:
         """Each whole line of the log once, the header first."""
         was_over = self.track.is_over
         kind = self.track.take(line)
+        if was_over and not self.track.is_over:
+            self._ticked_ns = self.track.last_ns  # nobody watched between two sessions
         match kind:
             case "header":
                 self._ticked_ns = self.track.t0_ns
@@ -79,8 +81,6 @@ class RunView:
                 self.end()
             case _:
                 self.advance(self.track.last_ns)
-        if was_over and not self.track.is_over:
-            self._ticked_ns = self.track.last_ns  # nobody watched between two sessions
 
     def advance(self, now_ns: int) -> None:
         """Time went on, and the log said nothing."""
@@ -148,7 +148,7 @@ class RunView:
         if at_ns < self._quiet_until_ns or self.track.is_over:
             return
         figures = self._figures(at_ns)
-        needed = (s for s in Metrics(figures).all() if s.name in self._needed)
+        needed = Metrics(figures, self._needed).all()
         self.transitions += self._engine.evaluate(self.track.started_unix_s + figures.now_s, needed)
         note_second(self._series, figures, self._health().score)
 
