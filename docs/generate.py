@@ -17,7 +17,10 @@ from docs.failures_page import failures_page
 from docs.grpc_page import grpc_page
 from docs.images_page import images_page
 from docs.messages import messages
+from docs.metrics_page import metrics_page
 from docs.python_page import STUB, python_page, stub
+from docs.runbook_pages import alerts_page
+from docs.runbook_pages import write as write_runbooks
 from docs.tables import code, prose, table
 from paceline import errors
 from paceline.cli.commands import COMMANDS
@@ -73,6 +76,7 @@ _CHANNELS = {
 def pages() -> dict[str, str]:
     """The text of every generated page, by file name."""
     made = {
+        "alerts.md": alerts_page(),
         "cli.md": _cli(),
         "config.md": _config(),
         "errors.md": _errors(),
@@ -82,6 +86,7 @@ def pages() -> dict[str, str]:
         "grpc.md": grpc_page(),
         "image-checks.md": images_page(),
         "laws.md": _laws(),
+        "metrics.md": metrics_page(),
         "modes.md": _modes(),
         "python.md": python_page(),
     }
@@ -401,6 +406,7 @@ def main() -> None:
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
         print(f"wrote docs/reference/{name}")
+    write_runbooks()
     STUB.write_text(stub(), encoding="utf-8")
     print(f"wrote {STUB.name} of the package")
 
