@@ -40,9 +40,10 @@ class Collector:
         *,
         has_local_workers: bool,
         coordinator: AsksCoordinator | None = None,
-        every_s: float = EVERY_S,
+        every_s: float | None = None,
     ) -> None:
-        self._run_dir, self._note, self._every_s = run_dir, note, every_s
+        self._run_dir, self._note = run_dir, note
+        self._every_s = EVERY_S if every_s is None else every_s
         self._has_local_workers, self._coordinator = has_local_workers, coordinator
         self._is_over = threading.Event()
         self._threads = [threading.Thread(target=self._look_at_machine, name="watch", daemon=True)]
