@@ -1,11 +1,12 @@
 """What does watching cost a run? With the collector and a custom metric in each step ÷ without, in turns.
 
-Two workers, digits' size of a step by pace or by computing. Goal: at least 99 % of the samples a second. Also what one
-call of `paceline.metric` takes, and what a second of log costs whoever reads it. `make bench-watch`.
+Two workers, paced or computing. Goal: at least 99 % of the samples a second. Also what one call of
+`paceline.metric` takes, and what a second of log costs whoever reads it. `make bench-watch`.
 """
 
 import argparse
 import dataclasses
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -21,9 +22,10 @@ from paceline.app.train import train
 from paceline.events import custom
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan
-from paceline.tasks.xor import Xor
+from paceline.tasks.xor import XorTask
 from paceline.watch import collector
 from paceline.watch.feed import Feed
+from paceline.watch.host_door import HostDoor
 
 RESULTS = Path(__file__).parent / "results" / "watch_overhead.json"
 GOAL = 0.99
@@ -31,7 +33,7 @@ WORKERS, BATCH = 2, 32
 SIZES = (("steps of 5 ms", 0.005, 64, 600), ("computing, 0.06 M parameters", 0.0, 240, 2500))
 
 
-class Told(Xor):
+class Told(XorTask):
     """Tells a number of its own in every step."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:  # Any: as the task declares it
@@ -85,6 +87,16 @@ def call_ns() -> float:
     return (time.perf_counter_ns() - began) / 100_000
 
 
+def look_ms() -> float:
+    """Of the collector's thread, once a second: a look at the machine and at two processes."""
+    door, pids = HostDoor(Path.cwd()), {"worker-0": os.getpid(), "worker-1": os.getppid()}
+    began_ns = time.thread_time_ns()
+    for _ in range(100):
+        door.look(0)
+        door.processes(0, pids)
+    return (time.thread_time_ns() - began_ns) / 1e8
+
+
 def read_ms(launcher: LocalLauncher) -> float:
     """What a second of a run's log costs a reader with all default rules."""
     plan = Plan(
@@ -106,6 +118,7 @@ def main() -> None:
     launcher = LocalLauncher()
     try:
         print(f"paceline.metric: {call_ns():.0f} ns a call")
+        print(f"a look at the machine: {look_ms():.2f} ms of one core, each second")
         print(f"reading: {read_ms(launcher):.2f} ms for a second of log with 2 workers")
         ratios = measure(launcher, rounds)
     finally:

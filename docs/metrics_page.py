@@ -9,8 +9,9 @@ def metrics_page() -> list[str]:
         "# Metrics",
         "",
         "What `/metrics` answers with (`paceline metrics serve`, and the dashboard); how to use it:",
-        "[metrics and Grafana](../guides/metrics.md). A family is there only where its number is known: without a",
-        "GPU there are none of GPUs. Above 64 workers, histograms are summed over workers (`worker` is empty).",
+        "[metrics and Grafana](../guides/metrics.md). A family is there only where its number is",
+        "known: without a GPU there are none of GPUs. Above 64 workers, histograms are summed over",
+        "workers (`worker` is then empty).",
     ]
     for group in dict.fromkeys(family.group for family in FAMILIES):
         rows = (

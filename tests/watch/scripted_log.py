@@ -41,10 +41,10 @@ class ScriptedLog:
     def tell(self, at_s: float, who: str, kind: str, **fields: object) -> None:
         self._add({"kind": kind, "who": who, "at_ns": T0_NS + round(at_s * 1e9), **fields})
 
-    def rows(self, who: str, kind: str, rows: int = 1, **columns: object) -> None:
+    def rows(self, who: str, kind: str, count: int = 1, /, **columns: object) -> None:
         assert set(columns) <= set(COLUMN_KINDS[kind]), f"fields of {kind}"
         missing = {name: None for name in SAMPLE_KINDS.get(kind, ()) if name not in columns}
-        self._add({"kind": kind, "who": who, "rows": rows, "columns": {**missing, **columns}})
+        self._add({"kind": kind, "who": who, "rows": count, "columns": {**missing, **columns}})
 
     def steps(
         self, who: str, first: int, starts_s: list[float], *, compute_ms: float = 10.0, loss: float = 1.0
@@ -78,7 +78,7 @@ class ScriptedLog:
 
     def second(self, at_s: float, **host: object) -> None:
         """The collector's line, which says that this second is over."""
-        self.rows("watch", "hosts", at_ns=T0_NS + round(at_s * 1e9), node="here", **host)
+        self.rows("watch", "hosts", 1, at_ns=T0_NS + round(at_s * 1e9), node="here", **host)
 
     def write(self, run_dir: Path, plan: Plan) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from tests.watch.sinks import mail_sink, web_sink
 
 from paceline.app.alerting import try_notifier, watch
 from paceline.errors import ConfigError
+from paceline.plan.codec import Json
 from paceline.watch.courier import Courier, Limited, Message
 from paceline.watch.herald import AlreadyWatchedError, Herald
 from paceline.watch.notifiers import NotDeliveredError, sample_alert
@@ -64,7 +65,7 @@ def test_a_two_condition_alert_is_pending_fires_once_and_is_resolved_and_so_says
         words = [f"{t.to}" for t in herald.feed.view.transitions]
         assert words == ["pending", "firing", "resolved"]
         until(lambda: len(sink.got) == 2, "both messages are here")
-    titles = [message["attachments"][0]["title"] for message in sink.got]  # type: ignore[index, call-overload]
+    titles = [message["attachments"][0]["title"] for message in sink.got]
     assert titles[0].startswith("CRITICAL SharpAndSlow: sharpness is ")
     assert titles[1].startswith("RESOLVED SharpAndSlow")
     told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
@@ -100,10 +101,10 @@ def test_alertmanager_gets_alerts_in_its_own_shape(tmp_path: Path) -> None:
         text = f"rules: []\nnotifiers: [{{kind: alertmanager, url: '{sink.url.removesuffix('/hook')}'}}]"
         try_notifier(read_rules(text, "test"), "alertmanager", tmp_path, print)
     assert sink.paths == ["/api/v2/alerts"] * 2
-    begun, ended = (message[0] for message in sink.got)  # type: ignore[index]
-    assert begun["labels"] == {"alertname": "Test", "severity": "info", "run": "test"}  # type: ignore[index, call-overload]
-    assert "endsAt" not in begun  # type: ignore[operator]
-    assert "endsAt" in ended  # type: ignore[operator]
+    begun, ended = (message[0] for message in sink.got)
+    assert begun["labels"] == {"alertname": "Test", "severity": "info", "run": "test"}
+    assert "endsAt" not in begun
+    assert "endsAt" in ended
 
 
 def test_a_mail_a_command_a_log_and_the_terminal_say_the_same(tmp_path: Path) -> None:
@@ -146,45 +147,42 @@ def setting(most: int = 20, least: Severity = Severity.INFO) -> NotifierSetting:
     return NotifierSetting(name="w", kind=NotifierKind.TERMINAL, min_severity=least, most_per_minute=most)
 
 
-def alert(mark: str, state: str = "firing", **more: object) -> dict[str, object]:
-    quiet = {"silenced": False, "inhibited_by": None, "injected": False}
+def alert(mark: str, state: str = "firing", **more: Json) -> dict[str, Json]:
+    quiet: dict[str, Json] = {"silenced": False, "inhibited_by": None, "injected": False}
     return {**sample_alert(), **quiet, "fingerprint": mark, "state": state, **more}
 
 
 def test_what_still_fires_is_said_again_after_an_hour_only() -> None:
     courier = Courier(setting(), repeat_s=3600)
-    said = [at for at in range(0, 8000, 10) if courier.due(at, [alert("a")]) is not None]  # type: ignore[list-item]
+    said = [at for at in range(0, 8000, 10) if courier.due(at, [alert("a")]) is not None]
     assert said == [0, 3600, 7200]
 
 
 def test_the_end_is_told_to_whoever_heard_of_the_beginning() -> None:
     courier = Courier(setting(), repeat_s=3600)
-    assert courier.due(0, [alert("a", silenced=True)]) is None  # type: ignore[list-item]
-    assert courier.due(1, [alert("a", "resolved")]) is None  # type: ignore[list-item]
-    assert isinstance(courier.due(2, [alert("b")]), Message)  # type: ignore[list-item]
-    assert isinstance(courier.due(3, [alert("b", "resolved")]), Message)  # type: ignore[list-item]
-    assert courier.due(4, [alert("b", "resolved")]) is None  # type: ignore[list-item]
+    assert courier.due(0, [alert("a", silenced=True)]) is None
+    assert courier.due(1, [alert("a", "resolved")]) is None
+    assert isinstance(courier.due(2, [alert("b")]), Message)
+    assert isinstance(courier.due(3, [alert("b", "resolved")]), Message)
+    assert courier.due(4, [alert("b", "resolved")]) is None
 
 
 def test_muted_and_minor_alerts_are_kept_to_oneself() -> None:
     courier = Courier(setting(least=Severity.CRITICAL), repeat_s=3600)
-    for more in (
-        {"silenced": True},
-        {"inhibited_by": "WorkerDown"},
-        {"injected": True},
-        {"severity": "warning"},
-    ):
-        assert courier.due(0, [alert("a", **{"severity": "critical", **more})]) is None  # type: ignore[list-item]
-    assert isinstance(courier.due(1, [alert("a", severity="critical")]), Message)  # type: ignore[list-item]
+    muted: list[dict[str, Json]] = [{"silenced": True}, {"inhibited_by": "WorkerDown"}, {"injected": True}]
+    for more in muted:
+        assert courier.due(0, [{**alert("a", severity="critical"), **more}]) is None
+    assert courier.due(0, [alert("a", severity="warning")]) is None
+    assert isinstance(courier.due(1, [alert("a", severity="critical")]), Message)
 
 
 def test_a_limit_holds_messages_back_and_loses_none() -> None:
     courier = Courier(setting(most=2), repeat_s=3600)
-    assert isinstance(courier.due(0, [alert("a")]), Message)  # type: ignore[list-item]
-    assert isinstance(courier.due(1, [alert("a"), alert("b")]), Message)  # type: ignore[list-item]
+    assert isinstance(courier.due(0, [alert("a")]), Message)
+    assert isinstance(courier.due(1, [alert("a"), alert("b")]), Message)
     three = [alert("a"), alert("b"), alert("c")]
-    assert courier.due(2, three) == Limited("w", 1)  # type: ignore[arg-type]
-    assert courier.due(3, three) is None  # type: ignore[arg-type]
-    held = courier.due(61, three)  # type: ignore[arg-type]
+    assert courier.due(2, three) == Limited("w", 1)
+    assert courier.due(3, three) is None
+    held = courier.due(61, three)
     assert isinstance(held, Message)
     assert [a["fingerprint"] for a in held.alerts] == ["c"]

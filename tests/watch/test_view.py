@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, usual
@@ -16,24 +17,28 @@ from paceline.watch.silence import silence
 from paceline.watch.view import RunView
 
 
+def shot(view: RunView, now_ns: int | None = None) -> Any:  # Any: JSON, looked into by tests
+    return view.snapshot(now_ns)
+
+
 def seen(log: ScriptedLog, workers: int = 2, **more: object) -> RunView:
-    view = RunView(a_plan(workers, **more))  # type: ignore[arg-type]
+    view = RunView(a_plan(workers, **more))  # type: ignore[arg-type]  # fields of a plan, by name
     for line in log.lines:
         view.take(line)
     return view
 
 
 def test_throughput_progress_and_loss_are_what_the_steps_say() -> None:
-    told = seen(usual(30)).snapshot()
+    told = shot(seen(usual(30)))
     assert told["state"] == "training"
-    assert told["throughput"]["samples_per_s"] == pytest.approx(160)  # type: ignore[index, call-overload]
-    assert told["progress"]["step"] == 300  # type: ignore[index, call-overload]
-    assert told["loss"]["last"] == pytest.approx(1 / 30)  # type: ignore[index, call-overload]
-    worker = told["workers"][0]  # type: ignore[index]
-    assert worker["step_p50_s"] == pytest.approx(0.012)  # type: ignore[index, call-overload]
-    assert worker["phases"]["comm"] == pytest.approx(2 / 12, abs=1e-6)  # type: ignore[index, call-overload]
+    assert told["throughput"]["samples_per_s"] == pytest.approx(160)
+    assert told["progress"]["step"] == 300
+    assert told["loss"]["last"] == pytest.approx(1 / 30)
+    worker = told["workers"][0]
+    assert worker["step_p50_s"] == pytest.approx(0.012)
+    assert worker["phases"]["comm"] == pytest.approx(2 / 12, abs=1e-6)
     # 8000 bytes both ways in 2 ms.
-    assert worker["bandwidth_bytes_per_s"] == pytest.approx(4e6)  # type: ignore[index, call-overload]
+    assert worker["bandwidth_bytes_per_s"] == pytest.approx(4e6)
 
 
 def test_every_prefix_of_a_log_looks_the_same_live_and_in_replay(tmp_path: Path) -> None:
@@ -47,36 +52,36 @@ def test_every_prefix_of_a_log_looks_the_same_live_and_in_replay(tmp_path: Path)
             live.take(line)
         now_ns = replay.now_ns(moment / 2)
         live.advance(now_ns)
-        assert json.dumps(live.snapshot(now_ns)) == json.dumps(replay.view.snapshot(now_ns))
+        assert json.dumps(shot(live, now_ns)) == json.dumps(shot(replay.view, now_ns))
     assert live.seq == len(log.lines)
     feed = Feed(tmp_path)
     feed.read()
-    assert json.dumps(feed.view.snapshot(feed.now_ns())) == json.dumps(live.snapshot())
+    assert json.dumps(shot(feed.view, feed.now_ns())) == json.dumps(shot(live))
 
 
 def test_going_back_in_a_replay_shows_what_was_then(tmp_path: Path) -> None:
     usual(10).write(tmp_path, a_plan())
     replay = Replay(tmp_path)
     replay.seek(4.0)
-    before = json.dumps(replay.view.snapshot())
+    before = json.dumps(shot(replay.view))
     replay.seek(9.0)
     replay.seek(4.0)
-    assert json.dumps(replay.view.snapshot()) == before
+    assert json.dumps(shot(replay.view)) == before
     assert replay.duration_s == pytest.approx(10.0)
 
 
 def test_a_slow_worker_is_found_explained_and_alerted() -> None:
     view = seen(usual(100, 4, slow="worker-3"), 4)
-    told = view.snapshot()
-    worker = told["workers"][3]  # type: ignore[index]
-    assert worker["state"] == "slow"  # type: ignore[index, call-overload]
-    assert worker["relative_speed"] == pytest.approx(0.25)  # type: ignore[index, call-overload]
-    assert "longer than for the median worker" in worker["why_slow"]  # type: ignore[index, call-overload, operator]
-    alert = told["alerts"][0]  # type: ignore[index]
-    assert (alert["rule"], alert["state"]) == ("WorkerStraggling", "firing")  # type: ignore[index, call-overload]
-    assert alert["labels"]["worker"] == "worker-3"  # type: ignore[index, call-overload]
+    told = shot(view)
+    worker = told["workers"][3]
+    assert worker["state"] == "slow"
+    assert worker["relative_speed"] == pytest.approx(0.25)
+    assert "longer than for the median worker" in worker["why_slow"]
+    alert = told["alerts"][0]
+    assert (alert["rule"], alert["state"]) == ("WorkerStraggling", "firing")
+    assert alert["labels"]["worker"] == "worker-3"
     health = told["health"]
-    assert health["arithmetic"].startswith(f"{health['score']} = 100 − 20 worker-3 works at")  # type: ignore[index, call-overload, union-attr]
+    assert health["arithmetic"].startswith(f"{health['score']} = 100 − 20 worker-3 works at")
 
 
 def test_silence_is_in_the_log_and_shown(tmp_path: Path) -> None:
@@ -85,22 +90,22 @@ def test_silence_is_in_the_log_and_shown(tmp_path: Path) -> None:
     silence(tmp_path, for_s=1e12, rule="WorkerStraggling", comment="known")
     feed = Feed(tmp_path)
     feed.read()
-    assert feed.view.snapshot()["alerts"][0]["silenced"] is True  # type: ignore[index, call-overload]
+    assert shot(feed.view)["alerts"][0]["silenced"] is True
 
 
 def test_an_injected_fault_is_marked() -> None:
     log = usual(100, 4, slow="worker-3")
     log.tell(60.0, "operator", "fault_injected", fault="slow", target="worker-3", by="me", until_ns=None)
-    assert seen(log, 4).snapshot()["alerts"][0]["injected"] is True  # type: ignore[index, call-overload]
+    assert shot(seen(log, 4))["alerts"][0]["injected"] is True
 
 
 def test_a_log_that_falls_silent_stalls_the_run() -> None:
     view = seen(usual(20))
     view.advance(T0_NS + 120 * 1_000_000_000)
-    told = {a["rule"]: a for a in view.snapshot(T0_NS + 120 * 1_000_000_000)["alerts"]}  # type: ignore[index, call-overload, union-attr]
+    told = {a["rule"]: a for a in shot(view, T0_NS + 120 * 1_000_000_000)["alerts"]}
     assert told["MetricsMissing"]["state"] == "firing"
     assert told["TrainingStalled"]["inhibited_by"] == "MetricsMissing"
-    assert view.snapshot()["health"]["cap"] == 40  # type: ignore[index, call-overload]
+    assert shot(view)["health"]["cap"] == 40
 
 
 def test_generations_split_a_recovery_by_stage() -> None:
@@ -130,10 +135,10 @@ def test_generations_split_a_recovery_by_stage() -> None:
     )
     log.steps("worker-0", 1, [2.0])
     view = seen(log, elastic=Elastic(workers=2, min_workers=1, max_workers=2))
-    told = view.snapshot()
-    assert told["workers"][1]["state"] == "lost"  # type: ignore[index, call-overload]
-    recovery = told["generations"][1]["recovery"]  # type: ignore[index, call-overload]
-    stages = {name: round(value, 6) for name, value in recovery.items()}  # type: ignore[union-attr]
+    told = shot(view)
+    assert told["workers"][1]["state"] == "lost"
+    recovery = told["generations"][1]["recovery"]
+    stages = {name: round(value, 6) for name, value in recovery.items()}
     assert stages == {
         "detect_s": 0.488,
         "stop_s": 0.1,
@@ -163,9 +168,9 @@ def test_a_resumed_run_counts_from_where_it_was_and_after_a_reboot_time_goes_on(
     )
     log.tell(-999.9, "launcher", "run_resumed", version=40, clocks="40,40")
     log.steps("worker-0", 40, [-999.0])
-    told = seen(log).snapshot()
+    told = shot(seen(log))
     assert told["state"] == "training"
-    assert told["progress"]["step"] == 40  # type: ignore[index, call-overload]
+    assert told["progress"]["step"] == 40
     assert told["now_s"] == pytest.approx(3601.012, abs=0.01)
 
 
@@ -173,9 +178,9 @@ def test_a_loss_that_is_no_number_is_plain_json_and_an_alarm() -> None:
     log = usual(10)
     log.steps("worker-0", 100, [10.1], loss=float("nan"))
     log.second(11)
-    told = seen(log).snapshot()
+    told = shot(seen(log))
     assert json.loads(json.dumps(told, allow_nan=False))["loss"]["last"] == "nan"
-    assert [a["rule"] for a in told["alerts"]] == ["LossNotFinite"]  # type: ignore[index, call-overload, union-attr]
+    assert [a["rule"] for a in told["alerts"]] == ["LossNotFinite"]
 
 
 def test_a_run_without_events_cannot_be_watched(tmp_path: Path) -> None:
@@ -186,10 +191,10 @@ def test_a_run_without_events_cannot_be_watched(tmp_path: Path) -> None:
 
 def test_series_and_timelines_answer_for_a_window() -> None:
     view = seen(usual(30))
-    found = view.series(["throughput", "loss", "worker.worker-1.speed"], from_s=10, to_s=20)
-    assert set(found["data"]) == {"throughput", "loss", "worker.worker-1.speed"}  # type: ignore[arg-type]
-    assert all(10 <= point[0] <= 20 for points in found["data"].values() for point in points)  # type: ignore[union-attr, index, operator]
-    lanes = view.timeline(28.0, 30.0)["lanes"]
-    assert [len(lane["rows"]) for lane in lanes] == [20, 20]  # type: ignore[union-attr, index, call-overload, arg-type]
+    found: Any = view.series(["throughput", "loss", "worker.worker-1.speed"], from_s=10, to_s=20)
+    assert set(found["data"]) == {"throughput", "loss", "worker.worker-1.speed"}
+    assert all(10 <= point[0] <= 20 for points in found["data"].values() for point in points)
+    lanes: Any = view.timeline(28.0, 30.0)["lanes"]
+    assert [len(lane["rows"]) for lane in lanes] == [20, 20]
     assert view.events_since(0)[0]["kind"] == "run_started"
     assert view.steps_since(view.seq) == []

@@ -4,12 +4,16 @@ import json
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
 
 _run = click.argument("run", required=False, type=click.Path(path_type=Path))
 _out = click.option(
@@ -62,11 +66,11 @@ def list_metrics(session: Session) -> None:
     from paceline.watch.catalogue import FAMILIES
 
     rows = [(f.name, f.kind.value, f.unit, ",".join(f.labels), f.help) for f in FAMILIES]
-    data = [
-        {"name": n, "kind": k, "unit": u, "labels": labels.split(","), "help": h}
-        for n, k, u, labels, h in rows
+    data: list[Json] = [
+        {"name": f.name, "kind": f.kind.value, "unit": f.unit, "labels": list(f.labels), "help": f.help}
+        for f in FAMILIES
     ]
-    emit(session, "metrics.list", {"metrics": list(data)}, ("\t".join(row) for row in rows))
+    emit(session, "metrics.list", {"metrics": data}, ("\t".join(row) for row in rows))
 
 
 @metrics.command("export-grafana")

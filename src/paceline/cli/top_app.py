@@ -35,7 +35,7 @@ class TopApp(App[None]):
         Binding("question_mark", "help", "help"),
         Binding("slash", "filter", "filter"),
         Binding("colon", "filter", show=False),
-        Binding("escape", "back", "back", show=False),
+        Binding("escape", "leave", "back", show=False),
         Binding("s", "sort", "sort"),
         Binding("p", "pause", "pause"),
         Binding("K", "kill", "kill"),
@@ -121,10 +121,10 @@ class TopApp(App[None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.wanted = event.value.strip()
-        self.action_back()
+        self.action_leave()
         self._draw()
 
-    def action_back(self) -> None:
+    def action_leave(self) -> None:
         self._doomed = None
         self.query_one(Input).display = False
         self._table.focus()

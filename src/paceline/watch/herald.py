@@ -8,7 +8,7 @@ and what was not, goes into the log.
 import fcntl
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -108,7 +108,7 @@ class _Line:
         self._thread = threading.Thread(target=self._work, name=f"notifier {setting.name}", daemon=True)
         self._thread.start()
 
-    def offer(self, now_s: float, run: str, alerts: list[Told], began_unix_s: float) -> None:
+    def offer(self, now_s: float, run: str, alerts: Sequence[Told], began_unix_s: float) -> None:
         if self._waiting.full():
             return  # it is still busy with what it has; the courier will find this due again
         match self._courier.due(now_s, alerts):

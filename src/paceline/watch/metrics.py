@@ -67,17 +67,14 @@ class Metrics:
     def histograms(self) -> Iterator[tuple[str, Mapping[str, str], Histogram]]:
         """(name, labels, histogram)"""
         workers = self._figures.workers
-        for name, of in (
-            ("step_duration_seconds", lambda w: w.step_histogram),
-            ("gradient_staleness_steps", lambda w: w.staleness_histogram),
-        ):
-            mine = [(w, of(w)) for w in workers if sum(of(w).counts)]
-            if len(workers) > FULL_DETAIL_WORKERS:
-                if mine:
-                    yield PREFIX + name, {"run": self._run, "worker": ""}, _summed([h for _, h in mine])
-            else:
-                for worker, histogram in mine:
-                    yield PREFIX + name, {"run": self._run, "worker": worker.name}, histogram
+        steps = [(w.name, w.step_histogram) for w in workers]
+        stale = [(w.name, w.staleness_histogram) for w in workers]
+        for name, listed in (("step_duration_seconds", steps), ("gradient_staleness_steps", stale)):
+            mine = [(worker, histogram) for worker, histogram in listed if sum(histogram.counts)]
+            if len(workers) > FULL_DETAIL_WORKERS and mine:
+                mine = [("", _summed([histogram for _, histogram in mine]))]
+            for worker, histogram in mine:
+                yield PREFIX + name, {"run": self._run, "worker": worker}, histogram
         recoveries = Histogram((0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0))
         for generation in self._track.generations.all:
             if (took_s := generation.recovery_s) is not None:

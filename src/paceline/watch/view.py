@@ -100,7 +100,7 @@ class RunView:
             "health": self._health().told(),
             "trends": self._trends(figures),
             "alerts": told_alerts(self._engine, self.rules, figures),
-            "events": list(self.track.events)[-200:],
+            "events": [*list(self.track.events)[-200:]],
         }
 
     def samples(self, now_ns: int | None = None) -> list[Sample]:
