@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import yaml
+from docs.runbook_pages import runbooks
 from tests.fixtures.promtool import needs_promtool, promtool
 from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, usual
 
@@ -136,6 +137,11 @@ def test_every_alert_says_what_it_is_and_has_a_page() -> None:
         assert page.startswith(f"# {rule.name}\n"), rule.name
         for heading in ("## What it means", "## Look at", "## What to do"):
             assert heading in page, f"{rule.name} has no {heading}"
+
+
+def test_the_pages_of_alerts_are_up_to_date() -> None:
+    written = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "runbooks").iterdir()}
+    assert written == runbooks(), "docs/runbooks is out of date: run `make docs`"
 
 
 def test_counters_are_called_so_and_nothing_else_is() -> None:
