@@ -189,6 +189,14 @@ def test_a_run_without_events_cannot_be_watched(tmp_path: Path) -> None:
         Feed(tmp_path)
 
 
+def test_a_damaged_log_is_one_clear_error(tmp_path: Path) -> None:
+    log = usual(2)
+    log.lines.append('{"kind":"steps","who":"worker-0","rows":1,')
+    log.write(tmp_path, a_plan())
+    with pytest.raises(PacelineError, match="line 11 of the event log"):
+        Feed(tmp_path).read()
+
+
 def test_series_and_timelines_answer_for_a_window() -> None:
     view = seen(usual(30))
     found: Any = view.series(["throughput", "loss", "worker.worker-1.speed"], from_s=10, to_s=20)

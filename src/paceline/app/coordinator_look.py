@@ -31,6 +31,11 @@ class CoordinatorLook:
         client = self._found()
         if client is None:
             return []
+        rows = self._look(client, at_ns)
+        # When the run ends its coordinator may end with it: that it is silent then is no news.
+        return rows if self._is_there() else []
+
+    def _look(self, client: BlockingClient, at_ns: int) -> list[CoordinatorRow]:
         answers = {address: self._ask(client, address) for address in self._addresses}
         there = [status for status, _ in answers.values() if status is not None]
         newest = max(there, key=lambda s: (s.role == LEADER, s.term, s.commit), default=None)
@@ -48,7 +53,7 @@ class CoordinatorLook:
             self._client = None
 
     def _found(self) -> BlockingClient | None:
-        if self._client is None and (self._run_dir / run_seat.NAME).exists():
+        if self._client is None and self._is_there():
             # Half written, or gone again with the run: then it is found at the next look, or never.
             with suppress(PacelineError, SecretError, json.JSONDecodeError, OSError):
                 seat = run_seat.find(self._run_dir)
@@ -59,6 +64,10 @@ class CoordinatorLook:
                 self._client = BlockingClient(found.addresses, found.access, patience_s=PATIENCE_S)
                 self._addresses = list(found.addresses)
         return self._client
+
+    def _is_there(self) -> bool:
+        """A run that is at work says in its folder where its coordinator is."""
+        return (self._run_dir / run_seat.NAME).exists()
 
     @staticmethod
     def _ask(client: BlockingClient, address: str) -> tuple[pb.NodeStatus | None, float | None]:

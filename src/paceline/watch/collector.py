@@ -83,7 +83,7 @@ class Collector:
                 log.write_rows("processes", host.processes(now_ns, crew.pids()))
             log.write_rows("gpus", gpus.look(now_ns))
             log.write_rows("hosts", [host.look(now_ns)])  # last: it says that the second is complete
-        except OSError as error:  # a full disk ends the record, not the run
+        except (OSError, AssertionError) as error:  # a full disk ends this record, not the run
             self._fail(f"the run goes on, but nobody looks at this machine any more: {error}")
 
     def _look_at_coordinator(self) -> None:
@@ -93,7 +93,7 @@ class Collector:
             while not self._is_over.wait(self._every_s):
                 try:
                     log.write_rows("coordinators", self._coordinator.rows(clock.now_ns()))
-                except OSError as error:
+                except (OSError, AssertionError) as error:
                     self._fail(f"the run goes on, but nobody looks at its coordinator any more: {error}")
         self._coordinator.close()
 

@@ -42,7 +42,7 @@ class Feed:
         """Take what is new, and let time go on; was there anything?"""
         found = self._lines.read()
         for line in found:
-            self.view.take(line)
+            _take(self.view, line)
         if self.view.seq:
             self.view.advance(self.now_ns())
         return bool(found)
@@ -78,7 +78,7 @@ class Replay:
         if self._taken and self._moments_ns[self._taken - 1] > at_ns:
             self.view, self._taken = RunView(self._plan, self._rules), 0
         while self._taken < len(self._lines) and self._moments_ns[self._taken] <= at_ns:
-            self.view.take(self._lines[self._taken])
+            _take(self.view, self._lines[self._taken])
             self._taken += 1
         self.view.advance(min(at_ns, self._moments_ns[-1]))
 
@@ -92,6 +92,16 @@ def read_plan(run_dir: Path) -> Plan:
     if plan.events is EventDetail.OFF:
         raise PacelineError(f"{run_dir} was trained with events off", "train it again with --events full")
     return plan
+
+
+def _take(view: RunView, line: str) -> None:
+    try:
+        view.take(line)
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise PacelineError(
+            f"line {view.seq} of the event log cannot be read: {error}",
+            "the log was damaged or written by another version; make the run again",
+        ) from error
 
 
 def _moments(lines: list[str]) -> list[int]:

@@ -74,8 +74,8 @@ class RunTrack:
 
     def take(self, line: str) -> str:
         """One whole line; its kind."""
-        event = json.loads(line)
         self.seq += 1
+        event = json.loads(line)
         if self.seq == 1:
             self._header(event)
             return "header"
