@@ -197,6 +197,12 @@ def test_a_damaged_log_is_one_clear_error(tmp_path: Path) -> None:
         Feed(tmp_path).read()
 
 
+def test_a_server_is_no_worker() -> None:
+    log = usual(3)
+    log.rows("watch", "processes", at_ns=T0_NS, worker="server-0", pid=1, memory_bytes=5, cpu_share=0.5)
+    assert [w["worker"] for w in shot(seen(log))["workers"]] == ["worker-0", "worker-1"]
+
+
 def test_series_and_timelines_answer_for_a_window() -> None:
     view = seen(usual(30))
     found: Any = view.series(["throughput", "loss", "worker.worker-1.speed"], from_s=10, to_s=20)

@@ -162,6 +162,8 @@ class RunTrack:
     def _processes(self, columns: Columns) -> None:
         for row in columns.rows(*ProcessRow._fields):
             one = ProcessRow(*row)  # type: ignore[arg-type]  # as the log has it
+            if not one.worker.startswith("worker-"):
+                continue  # a server trains nothing, and is no worker that lags behind
             worker = self.worker(one.worker)
             worker.memory_bytes, worker.cpu_share = one.memory_bytes, one.cpu_share
             worker.is_stopped = one.is_stopped
