@@ -17,7 +17,10 @@ from docs.failures_page import failures_page
 from docs.grpc_page import grpc_page
 from docs.images_page import images_page
 from docs.messages import messages
+from docs.metrics_page import metrics_page
 from docs.python_page import STUB, python_page, stub
+from docs.runbook_pages import alerts_page
+from docs.runbook_pages import write as write_runbooks
 from docs.tables import code, prose, table
 from paceline import errors
 from paceline.cli.commands import COMMANDS
@@ -27,6 +30,7 @@ from paceline.config.key import Key
 from paceline.config.keys import KEYS
 from paceline.environ import RESERVED
 from paceline.errors import ExitCode, PacelineError
+from paceline.events.sample_rows import CoordinatorRow, CustomRow, GpuRow, HostRow, ProcessRow
 from paceline.events.schema import (
     COLUMN_KINDS,
     PHASES,
@@ -77,6 +81,7 @@ _CHANNELS = {
 def pages() -> dict[str, str]:
     """The text of every generated page, by file name."""
     made = {
+        "alerts.md": alerts_page(),
         "cli.md": _cli(),
         "config.md": _config(),
         "errors.md": _errors(),
@@ -86,6 +91,7 @@ def pages() -> dict[str, str]:
         "grpc.md": grpc_page(),
         "image-checks.md": images_page(),
         "laws.md": _laws(),
+        "metrics.md": metrics_page(),
         "modes.md": _modes(),
         "python.md": python_page(),
     }
@@ -222,6 +228,11 @@ def _events() -> list[str]:
         ("abandoned", AbandonedRow),
         ("server", ServerRow),
         ("part", PartRow),
+        ("hosts", HostRow),
+        ("processes", ProcessRow),
+        ("gpus", GpuRow),
+        ("custom", CustomRow),
+        ("coordinators", CoordinatorRow),
     ):
         assert COLUMN_KINDS[kind] == row._fields, f"{kind} has the fields of {row.__name__}"
         lines += ["", f"### {kind}", "", inspect.cleandoc(row.__doc__ or ""), ""]
@@ -400,6 +411,7 @@ def main() -> None:
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
         print(f"wrote docs/reference/{name}")
+    write_runbooks()
     STUB.write_text(stub(), encoding="utf-8")
     print(f"wrote {STUB.name} of the package")
 

@@ -23,6 +23,7 @@ _PUBLIC = {
     "TrainResult": "paceline.api.result",
     "Losses": "paceline.api.result",
     "Evaluation": "paceline.api.result",
+    "metric": "paceline.events.custom",
     "PacelineError": "paceline.errors",
     "ConfigError": "paceline.errors",
     "NotReadyError": "paceline.errors",

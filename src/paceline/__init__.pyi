@@ -11,7 +11,7 @@ from paceline.errors import ConfigError as ConfigError, NotReadyError as NotRead
 from paceline.report.comparison import Cell as Cell, Estimate as Estimate
 
 __version__: str
-__all__ = ["__version__", "train", "resume", "compare", "Comparison", "Cell", "Estimate", "TrainStoppedError", "TrainResult", "Losses", "Evaluation", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]
+__all__ = ["__version__", "train", "resume", "compare", "Comparison", "Cell", "Estimate", "TrainStoppedError", "TrainResult", "Losses", "Evaluation", "metric", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]
 
 class _Settings(TypedDict, total=False):
     name: str
@@ -86,9 +86,11 @@ class _Settings(TypedDict, total=False):
     checkpoint_store: str
     events: Literal["full", "off"]
     export: str | Sequence[str]
+    alerts: str
     run_dir: str
     save_dir: str
 
 def train(task: str | type = 'xor', *, mode: str | type = 'ssgd', workers: int | None = None, progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> TrainResult: ...
 def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult: ...
 def compare(task: str | type = 'xor', *, modes: Sequence[str | type] = ('single', 'ssgd', 'asgd', 'ssp', 'localsgd'), workers: int | Sequence[int] = 2, repeats: int = 3, target_loss: float | None = None, target_accuracy: float | None = None, out: str | Path = 'comparison', progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> Comparison: ...
+def metric(name: str, value: float) -> None: ...

@@ -215,6 +215,7 @@ _REFUSED = {
     "run_dir": "leave it out; --out says where the runs go",
     "checkpoint_store": "leave it out: every run would write to the same place",
     "export": "leave it out: it takes time from the runs; afterwards: paceline export RUN --to tensorboard",
+    "alerts": "leave it out: a comparison's runs are told to nobody",
     "early_stop_patience": "leave it out: runs that end when they like do not do equal work",
     "early_stop_metric": "leave it out, like early_stop_patience",
     "scale_lr": "leave it out: a step has the same samples for everybody, so there is nothing to scale",

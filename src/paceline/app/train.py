@@ -14,7 +14,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from paceline import __version__
+from paceline.app.alerting import alerting, require_rules
 from paceline.app.checkpoint_keeper import CheckpointKeeper
+from paceline.app.collecting import collecting
 from paceline.app.evaluations import evaluation_in_words, evaluations_json
 from paceline.app.exports import while_exporting
 from paceline.app.progress import Progress, Watcher
@@ -93,13 +95,18 @@ def _carry_out(
     coordinators: "Coordinators | None",
 ) -> dict[str, Json]:
     started_ns, started_s = SystemClock().now_ns(), monotonic_s()
+    require_rules(plan.alerts, run_dir)
     keeper = _prepare_checkpoints(plan, run_dir, resume_from, watcher)
     run_dir.mkdir(parents=True, exist_ok=True)
     write_durably(run_dir / "plan.json", [dumps(plan).encode()])  # without it nothing can be resumed
     log = _begin_log(plan, run_dir, started_ns, resume_from)
     launcher: RunLauncher = warm or LocalLauncher()
     try:
-        with _ctrl_c_stops(launcher, watcher, log) as asked_by:
+        with (
+            _ctrl_c_stops(launcher, watcher, log) as asked_by,
+            collecting(plan, run_dir, watcher.note),
+            alerting(plan.alerts, run_dir, watcher.note),
+        ):
             follow = _Follower(plan, watcher, started_s, resume_from, keeper)
             folder = None if resume_from is None else resume_from.folder
             if plan.elastic is None:
@@ -178,7 +185,7 @@ def _begin_log(plan: Plan, run_dir: Path, started_ns: int, resume_from: Checkpoi
     path = run_dir / "events.jsonl"
     write_header(path, run=plan.run, plan=plan_hash(plan), t0_ns=started_ns, started_unix_s=unix_now_s())
     log = EventLog(path, who="launcher", clock=SystemClock())
-    log.write("run_started", plan=plan_hash(plan), launcher=plan.launcher.value)
+    log.write("run_started", plan=plan_hash(plan), launcher=plan.launcher.value, unix_s=unix_now_s())
     if resume_from is not None:
         # With elastic servers the one that begins says what it goes back to.
         clocks = "" if server_names(plan) else ",".join(map(str, resume_from.clocks))

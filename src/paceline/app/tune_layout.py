@@ -33,6 +33,7 @@ _EVALUATIONS = 10  # of a run whose length is said in steps
 _MOST_PROBLEMS = 8
 _REFUSED = {
     "export": "trials are not exported; afterwards `paceline export DIR/trials/001` does that for one",
+    "alerts": "trials are told to nobody",
     "checkpoint_store": "trials keep their checkpoints in their own folders",
 }
 

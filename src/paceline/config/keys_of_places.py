@@ -144,6 +144,13 @@ PLACE_KEYS = (
         example="tensorboard",
     ),
     Key(
+        name="alerts",
+        help="A file of alert rules and of who is told about them while the run trains.",
+        kind=Kind.TEXT,
+        default="the default rules, shown and told to nobody",
+        example="alerts.yaml",
+    ),
+    Key(
         name="run_dir",
         help="Folder of the run; it must not hold another run.",
         kind=Kind.TEXT,

@@ -93,6 +93,7 @@ class TrainConfig:
     checkpoint_store: str | None = None
     events: str | None = None
     export: tuple[ExportTarget, ...] | None = None
+    alerts: str | None = None
     run_dir: str | None = None
     save_dir: str | None = None
     # By key; also `straggler[0]` for each rule and `task_options.hidden` for each option.

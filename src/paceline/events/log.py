@@ -13,7 +13,8 @@ from typing import Protocol
 
 from paceline.clock import Clock, SystemClock
 from paceline.events.read import PlainEvent
-from paceline.events.schema import SCHEMA, AbandonedRow, PartRow, Scalar, ServerRow, StepRow
+from paceline.events.sample_rows import CustomRow
+from paceline.events.schema import COLUMN_KINDS, SCHEMA, AbandonedRow, PartRow, Scalar, ServerRow, StepRow
 
 FLUSH_NS = 500_000_000
 FLUSH_ROWS = 4096
@@ -45,6 +46,8 @@ class Log(Protocol):
 
     def add_part(self, row: PartRow) -> None: ...
 
+    def add_custom(self, rows: Sequence[CustomRow]) -> None: ...
+
     def flush(self) -> None:
         """What was added is in the log even if this process is killed now."""
         ...
@@ -61,13 +64,14 @@ class MemoryLog:
         self.abandoned: dict[int, list[AbandonedRow]] = {}
         self.server: list[ServerRow] = []
         self.parts: list[PartRow] = []
+        self.custom: dict[int, list[CustomRow]] = {}
         self.plain: list[PlainEvent] = []
 
     def of(self, rank: int) -> "MemoryLog":
         """A pen for one worker that writes into this log."""
         pen = MemoryLog(self._clock)
         pen.steps, pen.abandoned, pen.server = self.steps, self.abandoned, self.server
-        pen.plain, pen.parts = self.plain, self.parts
+        pen.plain, pen.parts, pen.custom = self.plain, self.parts, self.custom
         pen._rank = rank
         return pen
 
@@ -89,6 +93,9 @@ class MemoryLog:
     def add_part(self, row: PartRow) -> None:
         self.parts.append(row)
 
+    def add_custom(self, rows: Sequence[CustomRow]) -> None:
+        self.custom.setdefault(self._rank, []).extend(rows)
+
     def flush(self) -> None: ...
 
     def close(self) -> None: ...
@@ -105,6 +112,7 @@ class EventLog:
         self._abandoned: list[AbandonedRow] = []
         self._server: list[ServerRow] = []
         self._parts: list[PartRow] = []
+        self._custom: list[CustomRow] = []
         self._flushed_ns = clock.now_ns()
 
     @property
@@ -131,11 +139,21 @@ class EventLog:
         self._parts.append(row)
         self._maybe_flush(len(self._parts), row.at_ns)
 
+    def add_custom(self, rows: Sequence[CustomRow]) -> None:
+        self._custom.extend(rows)
+        if len(self._custom) >= FLUSH_ROWS:
+            self.flush()
+
+    def write_rows(self, kind: str, rows: Sequence[tuple[Scalar, ...]]) -> None:
+        """At once: for what comes about once a second."""
+        self._flush_columns(kind, COLUMN_KINDS[kind], list(rows))
+
     def flush(self) -> None:
         self._flush_columns("steps", StepRow._fields, self._steps)
         self._flush_columns("abandoned", AbandonedRow._fields, self._abandoned)
         self._flush_columns("server", ServerRow._fields, self._server)
         self._flush_columns("part", PartRow._fields, self._parts)
+        self._flush_columns("custom", CustomRow._fields, self._custom)
         self._flushed_ns = self._clock.now_ns()
 
     def close(self) -> None:
@@ -152,7 +170,12 @@ class EventLog:
         self,
         kind: str,
         names: Sequence[str],
-        rows: list[StepRow] | list[AbandonedRow] | list[ServerRow] | list[PartRow],
+        rows: list[StepRow]
+        | list[AbandonedRow]
+        | list[ServerRow]
+        | list[PartRow]
+        | list[CustomRow]
+        | list[tuple[Scalar, ...]],
     ) -> None:
         if rows:
             columns = dict(zip(names, map(_packed, zip(*rows, strict=True)), strict=True))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.errors import PacelineError
+from paceline.events.sample_rows import SAMPLE_KINDS
 from paceline.events.schema import SCHEMA, AbandonedRow, PartRow, ServerRow, StepRow
 
 
@@ -123,6 +124,8 @@ def _take(history: History, event: dict[str, object], *, is_header: bool) -> Non
         return
     kind, who = str(event["kind"]), str(event["who"])
     columns = event.get("columns")
+    if kind in SAMPLE_KINDS:  # paceline.watch reads them; nothing that was trained depends on them
+        return
     if isinstance(columns, dict):
         count = int(str(event["rows"]))
         full = {name: c if isinstance(c, list) else [c] * count for name, c in columns.items()}

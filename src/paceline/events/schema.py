@@ -10,6 +10,8 @@ a change of meaning makes a new schema.
 
 from typing import NamedTuple, TypeAlias
 
+from paceline.events.sample_rows import SAMPLE_KINDS
+
 SCHEMA = "paceline.events/1"
 Scalar: TypeAlias = bool | int | float | str | None
 
@@ -92,11 +94,12 @@ COLUMN_KINDS: dict[str, tuple[str, ...]] = {
     "server": ServerRow._fields,
     "abandoned": AbandonedRow._fields,
     "part": PartRow._fields,
+    **SAMPLE_KINDS,
 }
 
 # kind -> what it means; docs/reference/events.md is made from this.
 PLAIN_KINDS: dict[str, str] = {
-    "run_started": "the launcher begins; fields: plan (hash), launcher",
+    "run_started": "the launcher begins; fields: plan (hash), launcher, unix_s (by the calendar)",
     "run_resumed": "a stopped or lost run goes on; fields: version, clocks (steps kept, by rank)",
     "worker_started": "a participant is ready to step; fields: pid, clock (steps or updates behind it)",
     "worker_finished": "a participant ended orderly; fields: steps, reason (done, stopped, left)",
@@ -139,5 +142,11 @@ PLAIN_KINDS: dict[str, str] = {
     "workers (by rank), reason",
     "step_skipped": "the mean gradient of a step was not finite, and no worker made its update; fields: step "
     "(of the run), shards (whose gradient it was)",
+    "alert_silenced": "somebody does not want to hear of alerts for a while; fields: rule and worker (empty: "
+    "any), until_ns, by, comment",
+    "notified": "somebody was told about alerts, or should have been; fields: notifier, outcome (sent, "
+    "failed, limited), alerts (how many)",
+    "fault_injected": "somebody breaks something on purpose; fields: fault, target (whom it strikes), by, "
+    "until_ns (null: it does not end by itself)",
     "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
 }

@@ -22,4 +22,8 @@ def check_exports(config: TrainConfig, facts: Facts) -> list[Problem]:
     if targets and config.events == "off":
         hint = "leave events out, or leave export out"
         problems.append(Problem("export reads the event log, but events is off", hint, where))
+    if config.alerts is not None and config.events == "off":
+        hint = "leave events out, or leave alerts out"
+        what = "alerts are found in the event log, but events is off"
+        problems.append(Problem(what, hint, config.origin("alerts")))
     return problems

@@ -54,6 +54,8 @@ def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
         lines.append(Line("pace", f"forward and backward take at least {plan.pace_s * 1000:g} ms per step"))
     lines.append(Line("folder", _records(plan)))
     lines += [Line("export", f"the record also goes to {target.text}") for target in plan.exports]
+    if plan.alerts is not None:
+        lines.append(Line("alerts", f"by the rules of {plan.alerts}, sent to whom it names"))
     lines += [Line("remark", text) for text in remarks(plan, cpu_count=cpu_count)]
     return lines
 

@@ -71,6 +71,7 @@ def resolve(
         checkpoint_store=config.checkpoint_store,
         events=EventDetail(config.events or EventDetail.FULL),
         exports=config.export or (),
+        alerts=config.alerts,
     )
 
 

@@ -31,6 +31,7 @@ NOT_SEARCHED = frozenset(
         "placement",
         "restarts",
         "export",
+        "alerts",
         "checkpoint_store",
     }
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from paceline.clock import Clock
+from paceline.events import custom
 from paceline.events.log import Log
 from paceline.events.schema import AbandonedRow, StepRow
 from paceline.ids import Clock as StepClock
@@ -154,6 +155,8 @@ class Worker:
                     outcome.exchange,
                 )
             )
+            if custom.noted:
+                self.log.add_custom(custom.rows_of_step(step, now()))
         if outcome.adapted is not None and self.rank == 0:  # all decided the same; one says so
             self._tell(outcome.adapted)
         if outcome.skipped is not None:

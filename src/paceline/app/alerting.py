@@ -1,0 +1,76 @@
+"""What can somebody do about alerts? Have them sent, try a way of sending, check a file of rules."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from paceline.clock import unix_now_s
+from paceline.errors import ConfigError, Problem
+from paceline.watch.feed import RULES_NAME
+from paceline.watch.herald import Herald, deliver
+from paceline.watch.notifiers import open_notifier, sample_alert
+from paceline.watch.rule_file import default_rules, load_rules
+from paceline.watch.rules import NotifierSetting, Rules
+
+LOOK_S = 0.5
+
+
+def rules_for(run_dir: Path | None, said: Path | None) -> Rules:
+    """Of the file that was named, else of the run's folder, else the default ones."""
+    if said is not None:
+        return load_rules(said)
+    own = None if run_dir is None else run_dir / RULES_NAME
+    return load_rules(own) if own is not None and own.exists() else default_rules()
+
+
+def watch(run_dir: Path, rules: Rules, say: Callable[[str], None], is_over: threading.Event) -> None:
+    """Send what is due until the run has ended, or `is_over`."""
+    with Herald(run_dir, rules, say) as herald:
+        while herald.tick() and not is_over.wait(LOOK_S):
+            pass
+        herald.end()
+
+
+def require_rules(said: str | None, run_dir: Path) -> Rules | None:
+    """What is wrong with the rules of a run is said before it starts."""
+    if said is None:
+        return None
+    own = run_dir / RULES_NAME  # a resumed run keeps its rules, also where their first file is gone
+    return load_rules(own if own.exists() else Path(said))
+
+
+@contextmanager
+def alerting(said: str | None, run_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
+    """While a run trains: its rules are kept in its folder, and messages sent if they name notifiers."""
+    rules = require_rules(said, run_dir)
+    if rules is None or said is None:
+        yield
+        return
+    if not (run_dir / RULES_NAME).exists():
+        (run_dir / RULES_NAME).write_bytes(Path(said).read_bytes())
+    if not rules.notifiers:
+        yield
+        return
+    is_over = threading.Event()
+    herald = threading.Thread(target=watch, args=(run_dir, rules, note, is_over), name="herald", daemon=True)
+    herald.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        herald.join()
+
+
+def try_notifier(rules: Rules, name: str, folder: Path, say: Callable[[str], None]) -> NotifierSetting:
+    """Send one test message by this notifier; its error if it cannot."""
+    setting = next((one for one in rules.notifiers if name in (one.name, one.kind.value)), None)
+    if setting is None:
+        known = ", ".join(one.name for one in rules.notifiers) or "none"
+        what = f"the rules name no notifier {name!r}; they have: {known}"
+        raise ConfigError([Problem(what, "add it under notifiers: in the file of rules (--rules FILE)")])
+    alerts = (sample_alert(), sample_alert({"state": "resolved", "resolved_s": 1.0}))
+    notifier = open_notifier(setting, folder, say)
+    for alert in alerts:
+        deliver(notifier, setting.retries, "test", (alert,), unix_now_s(), threading.Event())
+    return setting

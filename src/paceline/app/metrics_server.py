@@ -1,0 +1,94 @@
+"""How does Prometheus read a run that has no dashboard? From a small server that follows the run's log."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from paceline.clock import monotonic_s
+from paceline.config.facts import installed
+from paceline.errors import NotReadyError, PacelineError
+from paceline.watch.feed import Feed
+
+FRESH_S = 1.0  # a page younger than this is given out again
+
+
+def require_prometheus() -> None:
+    if not installed(["prometheus_client"]):
+        raise NotReadyError(
+            "metrics need prometheus_client, which cannot be imported here", "pip install 'paceline[watch]'"
+        )
+
+
+class MetricsPage:
+    """The text of `/metrics`, made anew at most once a second, whoever asks."""
+
+    def __init__(self, run_dir: Path) -> None:
+        require_prometheus()
+        self._feed = Feed(run_dir)
+        self._lock = threading.Lock()
+        self._text, self._made_s = b"", -FRESH_S
+
+    def text(self) -> bytes:
+        from paceline.watch.prometheus import exposition
+
+        with self._lock:
+            if monotonic_s() - self._made_s >= FRESH_S:
+                self._feed.read()
+                self._text = exposition(self._feed.view, self._feed.now_ns())
+                self._made_s = monotonic_s()
+            return self._text
+
+
+class MetricsServer:
+    """Answers `/metrics` between `with` and its end."""
+
+    def __init__(self, run_dir: Path, host: str, port: int) -> None:
+        page = MetricsPage(run_dir)
+        try:
+            self._server = ThreadingHTTPServer((host, port), _handler(page))
+        except OSError as error:
+            raise PacelineError(
+                f"cannot listen on {host}:{port}: {error.strerror}", "choose another --port"
+            ) from error
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True
+        )
+
+    @property
+    def url(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}/metrics"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _handler(page: MetricsPage) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # the base class names it so
+            if self.path.partition("?")[0] != "/metrics":
+                self.send_error(404)
+                return
+            from paceline.watch.prometheus import CONTENT_TYPE
+
+            body = page.text()
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...  # a scrape is no news
+
+    return Handler

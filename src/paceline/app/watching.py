@@ -1,0 +1,33 @@
+"""Which run is looked at, and how does it look now?"""
+
+from pathlib import Path
+
+from paceline.errors import PacelineError
+from paceline.plan.codec import Json
+from paceline.watch.feed import Feed
+
+
+def find_run(folder: Path, said: Path | None) -> Path:
+    """The run that was named, else the one under `runs/` whose log was written last."""
+    if said is not None:
+        run_dir = folder / said
+        if not (run_dir / "plan.json").exists():
+            raise PacelineError(
+                f"{said} is no run's folder: it has no plan.json", "name one, such as runs/xor-ssgd"
+            )
+        return run_dir
+    logs = sorted((folder / "runs").glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not logs:
+        raise PacelineError(
+            "there is no run under runs/", "name a run's folder, or begin one: paceline train"
+        )
+    return logs[-1].parent
+
+
+def look(run_dir: Path) -> dict[str, Json]:
+    """One snapshot of it, now."""
+    feed = Feed(run_dir, is_glance=True)
+    feed.read()
+    if feed.view.seq == 0:
+        raise PacelineError(f"{run_dir} has no event log yet", "wait until the run has begun")
+    return feed.view.snapshot(feed.now_ns())

@@ -1,0 +1,160 @@
+"""`paceline alerts`: what is wrong with a run, who is told, and who does not want to be."""
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
+
+_run = click.argument("run", required=False, type=click.Path(path_type=Path))
+_rules = click.option(
+    "--rules",
+    type=click.Path(path_type=Path),
+    help="A file of rules. [default: the run's own, else the default ones]",
+)
+
+
+@click.group("alerts")
+@common_options
+def alerts(session: Session) -> None:
+    """See a run's alerts, have them sent, silence them, and check files of rules."""
+
+
+@alerts.command("list")
+@_run
+@click.option("--all", "is_all", is_flag=True, help="Also those that are over.")
+@common_options
+def list_alerts(session: Session, run: Path | None, is_all: bool) -> None:
+    """The alerts of RUN (else the newest under runs/): firing first, then pending."""
+    from paceline.app.watching import find_run, look
+
+    told = look(find_run(session.folder, run))["alerts"]
+    assert isinstance(told, list), "a snapshot lists its alerts"
+    found = [a for a in told if isinstance(a, dict) and (is_all or a["state"] != "resolved")]
+    lines = [
+        f"{a['state']:<9}{str(a['severity']).upper():<9} {a['rule']}: {a['summary']}{_muted(a)}"
+        for a in found
+    ]
+    emit(session, "alerts.list", {"alerts": list(found)}, lines or ["no alerts"])
+
+
+def _muted(alert: "dict[str, Json]") -> str:
+    if alert["silenced"]:
+        return " (silenced)"
+    if alert["inhibited_by"] is not None:
+        return f" (because of {alert['inhibited_by']})"
+    return " (injected)" if alert["injected"] else ""
+
+
+@alerts.command("watch")
+@_run
+@_rules
+@common_options
+def watch(session: Session, run: Path | None, rules: Path | None) -> None:
+    """Send the alerts of RUN by the notifiers of its rules, until the run is over or Ctrl-C."""
+    from paceline.app import alerting
+    from paceline.app.watching import find_run
+
+    run_dir = find_run(session.folder, run)
+    found = alerting.rules_for(run_dir, None if rules is None else session.folder / rules)
+    if not found.notifiers:
+        what = "the rules name no notifiers, so nobody would be told"
+        raise ConfigError([Problem(what, "add notifiers: to a file of rules, and give it as --rules FILE")])
+    alerting.watch(run_dir, found, lambda text: say(session, text), threading.Event())
+    data: Json = {"run": str(run_dir), "notifiers": [one.name for one in found.notifiers]}
+    emit(session, "alerts.watch", data, [])
+
+
+@alerts.command("test")
+@click.argument("notifier")
+@click.option(
+    "--rules", type=click.Path(path_type=Path), required=True, help="The file of rules that names it."
+)
+@common_options
+def test(session: Session, notifier: str, rules: Path) -> None:
+    """Send a test message by NOTIFIER: one that fires, and one that is over."""
+    from paceline.app import alerting
+
+    found = alerting.rules_for(None, session.folder / rules)
+    setting = alerting.try_notifier(found, notifier, session.folder, lambda text: say(session, text))
+    data: Json = {"notifier": setting.name, "kind": setting.kind.value}
+    emit(session, "alerts.test", data, [f"{setting.name}: two test messages were delivered"])
+
+
+@alerts.command("silence")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--for", "duration", default="1h", show_default=True, metavar="TIME", help="How long.")
+@click.option("--rule", default="", metavar="NAME", help="Of this rule only. [default: all]")
+@click.option("--worker", default="", metavar="NAME", help="Of this worker only. [default: all]")
+@click.option("--comment", default="", metavar="TEXT", help="Why.")
+@common_options
+def silence(session: Session, run: Path, duration: str, rule: str, worker: str, comment: str) -> None:
+    """Do not send alerts of RUN for a while; they are still shown."""
+    from paceline.app.alerting import rules_for
+    from paceline.app.watching import find_run
+    from paceline.watch.rule_file import seconds
+    from paceline.watch.silence import silence as write
+
+    run_dir, for_s = find_run(session.folder, run), seconds(duration)
+    problems = []
+    if not for_s:
+        problems.append(Problem(f"{duration!r} is no duration", "use 10m or 1h", "--for"))
+    known = [one.name for one in rules_for(run_dir, None).rules]
+    if rule and rule not in known:
+        problems.append(Problem(f"there is no rule {rule!r}", f"there are {', '.join(known)}", "--rule"))
+    if problems or for_s is None:
+        raise ConfigError(problems)
+    write(run_dir, for_s=for_s, rule=rule, worker=worker, comment=comment)
+    what = " ".join(filter(None, [rule or "all alerts", worker and f"of {worker}"]))
+    data: Json = {"run": str(run_dir), "rule": rule, "worker": worker, "for_s": for_s}
+    emit(session, "alerts.silence", data, [f"{what}: silent for {duration}"])
+
+
+@alerts.command("export")
+@_rules
+@click.option("--out", type=click.Path(path_type=Path), help="File to write. [default: stdout]")
+@common_options
+def export(session: Session, rules: Path | None, out: Path | None) -> None:
+    """Write the rules as Prometheus reads them."""
+    from paceline.app.alerting import rules_for
+    from paceline.watch.promql import rules_file
+
+    text = rules_file(rules_for(None, None if rules is None else session.folder / rules))
+    if out is not None:
+        (session.folder / out).write_text(text, encoding="utf-8")
+    files: Json = [] if out is None else [str(out)]
+    emit(
+        session,
+        "alerts.export",
+        {"text": text, "files": files},
+        text.splitlines() if out is None else [str(out)],
+    )
+
+
+@alerts.command("check")
+@click.argument("rules", required=False, type=click.Path(path_type=Path))
+@common_options
+def check(session: Session, rules: Path | None) -> None:
+    """Is RULES (else the default rules) a sound file? All problems are told at once."""
+    from paceline.app.alerting import rules_for
+    from paceline.watch.promql import expression
+
+    found = rules_for(None, None if rules is None else session.folder / rules)
+    data: Json = {
+        "rules": [
+            {"name": r.name, "severity": r.severity.word, "for_s": r.hold_s, "expression": expression(r)}
+            for r in found.rules
+        ],
+        "notifiers": [one.name for one in found.notifiers],
+    }
+    lines = [f"{r.severity.word:<9} {r.name}: {expression(r)}" for r in found.rules]
+    ways = ", ".join(one.name for one in found.notifiers) or "none"
+    emit(session, "alerts.check", data, [*lines, f"{len(found.rules)} rules, notifiers: {ways}"])

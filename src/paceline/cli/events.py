@@ -1,0 +1,51 @@
+"""`paceline events`: what happened in a run, a line for each event; and with --follow, what happens."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.session import Session
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
+
+LOOK_S = 0.2
+
+
+@click.command("events")
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run is over.")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only these kinds. Repeatable.")
+@click.option("--last", type=click.IntRange(min=0), metavar="N", help="Only the newest so many, at first.")
+@common_options
+def events(
+    session: Session, run: Path | None, follow: bool, kinds: tuple[str, ...], last: int | None
+) -> None:
+    """Tell what happened in RUN (a run's folder; else the newest under runs/), oldest first.
+
+    With --json each event is one JSON object on its own line.
+    """
+    from paceline.app.watching import find_run
+    from paceline.clock import SystemClock
+    from paceline.watch.feed import Feed
+
+    feed, seq = Feed(find_run(session.folder, run), is_glance=True), 0
+    is_first = True
+    while True:
+        feed.read()
+        found = [e for e in feed.view.events_since(seq) if not kinds or e["kind"] in kinds]
+        seq = feed.view.seq
+        shown = found if not is_first or last is None else found[len(found) - min(last, len(found)) :]
+        for event in shown:
+            print(json.dumps(event) if session.common.json else _line(event), flush=True)
+        is_first = False
+        if not follow or feed.view.track.is_over:
+            return
+        SystemClock().sleep(LOOK_S)
+
+
+def _line(event: "dict[str, Json]") -> str:
+    return f"{float(str(event['t_s'])):10.3f}  {event['glyph']} {event['text']}"

@@ -1,0 +1,108 @@
+"""`paceline metrics`: a run's numbers for Prometheus, and what Grafana shows of them."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
+
+_run = click.argument("run", required=False, type=click.Path(path_type=Path))
+_out = click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder to write the files into."
+)
+
+
+@click.group("metrics")
+@common_options
+def metrics(session: Session) -> None:
+    """Give a run's metrics to Prometheus, and dashboards and rules to Grafana and Prometheus."""
+
+
+@metrics.command("serve")
+@_run
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="0: any free one."
+)
+@common_options
+def serve(session: Session, run: Path | None, host: str, port: int) -> None:
+    """Answer `/metrics` for RUN (else the newest under runs/) until Ctrl-C."""
+    from paceline.app.metrics_server import MetricsServer
+    from paceline.app.watching import find_run
+
+    run_dir = find_run(session.folder, run)
+    with MetricsServer(run_dir, host, port) as server:
+        emit(session, "metrics.serve", {"url": server.url, "run": str(run_dir)}, [server.url])
+        sys.stdout.flush()
+        say(session, "Ctrl-C ends it; the run does not notice")
+        threading.Event().wait()
+
+
+@metrics.command("sample")
+@_run
+@common_options
+def sample(session: Session, run: Path | None) -> None:
+    """Print the metrics of RUN as they are now, as Prometheus would read them."""
+    from paceline.app.metrics_server import MetricsPage
+    from paceline.app.watching import find_run
+
+    text = MetricsPage(find_run(session.folder, run)).text().decode()
+    emit(session, "metrics.sample", {"text": text}, text.splitlines())
+
+
+@metrics.command("list")
+@common_options
+def list_metrics(session: Session) -> None:
+    """Which metrics there are."""
+    from paceline.watch.catalogue import FAMILIES
+
+    rows = [(f.name, f.kind.value, f.unit, ",".join(f.labels), f.help) for f in FAMILIES]
+    data: list[Json] = [
+        {"name": f.name, "kind": f.kind.value, "unit": f.unit, "labels": list(f.labels), "help": f.help}
+        for f in FAMILIES
+    ]
+    emit(session, "metrics.list", {"metrics": data}, ("\t".join(row) for row in rows))
+
+
+@metrics.command("export-grafana")
+@_out
+@common_options
+def export_grafana(session: Session, out: Path) -> None:
+    """Write dashboards for Grafana."""
+    from paceline.watch.grafana import dashboards
+
+    folder = session.folder / out
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, dashboard in dashboards().items():
+        (folder / name).write_text(json.dumps(dashboard, indent=2) + "\n", encoding="utf-8")
+        paths.append(str(out / name))
+    emit(session, "metrics.export-grafana", {"files": list(paths)}, paths)
+
+
+@metrics.command("export-rules")
+@click.option(
+    "--rules", type=click.Path(path_type=Path), help="A file of rules. [default: the default rules]"
+)
+@click.option("--out", type=click.Path(path_type=Path), help="File to write. [default: stdout]")
+@common_options
+def export_rules(session: Session, rules: Path | None, out: Path | None) -> None:
+    """Write the alert rules as Prometheus reads them."""
+    from paceline.app.alerting import rules_for
+    from paceline.watch.promql import rules_file
+
+    text = rules_file(rules_for(None, None if rules is None else session.folder / rules))
+    if out is None:
+        emit(session, "metrics.export-rules", {"text": text}, text.splitlines())
+        return
+    (session.folder / out).write_text(text, encoding="utf-8")
+    emit(session, "metrics.export-rules", {"files": [str(out)]}, [str(out)])

@@ -1,0 +1,141 @@
+"""`paceline status`: how is a run now? Its state, pace, workers, alerts and health on one screen."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit
+from paceline.cli.session import Session
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
+
+GLYPHS = {"training": "●", "starting": "◐", "paused": "❚❚", "slow": "▲", "lost": "✕", "finished": "✔"}
+
+HEADS = (
+    "worker",
+    "state",
+    "step",
+    "lag",
+    "step time",
+    "speed",
+    "wait",
+    "comm",
+    "staleness",
+    "memory",
+    "restarts",
+)
+
+
+@click.command("status")
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@common_options
+def status(session: Session, run: Path | None) -> None:
+    """Say how RUN (a run's folder; else the newest under runs/) is: now, or where its log ends."""
+    from paceline.app.watching import find_run, look
+
+    run_dir = find_run(session.folder, run)
+    told = look(run_dir)
+    emit(session, "status", told, lines_of(told, str(run_dir)))
+
+
+def lines_of(told: "dict[str, Json]", where: str) -> list[str]:
+    run, progress, pace = _dict(told["run"]), _dict(told["progress"]), _dict(told["throughput"])
+    loss, health = _dict(told["loss"]), _dict(told["health"])
+    eta = progress["eta_s"]
+    counts = _dict(told["counts"])
+    return [
+        f"{run['name']} ({run['mode']}, {run['task']}, {run['launcher']}) is {told['state']}: {where}",
+        f"step      {progress['step']} of {progress['steps']}"
+        + (f", {_seconds(eta)} to go" if eta is not None else f" in {_seconds(progress['elapsed_s'])}"),
+        f"loss      {_number(loss['smooth'])} (best {_number(loss['best'])})",
+        f"pace      {_number(pace['samples_per_s'])} samples/s{_change(pace['change_share'])}",
+        f"workers   {counts['alive']} of {counts['desired']} live",
+        f"health    {health['arithmetic']}",
+        *(f"trend     {_dict(one)['words']}" for one in _list(told["trends"])),
+        "",
+        *worker_table(told),
+        *_alert_lines(told),
+    ]
+
+
+def worker_table(told: "dict[str, Json]") -> list[str]:
+    rows = [HEADS, *(row_of(_dict(worker)) for worker in _list(told["workers"]))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def row_of(worker: "dict[str, Json]") -> tuple[str, ...]:
+    phases, memory, speed = _dict(worker["phases"]), worker["memory_bytes"], worker["relative_speed"]
+    step_s = worker["step_p50_s"]
+    state = str(worker["state"])
+    return (
+        str(worker["worker"]),
+        f"{GLYPHS.get(state, '?')} {state}",
+        str(worker["step"]),
+        str(worker["lag"]),
+        "-" if step_s is None else f"{float(str(step_s)) * 1000:.3g} ms",
+        "-" if speed is None else f"{float(str(speed)):.2f}",
+        _percent(phases.get("wait")),
+        _percent(phases.get("comm")),
+        _number(worker["staleness_p95"]),
+        "-" if memory is None else f"{float(str(memory)) / 1e6:.0f} MB",
+        str(worker["restarts"]),
+    )
+
+
+def _alert_lines(told: "dict[str, Json]") -> list[str]:
+    lines = []
+    for alert in map(_dict, _list(told["alerts"])):
+        if alert["state"] == "resolved":
+            continue
+        left = alert["fires_in_s"]
+        when = "" if left is None else f" (in {float(str(left)):.0f} s)"
+        lines.append(
+            f"{alert['state']}{when} {str(alert['severity']).upper()} {alert['rule']}: {alert['summary']}"
+        )
+    return ["", *lines] if lines else []
+
+
+def _dict(value: "Json") -> "dict[str, Json]":
+    assert isinstance(value, dict), "a snapshot has an object here"
+    return value
+
+
+def _list(value: "Json") -> "list[Json]":
+    assert isinstance(value, list), "a snapshot has a list here"
+    return value
+
+
+def _number(value: "Json") -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "-" if value is None else str(value)
+
+
+def _percent(value: "Json") -> str:
+    return f"{value * 100:.0f}%" if isinstance(value, int | float) else "-"
+
+
+def _change(value: "Json") -> str:
+    if not isinstance(value, int | float) or abs(value) < 0.02:
+        return ""
+    return f", {abs(value) * 100:.0f} % {'more' if value > 0 else 'less'} than before"
+
+
+def _seconds(value: "Json") -> str:
+    if not isinstance(value, int | float):
+        return "?"
+    return (
+        f"{value:.1f} s"
+        if value < 120
+        else f"{value / 60:.0f} min"
+        if value < 7200
+        else f"{value / 3600:.1f} h"
+    )

@@ -1,0 +1,162 @@
+"""What does `paceline top` show, and what does a key do?
+
+The only place that imports textual (extra `tui`).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.coordinate import Coordinate
+from textual.widgets import DataTable, Footer, Input, Static
+
+from paceline.app import signals
+from paceline.cli.status import HEADS, lines_of, row_of
+from paceline.errors import PacelineError
+from paceline.plan.codec import Json
+from paceline.watch.feed import Feed
+
+EVERY_S = 0.5
+HELP = (
+    "? this help   / filter by name or state   : the same   esc back   s sort by the next column   "
+    "p pause or go on   K kill (asks)   q quit"
+)
+# What the table can be sorted by, and the field of a worker.
+SORTS = {"name": "worker", "step": "step", "lag": "lag", "speed": "relative_speed", "memory": "memory_bytes"}
+
+
+class TopApp(App[None]):
+    CSS = (
+        "#head { height: auto; padding: 0 1; } #talk { height: auto; padding: 0 1; } Input { display: none; }"
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark", "help", "help"),
+        Binding("slash", "filter", "filter"),
+        Binding("colon", "filter", show=False),
+        Binding("escape", "leave", "back", show=False),
+        Binding("s", "sort", "sort"),
+        Binding("p", "pause", "pause"),
+        Binding("K", "kill", "kill"),
+        Binding("y", "confirm", show=False),
+        Binding("q", "quit", "quit"),
+    ]
+
+    def __init__(self, run_dir: Path, *, is_readonly: bool = False) -> None:
+        super().__init__()
+        self._run_dir, self._is_readonly = run_dir, is_readonly
+        self._feed = Feed(run_dir)
+        self.told: dict[str, Json] = {}
+        self.sort_by, self.wanted = "name", ""
+        self._doomed: str | None = None  # who is killed if that is confirmed
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head")
+        yield DataTable[str](cursor_type="row")
+        yield Input(placeholder="part of a name or a state")
+        yield Static(id="talk")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self._table.add_columns(*HEADS)
+        self.refresh_run()
+        self.set_interval(EVERY_S, self.refresh_run)
+
+    @property
+    def _table(self) -> "DataTable[str]":
+        found: DataTable[str] = self.query_one(DataTable)
+        return found
+
+    def refresh_run(self) -> None:
+        self._feed.read()
+        if self._feed.view.seq == 0:
+            return
+        self.told = self._feed.view.snapshot(self._feed.now_ns())
+        lines = lines_of(self.told, str(self._run_dir))
+        # All but the table, which is drawn below.
+        head = lines[: lines.index("")]
+        alerts = [line for line in lines if line.startswith(("firing", "pending"))]
+        self.query_one("#head", Static).update("\n".join([*head, *alerts]))
+        self._draw()
+
+    def _draw(self) -> None:
+        table, chosen = self._table, self.chosen
+        table.clear()
+        names = [str(worker["worker"]) for worker in self.shown()]
+        for worker in self.shown():
+            table.add_row(*row_of(worker), key=str(worker["worker"]))
+        if chosen in names:
+            table.cursor_coordinate = Coordinate(names.index(chosen), 0)
+
+    def shown(self) -> list[dict[str, Json]]:
+        """The workers that match, in order."""
+        workers = self.told["workers"]
+        assert isinstance(workers, list), "a snapshot lists its workers"
+        found = [w for w in workers if isinstance(w, dict) and self.wanted in f"{w['worker']} {w['state']}"]
+        if self.sort_by == "name":
+            return found
+        field = SORTS[self.sort_by]
+        # The one to look at first: furthest behind, slowest, largest.
+        sign = -1 if self.sort_by in ("lag", "memory") else 1
+        return sorted(found, key=lambda w: sign * float(str(w[field] or 0)))
+
+    @property
+    def chosen(self) -> str | None:
+        table = self._table
+        if not table.row_count or not table.is_valid_coordinate(table.cursor_coordinate):
+            return None
+        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+
+    def talk(self, text: str) -> None:
+        self.query_one("#talk", Static).update(text)
+
+    def action_help(self) -> None:
+        self.talk(HELP)
+
+    def action_filter(self) -> None:
+        box = self.query_one(Input)
+        box.display = True
+        box.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.wanted = event.value.strip()
+        self.action_leave()
+        self._draw()
+
+    def action_leave(self) -> None:
+        self._doomed = None
+        self.query_one(Input).display = False
+        self._table.focus()
+        self.talk("")
+
+    def action_sort(self) -> None:
+        names = list(SORTS)
+        self.sort_by = names[(names.index(self.sort_by) + 1) % len(names)]
+        self.talk(f"sorted by {self.sort_by}")
+        self._draw()
+
+    def action_pause(self) -> None:
+        if self._may_act() and self.chosen is not None:
+            self._do(lambda: signals.pause_or_resume(self._run_dir, self.told, str(self.chosen)))
+
+    def action_kill(self) -> None:
+        if self._may_act() and self.chosen is not None:
+            self._doomed = self.chosen
+            self.talk(f"Kill {self._doomed}? y kills it, esc does not")
+
+    def action_confirm(self) -> None:
+        if self._doomed is not None:
+            doomed, self._doomed = self._doomed, None
+            self._do(lambda: signals.kill(self._run_dir, self.told, doomed))
+
+    def _may_act(self) -> bool:
+        if self._is_readonly:
+            self.talk("nothing can be done to the run: --readonly was said")
+        return not self._is_readonly
+
+    def _do(self, act: Callable[[], str]) -> None:
+        try:
+            self.talk(act())
+        except PacelineError as error:
+            self.talk(f"{error.what}; {error.hint}")

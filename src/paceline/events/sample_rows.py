@@ -1,0 +1,93 @@
+"""What is measured beside the steps, and how is it written? As rows of columns, about once a second.
+
+None stands for what this machine cannot say. Totals only ever grow; whoever wants
+a rate looks at two rows. Readers of what was trained pass them by; `paceline.watch`
+reads them.
+"""
+
+from typing import NamedTuple
+
+
+class HostRow(NamedTuple):
+    """A machine at one moment (kind `hosts`). The launcher writes one each second, which paces alerts too."""
+
+    at_ns: int
+    node: str  # the host's name
+    cpu_share: float | None  # of all cores, since the row before
+    load: float | None  # mean number of runnable processes over a minute
+    memory_used_bytes: int | None
+    memory_size_bytes: int | None
+    disk_free_bytes: int | None  # where the run's folder is
+    disk_size_bytes: int | None
+    disk_read_bytes: int | None  # total
+    disk_written_bytes: int | None  # total
+    net_in_bytes: int | None  # total, of all interfaces but the loopback
+    net_out_bytes: int | None  # total
+    loopback_bytes: int | None  # total; processes of one host talk this way
+    tcp_sent: int | None  # total of segments
+    tcp_retransmitted: int | None  # total of segments that had to be sent again
+
+
+class ProcessRow(NamedTuple):
+    """A participant's process at one moment (kind `processes`)."""
+
+    at_ns: int
+    worker: str
+    pid: int
+    memory_bytes: int  # resident
+    cpu_share: float  # of one core, since the row before
+    is_stopped: bool  # by SIGSTOP or the like
+
+
+class GpuRow(NamedTuple):
+    """A GPU at one moment (kind `gpus`)."""
+
+    at_ns: int
+    node: str
+    gpu: int
+    uuid: str
+    name: str
+    utilization: float | None
+    memory_used_bytes: int | None
+    memory_size_bytes: int | None
+    temperature_c: float | None
+    power_w: float | None
+    power_limit_w: float | None
+    energy_j: float | None  # total
+    is_throttled: bool | None  # its clock is held down by power or heat
+    uncorrected_errors: int | None  # total
+
+
+class CustomRow(NamedTuple):
+    """What a task told by `paceline.metric` (kind `custom`)."""
+
+    at_ns: int
+    step: int  # the worker's own count
+    name: str
+    value: float
+
+
+class CoordinatorRow(NamedTuple):
+    """A node of the run's coordinator at one moment, by its own words (kind `coordinators`)."""
+
+    at_ns: int
+    address: str
+    node: int | None  # None: it does not answer
+    role: str
+    is_voter: bool
+    leader: int | None
+    term: int | None
+    commit: int | None
+    applied: int | None
+    lag: int | None  # entries that it lacks, says the leader
+    is_connected: bool | None  # to the leader, says the leader
+    round_trip_s: float | None  # of being asked
+
+
+SAMPLE_KINDS: dict[str, tuple[str, ...]] = {
+    "hosts": HostRow._fields,
+    "processes": ProcessRow._fields,
+    "gpus": GpuRow._fields,
+    "custom": CustomRow._fields,
+    "coordinators": CoordinatorRow._fields,
+}

@@ -1,0 +1,139 @@
+"""Who looks at the machine while a run trains? A thread of the launcher, once a second, off the step path.
+
+What it sees goes into the run's own event log, so that whoever follows or replays the
+log sees it too. If a look fails the run does not: the failure is noted once.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from paceline.clock import Clock, SystemClock
+from paceline.events.follow import NewLines
+from paceline.events.log import EventLog
+from paceline.events.sample_rows import CoordinatorRow
+from paceline.watch.gpu_door import GpuDoor
+from paceline.watch.host_door import HostDoor
+
+EVERY_S = 1.0
+WHO = "watch"
+
+
+class AsksCoordinator(Protocol):
+    def rows(self, at_ns: int) -> list[CoordinatorRow]:
+        """Every node, as it is now; nothing as long as there is no coordinator."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Collector:
+    """Works between `with` and its end."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        note: Callable[[str], None],
+        *,
+        has_local_workers: bool,
+        coordinator: AsksCoordinator | None = None,
+        every_s: float | None = None,
+    ) -> None:
+        self._run_dir, self._note = run_dir, note
+        self._every_s = EVERY_S if every_s is None else every_s
+        self._has_local_workers, self._coordinator = has_local_workers, coordinator
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._look_at_machine, name="watch", daemon=True)]
+        if coordinator is not None:
+            # Its own thread: a node that does not answer must not hold up the seconds.
+            ask = threading.Thread(target=self._look_at_coordinator, name="watch coordinator", daemon=True)
+            self._threads.append(ask)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _look_at_machine(self) -> None:
+        with _Pen(self._run_dir) as log:
+            clock = SystemClock()
+            host = HostDoor(self._run_dir)
+            gpus = GpuDoor(host.node)
+            crew = Crew(self._run_dir / "events.jsonl")
+            while True:
+                self._once(log, clock, host, gpus, crew)
+                if self._is_over.wait(self._every_s):
+                    break
+            gpus.close()
+
+    def _once(self, log: EventLog, clock: Clock, host: HostDoor, gpus: GpuDoor, crew: "Crew") -> None:
+        try:
+            now_ns = clock.now_ns()
+            if self._has_local_workers:
+                log.write_rows("processes", host.processes(now_ns, crew.pids()))
+            log.write_rows("gpus", gpus.look(now_ns))
+            log.write_rows("hosts", [host.look(now_ns)])  # last: it says that the second is complete
+        except (OSError, AssertionError) as error:  # a full disk ends this record, not the run
+            self._fail(f"the run goes on, but nobody looks at this machine any more: {error}")
+
+    def _look_at_coordinator(self) -> None:
+        assert self._coordinator is not None, "this thread is for it"
+        clock = SystemClock()
+        with _Pen(self._run_dir) as log:
+            while not self._is_over.wait(self._every_s):
+                try:
+                    log.write_rows("coordinators", self._coordinator.rows(clock.now_ns()))
+                except (OSError, AssertionError) as error:
+                    self._fail(f"the run goes on, but nobody looks at its coordinator any more: {error}")
+        self._coordinator.close()
+
+    def _fail(self, what: str) -> None:
+        if not self._is_over.is_set():
+            self._is_over.set()
+            self._note(f"warning: {what}")
+
+
+class _Pen:
+    """The collector's place in the log, closed in the end."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / "events.jsonl"
+
+    def __enter__(self) -> EventLog:
+        self._log = EventLog(self._path, who=WHO, clock=SystemClock())
+        return self._log
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._log.close()
+
+
+class Crew:
+    """Who trains, by what the log says of processes that began and ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = NewLines(path)
+        self._pids: dict[str, int] = {}
+
+    def pids(self) -> dict[str, int]:
+        for line in self._lines.read():
+            # Looked at before it is parsed: nearly all lines are steps.
+            if '"kind":"worker_started"' in line:
+                event = json.loads(line)
+                self._pids[str(event["who"])] = int(event["pid"])
+            elif '"kind":"worker_finished"' in line:
+                self._pids.pop(str(json.loads(line)["who"]), None)
+            elif '"kind":"run_started"' in line:
+                self._pids.clear()  # of an earlier session
+        return dict(self._pids)

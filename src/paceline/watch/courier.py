@@ -1,0 +1,80 @@
+"""Who must be told about which alert now? Each firing once, each end once, and never more than wanted. Pure.
+
+An alert that is silenced, inhibited or injected is not told; when that ends while it
+still fires, it is. The end is told to those who heard of its beginning. What a limit
+holds back is told as soon as there is room.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paceline.plan.codec import Json
+from paceline.watch.rules import NotifierSetting, Severity
+
+Told = Mapping[str, Json]  # an alert, as a snapshot tells it
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    notifier: str
+    alerts: tuple[Told, ...]  # that fire, or are over
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """More than the notifier may say in a minute; said once for each alert."""
+
+    notifier: str
+    alerts: int
+
+
+@dataclass(slots=True)
+class Courier:
+    """For one notifier."""
+
+    setting: NotifierSetting
+    repeat_s: float
+    _told_s: dict[str, float] = field(default_factory=dict)  # by fingerprint: when
+    _sent_s: deque[float] = field(default_factory=deque)
+    _held_back: set[str] = field(default_factory=set)
+
+    def due(self, now_s: float, alerts: Sequence[Told]) -> Message | Limited | None:
+        """`alerts`: all that a snapshot tells, firing, pending and resolved."""
+        firing = {str(a["fingerprint"]): a for a in alerts if a["state"] == "firing"}
+        begun = [a for mark, a in firing.items() if self._is_wanted(a) and self._is_news(mark, now_s)]
+        over = [mark for mark in self._told_s if mark not in firing]
+        ended = [a for mark in over if (a := _end_of(mark, alerts)) is not None]
+        if not begun and not ended:
+            for mark in over:  # so long over that nobody tells it any more
+                del self._told_s[mark]
+            return None
+        if not self._has_room(now_s):
+            fresh = {str(a["fingerprint"]) for a in (*begun, *ended)} - self._held_back
+            self._held_back |= fresh
+            return Limited(self.setting.name, len(fresh)) if fresh else None
+        self._sent_s.append(now_s)
+        for alert in begun:
+            self._told_s[str(alert["fingerprint"])] = now_s
+        for mark in over:
+            del self._told_s[mark]
+        self._held_back.clear()
+        return Message(self.setting.name, (*begun, *ended))
+
+    def _is_wanted(self, alert: Told) -> bool:
+        is_muted = alert["silenced"] or alert["inhibited_by"] is not None or alert["injected"]
+        return not is_muted and Severity[str(alert["severity"]).upper()] >= self.setting.min_severity
+
+    def _is_news(self, mark: str, now_s: float) -> bool:
+        told_s = self._told_s.get(mark)
+        return told_s is None or now_s - told_s >= self.repeat_s
+
+    def _has_room(self, now_s: float) -> bool:
+        while self._sent_s and now_s - self._sent_s[0] >= MINUTE_S:
+            self._sent_s.popleft()
+        return len(self._sent_s) < self.setting.most_per_minute
+
+
+def _end_of(mark: str, alerts: Sequence[Told]) -> Told | None:
+    return next((a for a in alerts if a["fingerprint"] == mark and a["state"] == "resolved"), None)

@@ -1,0 +1,135 @@
+"""How does a view get a run's lines? As they are written, or again from the beginning by another clock.
+
+The run's clock is the calendar's, counted from the header's first moment: so it is the
+same for whoever looks, on whatever machine.
+"""
+
+import json
+from pathlib import Path
+
+from paceline.clock import unix_now_s
+from paceline.errors import PacelineError
+from paceline.events.follow import NewLines
+from paceline.plan.codec import read
+from paceline.plan.plan import EventDetail, Plan
+from paceline.watch.rule_file import load_rules
+from paceline.watch.rules import Rules
+from paceline.watch.view import RunView
+
+RULES_NAME = "alerts.yaml"  # of a run's folder: what it was begun with
+GLANCE_NS = 35 * 60 * 1_000_000_000  # more than any default rule looks back
+TAIL_BYTES = 65_536
+
+
+def rules_of(run_dir: Path) -> Rules | None:
+    """Those that the run was begun with; None: the default ones."""
+    path = run_dir / RULES_NAME
+    return load_rules(path) if path.exists() else None
+
+
+class Feed:
+    """A run that may still be at work."""
+
+    def __init__(self, run_dir: Path, *, rules: Rules | None = None, is_glance: bool = False) -> None:
+        """`is_glance`: of a long run, alerts are evaluated for the last half hour only."""
+        plan = read_plan(run_dir)
+        self._lines = NewLines(run_dir / "events.jsonl")
+        quiet_ns = max(0, _newest_ns(run_dir / "events.jsonl") - GLANCE_NS) if is_glance else 0
+        rules = rules_of(run_dir) if rules is None else rules
+        self.view = RunView(plan, rules, quiet_until_ns=quiet_ns)
+
+    def read(self) -> bool:
+        """Take what is new, and let time go on; was there anything?"""
+        found = self._lines.read()
+        for line in found:
+            _take(self.view, line)
+        if self.view.seq:
+            self.view.advance(self.now_ns())
+        return bool(found)
+
+    def now_ns(self) -> int:
+        """Now, on the run's clock; of a run that is over, its end."""
+        track = self.view.track
+        if track.is_over or track.seq == 0:
+            return track.last_ns
+        return max(track.last_ns, track.t0_ns + round((unix_now_s() - track.started_unix_s) * 1e9))
+
+
+class Replay:
+    """A recorded run, at any moment of it."""
+
+    def __init__(self, run_dir: Path, *, rules: Rules | None = None) -> None:
+        self._plan = read_plan(run_dir)
+        self._rules = rules_of(run_dir) if rules is None else rules
+        self._lines = NewLines(run_dir / "events.jsonl").read()
+        self._moments_ns = _moments(self._lines)
+        self.view = RunView(self._plan, self._rules)
+        self._taken = 0
+
+    @property
+    def duration_s(self) -> float:
+        return (self._moments_ns[-1] - self._moments_ns[0]) / 1e9 if self._moments_ns else 0.0
+
+    def seek(self, at_s: float) -> None:
+        """As it was then. Backwards it begins anew."""
+        if not self._lines:
+            return
+        at_ns = self._moments_ns[0] + round(at_s * 1e9)
+        if self._taken and self._moments_ns[self._taken - 1] > at_ns:
+            self.view, self._taken = RunView(self._plan, self._rules), 0
+        while self._taken < len(self._lines) and self._moments_ns[self._taken] <= at_ns:
+            _take(self.view, self._lines[self._taken])
+            self._taken += 1
+        self.view.advance(min(at_ns, self._moments_ns[-1]))
+
+    def now_ns(self, at_s: float) -> int:
+        return self._moments_ns[0] + round(at_s * 1e9) if self._moments_ns else 0
+
+
+def read_plan(run_dir: Path) -> Plan:
+    """The plan of a run that has events."""
+    plan = read(run_dir / "plan.json")
+    if plan.events is EventDetail.OFF:
+        raise PacelineError(f"{run_dir} was trained with events off", "train it again with --events full")
+    return plan
+
+
+def _take(view: RunView, line: str) -> None:
+    try:
+        view.take(line)
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise PacelineError(
+            f"line {view.seq} of the event log cannot be read: {error}",
+            "the log was damaged or written by another version; make the run again",
+        ) from error
+
+
+def _moments(lines: list[str]) -> list[int]:
+    """When each line was there, at the earliest: no line is older than those before it."""
+    found: list[int] = []
+    for number, line in enumerate(lines):
+        event = json.loads(line)
+        moment = int(event["t0_ns"]) if number == 0 else _moment(event)
+        found.append(max(moment, found[-1]) if found else moment)
+    return found
+
+
+def _moment(event: dict[str, object]) -> int:
+    columns = event.get("columns")
+    if not isinstance(columns, dict):
+        return int(str(event["at_ns"]))
+    name = "at_ns" if "at_ns" in columns else "start_ns"
+    values = columns[name]
+    return max(values) if isinstance(values, list) else int(values)
+
+
+def _newest_ns(path: Path) -> int:
+    """About when the log was last written, without reading all of it."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            lines = file.read().split(b"\n")[1:-1]
+    except FileNotFoundError:
+        return 0
+    return max((_moment(json.loads(line)) for line in lines[-20:]), default=0)

@@ -1,0 +1,192 @@
+"""What do a run's sums mean at this moment? Rates, states, shares and ages. Pure."""
+
+import math
+from dataclasses import dataclass
+
+from paceline.events.schema import PHASES
+from paceline.plan.catalog import MODES
+from paceline.plan.codec import Json
+from paceline.plan.plan import Plan
+from paceline.watch.quantiles import median, quantile
+from paceline.watch.run_track import RunTrack
+from paceline.watch.worker_track import WorkerTrack
+
+RATE_S = 10  # seconds over which throughput is told
+STALLED_S = 2.0  # without a step for so long, time goes on without work
+SLOW_BELOW = 0.7
+BEFORE_S = 300
+INJECTED_S = 120.0
+WAIT, COMM = PHASES.index("wait"), PHASES.index("comm")
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    samples_per_s: float
+    bytes_per_s: float
+
+
+class Figures:
+    """One look at a run; `now_s` is on the run's own clock."""
+
+    def __init__(self, track: RunTrack, now_s: float) -> None:
+        self.track, self.now_s = track, now_s
+        self.workers = sorted(track.workers.values(), key=lambda w: (len(w.name), w.name))
+        # Asked for many times in one look, and a median costs a sort.
+        self._own_s = {w.name: w.own_p50_s for w in self.workers}
+        self._states: dict[str, str] = {}
+        self._median_own_s = median(
+            [t for w in self.workers if (t := self._own_s[w.name]) is not None and not w.is_lost]
+        )
+        self.foremost = max((w.steps for w in self.workers), default=0)
+
+    @property
+    def plan(self) -> Plan:
+        return self.track.plan
+
+    @property
+    def state(self) -> str:
+        if self.track.outcome is not None:
+            return self.track.outcome
+        if self.track.is_stopping:
+            return "stopping"
+        return "training" if self.track.last_step_s is not None else "starting"
+
+    @property
+    def elapsed_s(self) -> float:
+        """Of a run that is over, until its end."""
+        return self.track.seconds_of_last() if self.track.is_over else self.now_s
+
+    @property
+    def end_s(self) -> float:
+        """Until when work is told: the newest step, unless none came for a while."""
+        last = self.track.last_step_s
+        if last is None or (self.now_s - last > STALLED_S and not self.track.is_over):
+            return self.now_s
+        return last
+
+    def rates(self, workers: list[WorkerTrack] | None = None, before_s: float = 0.0) -> Rates:
+        """Over the last ten whole seconds, or all there was if that is less."""
+        mine = self.workers if workers is None else workers
+        first = self.track.first_step_s
+        if first is None:
+            return Rates(0.0, 0.0)
+        end = self.end_s - before_s
+        if end - first < 3:
+            lasted_s = max(1e-3, end - first)
+            samples, moved = sum(w.total_samples for w in mine), sum(w.total_bytes_out for w in mine)
+            return Rates(samples / lasted_s, moved / lasted_s)
+        to = math.floor(end)
+        begin = max(to - RATE_S, math.ceil(first))
+        found = [s for w in mine for s in w.between(begin, to)]
+        lasted_s = max(1, to - begin)
+        return Rates(sum(s.samples for s in found) / lasted_s, sum(s.bytes_out for s in found) / lasted_s)
+
+    def share_of(self, phase: int) -> float | None:
+        """Of all workers' step time in the last minute."""
+        recent = [s for w in self.workers for s in list(w.seconds)[-60:]]
+        whole = math.fsum(t for s in recent for t in s.phases_s)
+        return math.fsum(s.phases_s[phase] for s in recent) / whole if whole > 0 else None
+
+    @property
+    def eta_s(self) -> float | None:
+        step, total = self.track.step, self.plan.steps
+        first = self.track.first_step_s
+        if self.track.is_over or first is None or step == 0:
+            return None
+        return max(0.0, (total - step) * (self.end_s - first) / step)
+
+    def relative_speed(self, worker: WorkerTrack) -> float | None:
+        own = self._own_s[worker.name]
+        if own is None or not own or self._median_own_s is None:
+            return None
+        return self._median_own_s / own
+
+    def state_of(self, worker: WorkerTrack) -> str:
+        if worker.name not in self._states:
+            self._states[worker.name] = self._state_of(worker)
+        return self._states[worker.name]
+
+    def _state_of(self, worker: WorkerTrack) -> str:
+        if worker.is_finished:
+            return "finished"
+        if worker.is_lost or (self.track.outcome == "failed"):
+            return "lost"
+        if worker.is_stopped:
+            return "paused"
+        if worker.total_steps == 0:
+            return "starting"
+        speed = self.relative_speed(worker)
+        return "slow" if worker.is_called_slow or (speed is not None and speed < SLOW_BELOW) else "training"
+
+    def counts(self) -> dict[str, int]:
+        found = dict.fromkeys(("starting", "training", "slow", "paused", "lost", "finished"), 0)
+        for worker in self.workers:
+            found[self.state_of(worker)] += 1
+        return found
+
+    @property
+    def desired(self) -> int:
+        return self.plan.processes
+
+    @property
+    def alive(self) -> int:
+        counts = self.counts()
+        return sum(counts[state] for state in ("starting", "training", "slow", "paused"))
+
+    @property
+    def allowed_gap(self) -> int | None:
+        """How many steps ahead an applied gradient may be (ssp, dssp)."""
+        options = self.plan.strategy
+        if self.plan.mode not in ("ssp", "dssp") or options.staleness is None:
+            return None
+        return options.staleness + 1 + (options.staleness_range if self.plan.mode == "dssp" else 0)
+
+    def staleness(self) -> dict[str, Json] | None:
+        found = [s for w in self.workers for s in w.staleness]
+        if not found:
+            return None
+        return {"p50": quantile(found, 0.5), "p95": quantile(found, 0.95), "max": max(found)}
+
+    def bandwidth(self, worker: WorkerTrack) -> float | None:
+        """Bytes both ways over the time in `comm`: what a worker's own steps saw."""
+        recent = list(worker.seconds)[-60:]
+        spent_s = math.fsum(s.phases_s[COMM] for s in recent)
+        moved = sum(s.bytes_out + s.bytes_in for s in recent)
+        return moved / spent_s if spent_s > 0 and moved else None
+
+    def why_slow(self, worker: WorkerTrack) -> str | None:
+        """The phase whose time differs most from the median worker's."""
+        if self.state_of(worker) != "slow":
+            return None
+        mine = self._phase_means(worker)
+        others = [self._phase_means(w) for w in self.workers if w is not worker and w.total_steps]
+        best, most = None, 0.0
+        for i, phase in enumerate(PHASES):
+            usual = median([one[i] for one in others]) if others else None
+            if usual is not None and phase != "wait" and mine[i] - usual > most:
+                best, most = phase, mine[i] - usual
+        return (
+            None if best is None else f"{best} takes {most * 1000:.3g} ms longer than for the median worker"
+        )
+
+    @staticmethod
+    def _phase_means(worker: WorkerTrack) -> list[float]:
+        recent = list(worker.seconds)[-60:]
+        steps = max(1, sum(s.steps for s in recent))
+        return [math.fsum(s.phases_s[i] for s in recent) / steps for i in range(len(PHASES))]
+
+    def is_injected(self, labels: dict[str, str]) -> bool:
+        """Was it done on purpose? A fault that somebody injected, or slowness that the plan asks for."""
+        who = labels.get("worker", "")
+        if any(
+            self.now_s - at_s < INJECTED_S and (not who or target in ("", who))
+            for at_s, target in self.track.injected
+        ):
+            return True
+        worker = self.track.workers.get(who)
+        is_asked_for = bool(self.plan.stragglers)  # a pace is a delay too, and the same for all
+        return is_asked_for and worker is not None and worker.phase_shares().get("delay", 0.0) > 0.2
+
+    def uses_server(self) -> bool:
+        mode = MODES.get(self.plan.mode)
+        return mode is not None and mode.channel.value == "store"

@@ -1,0 +1,107 @@
+"""How did the generations of an elastic run follow each other, and what did each change cost?
+
+The time from the last step before a loss to the first step after it is split where the
+log knows a moment: `detect` ends when the loss is noticed (so it is at most that long: a
+killed worker cannot say when), `stop` when the last survivor has left the old generation,
+`reform` when the first has entered the new one, `restore` when the last has, with its
+state, and `resume` with the first step finished there. Pure.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from paceline.plan.codec import Json
+
+STAGES = ("detect", "stop", "reform", "restore", "resume")
+ENDS_KEPT = 4_096
+
+
+@dataclass(slots=True)
+class Change:
+    """From one generation to the next."""
+
+    last_step_s: float
+    noticed_s: float
+    left_s: float
+    entered_s: float | None = None
+    all_entered_s: float | None = None
+    resumed_s: float | None = None
+
+    def split(self) -> dict[str, float] | None:
+        if self.entered_s is None or self.all_entered_s is None or self.resumed_s is None:
+            return None
+        # Somebody may have entered before somebody else had left: no stage is shorter than nothing.
+        moments = [self.last_step_s]
+        for moment in (self.noticed_s, self.left_s, self.entered_s, self.all_entered_s, self.resumed_s):
+            moments.append(max(moments[-1], moment))
+        stages = zip(STAGES, moments, moments[1:], strict=False)
+        return {f"{stage}_s": after - before for stage, before, after in stages}
+
+
+@dataclass(slots=True)
+class Generation:
+    number: int
+    at_s: float
+    workers: list[str]
+    why: str
+    committed: int
+    change: Change | None = None
+
+    @property
+    def recovery_s(self) -> float | None:
+        split = None if self.change is None else self.change.split()
+        return None if split is None else math.fsum(split.values())
+
+    def told(self) -> dict[str, Json]:
+        split = None if self.change is None else self.change.split()
+        recovery: dict[str, Json] | None = None
+        if split is not None:
+            recovery = {**split, "total_s": math.fsum(split.values())}
+        return {
+            "number": self.number,
+            "at_s": self.at_s,
+            "workers": list(self.workers),
+            "why": self.why,
+            "committed": self.committed,
+            "recovery": recovery,
+        }
+
+
+@dataclass(slots=True)
+class Generations:
+    all: list[Generation] = field(default_factory=list)
+    _ends_s: deque[float] = field(default_factory=lambda: deque(maxlen=ENDS_KEPT))  # of finished steps
+    _change: Change | None = None
+    _noticed_s: float | None = None
+
+    @property
+    def newest(self) -> Generation | None:
+        return self.all[-1] if self.all else None
+
+    def lost_noticed(self, at_s: float) -> None:
+        """Somebody was found dead; the generation ends, or will."""
+        if self._noticed_s is None:
+            self._noticed_s = at_s
+
+    def lost(self, at_s: float) -> None:
+        if self._change is None or self._change.entered_s is not None:
+            noticed_s = at_s if self._noticed_s is None else min(self._noticed_s, at_s)
+            before = [end for end in self._ends_s if end <= noticed_s]
+            self._change = Change(max(before, default=noticed_s), noticed_s, at_s)
+        self._change.left_s = max(self._change.left_s, at_s)
+
+    def entered(self, at_s: float, number: int, workers: list[str], why: str, committed: int) -> None:
+        if self.newest is None or number > self.newest.number:
+            self.all.append(Generation(number, at_s, workers, why, committed, self._change))
+            self._noticed_s = None
+        change = self.all[-1].change
+        if change is not None and number == self.all[-1].number:
+            change.entered_s = at_s if change.entered_s is None else min(change.entered_s, at_s)
+            change.all_entered_s = max(change.all_entered_s or at_s, at_s)
+
+    def step_ended(self, start_s: float, end_s: float) -> None:
+        self._ends_s.append(end_s)
+        change = self.all[-1].change if self.all else None
+        if change is not None and change.entered_s is not None and start_s >= change.entered_s:
+            change.resumed_s = end_s if change.resumed_s is None else min(change.resumed_s, end_s)

@@ -1,0 +1,110 @@
+# ruff: noqa: E501  # one panel a line
+"""What does Grafana show of a run? Dashboards made from this table, over the metrics of the catalogue."""
+
+from paceline.plan.codec import Json
+
+DATASOURCE = "${datasource}"
+_RUN = 'run="$run"'
+
+# dashboard: [(title, unit of Grafana, [(legend, expression)])]
+PANELS: dict[str, list[tuple[str, str, list[tuple[str, str]]]]] = {
+    "Paceline: run": [
+        ("Throughput", "none", [("samples/s", f"paceline_throughput_samples_per_second{{{_RUN}}}")]),
+        ("Loss", "none", [("train", f"paceline_train_loss{{{_RUN}}}"), ("{{name}}", f"paceline_eval_metric{{{_RUN}}}")]),
+        ("Step", "none", [("step", f"paceline_global_step{{{_RUN}}}"), ("planned", f"paceline_planned_steps{{{_RUN}}}")]),
+        ("Health", "percentunit", [("score", f"paceline_health_score_ratio{{{_RUN}}}"), ("{{component}}", f"paceline_health_component_ratio{{{_RUN}}}")]),
+        ("Alerts that fire", "none", [("{{severity}}", f"paceline_alerts_firing{{{_RUN}}}")]),
+        ("Workers by state", "none", [("{{state}}", f"paceline_workers{{{_RUN}}}"), ("desired", f"paceline_workers_desired{{{_RUN}}}")]),
+        ("Generation", "none", [("generation", f"paceline_generation{{{_RUN}}}"), ("last recovery in s", f"paceline_recovery_last_seconds{{{_RUN}}}")]),
+        ("Age of the newest checkpoint", "s", [("age", f"time() - paceline_checkpoint_last_success_timestamp_seconds{{{_RUN}}}")]),
+        ("Custom", "none", [("{{name}} {{worker}}", f"paceline_custom{{{_RUN}}}")]),
+    ],
+    "Paceline: workers": [
+        ("Relative speed", "none", [("{{worker}}", f"paceline_worker_relative_speed_ratio{{{_RUN}}}")]),
+        ("Step time p50", "s", [("{{worker}}", f"histogram_quantile(0.5, sum by (worker, le) (rate(paceline_step_duration_seconds_bucket{{{_RUN}}}[1m])))")]),
+        ("Time by phase", "percentunit", [("{{phase}}", f"sum by (phase) (rate(paceline_step_phase_seconds_total{{{_RUN}}}[1m])) / scalar(sum(rate(paceline_step_phase_seconds_total{{{_RUN}}}[1m])))")]),
+        ("Waiting and communication", "percentunit", [("wait", f"paceline_wait_ratio{{{_RUN}}}"), ("comm", f"paceline_communication_ratio{{{_RUN}}}")]),
+        ("Staleness p95", "none", [("{{worker}}", f"histogram_quantile(0.95, sum by (worker, le) (rate(paceline_gradient_staleness_steps_bucket{{{_RUN}}}[1m])))"), ("bound", f"paceline_staleness_bound_steps{{{_RUN}}}")]),
+        ("Steps behind the foremost", "none", [("{{worker}}", f"paceline_worker_lag_steps{{{_RUN}}}")]),
+        ("Bytes sent", "Bps", [("{{worker}}", f"rate(paceline_network_transmit_bytes_total{{{_RUN}}}[1m])")]),
+        ("Bandwidth while communicating", "Bps", [("{{worker}}", f"paceline_worker_bandwidth_bytes_per_second{{{_RUN}}}")]),
+        ("Memory", "bytes", [("{{worker}}", f"paceline_worker_resident_memory_bytes{{{_RUN}}}")]),
+        ("Restarts in ten minutes", "none", [("{{worker}}", f"increase(paceline_worker_restarts_total{{{_RUN}}}[10m])")]),
+    ],
+    "Paceline: machines": [
+        ("CPU", "percentunit", [("{{node}}", f"paceline_host_cpu_usage_ratio{{{_RUN}}}")]),
+        ("Memory", "percentunit", [("{{node}}", f"paceline_host_memory_used_bytes{{{_RUN}}} / paceline_host_memory_size_bytes{{{_RUN}}}")]),
+        ("Disk free", "bytes", [("{{node}}", f"paceline_host_filesystem_available_bytes{{{_RUN}}}")]),
+        ("Network", "Bps", [("{{node}} in", f"rate(paceline_host_network_receive_bytes_total{{{_RUN}}}[1m])"), ("{{node}} out", f"rate(paceline_host_network_transmit_bytes_total{{{_RUN}}}[1m])")]),
+        ("TCP sent again", "percentunit", [("{{node}}", f"rate(paceline_host_tcp_retransmitted_total{{{_RUN}}}[1m]) / rate(paceline_host_tcp_segments_total{{{_RUN}}}[1m])")]),
+        ("GPU utilization", "percentunit", [("{{node}} {{gpu}}", f"paceline_gpu_utilization_ratio{{{_RUN}}}")]),
+        ("GPU memory", "percentunit", [("{{node}} {{gpu}}", f"paceline_gpu_memory_used_bytes{{{_RUN}}} / paceline_gpu_memory_size_bytes{{{_RUN}}}")]),
+        ("GPU power", "watt", [("{{node}} {{gpu}}", f"rate(paceline_gpu_energy_joules_total{{{_RUN}}}[1m])")]),
+        ("GPU temperature", "celsius", [("{{node}} {{gpu}}", f"paceline_gpu_temperature_celsius{{{_RUN}}}")]),
+        ("Coordinator: round trip", "s", [("{{node}}", f"paceline_coordinator_round_trip_seconds{{{_RUN}}}")]),
+        ("Coordinator: commit", "none", [("{{node}}", f"paceline_coordinator_commit_index{{{_RUN}}}"), ("term", f"paceline_coordinator_term{{{_RUN}}}")]),
+        ("Coordinator: voters missing", "none", [("missing", f"paceline_coordinator_voters_missing{{{_RUN}}}")]),
+    ],
+}  # fmt: skip
+
+
+def expressions() -> list[str]:
+    return [text for panels in PANELS.values() for _, _, targets in panels for _, text in targets]
+
+
+def dashboards() -> dict[str, dict[str, Json]]:
+    """By file name: what Grafana imports."""
+    return {
+        f"{title.lower().replace(': ', '-')}.json": _dashboard(title, panels)
+        for title, panels in PANELS.items()
+    }
+
+
+def _dashboard(title: str, panels: list[tuple[str, str, list[tuple[str, str]]]]) -> dict[str, Json]:
+    return {
+        "title": title,
+        "uid": title.lower().replace(": ", "-"),
+        "tags": ["paceline"],
+        "schemaVersion": 39,
+        "refresh": "5s",
+        "time": {"from": "now-30m", "to": "now"},
+        "templating": {"list": [_datasource(), _run_variable()]},
+        "panels": [_panel(number, *panel) for number, panel in enumerate(panels)],
+    }
+
+
+def _panel(number: int, title: str, unit: str, targets: list[tuple[str, str]]) -> dict[str, Json]:
+    queries: list[Json] = [
+        {"refId": chr(ord("A") + i), "expr": text, "legendFormat": legend, "datasource": _source()}
+        for i, (legend, text) in enumerate(targets)
+    ]
+    return {
+        "id": number + 1,
+        "title": title,
+        "type": "timeseries",
+        "datasource": _source(),
+        "gridPos": {"x": 8 * (number % 3), "y": 8 * (number // 3), "w": 8, "h": 8},
+        "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
+        "targets": queries,
+    }
+
+
+def _source() -> dict[str, Json]:
+    return {"type": "prometheus", "uid": DATASOURCE}
+
+
+def _datasource() -> dict[str, Json]:
+    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
+
+
+def _run_variable() -> dict[str, Json]:
+    query = "label_values(paceline_run_info, run)"
+    return {
+        "name": "run",
+        "label": "Run",
+        "type": "query",
+        "datasource": _source(),
+        "query": {"query": query, "refId": "run"},
+        "definition": query,
+        "refresh": 2,
+    }

@@ -1,0 +1,74 @@
+"""How does the loss fall? Every step counts; what is kept of it is thinned as the run gets long.
+
+The smooth loss is a running mean with a half-life of fifty steps of one worker. Pure.
+"""
+
+import json
+import math
+from dataclasses import dataclass, field
+
+from paceline.plan.codec import Json
+
+MOST_POINTS = 400
+HALF_LIFE = 50.0
+
+
+@dataclass(slots=True)
+class LossRecord:
+    last: float | None = None
+    smooth: float | None = None
+    best: float | None = None
+    best_step: int | None = None
+    not_finite: int = 0
+    curve: list[tuple[int, float, float]] = field(default_factory=list)  # step of the run, seconds, smooth
+    evaluations: list[dict[str, Json]] = field(default_factory=list)
+    _every: int = 1
+    _seen: int = 0
+    _decay: float = 0.5 ** (1 / HALF_LIFE)
+
+    def take(self, step: int, end_s: float, loss: float, workers: int) -> None:
+        self.last = loss
+        if not math.isfinite(loss):
+            self.not_finite += 1
+            return
+        decay = self._decay ** (1 / max(1, workers))
+        self.smooth = loss if self.smooth is None else decay * self.smooth + (1 - decay) * loss
+        if self.best is None or self.smooth < self.best:
+            self.best, self.best_step = self.smooth, step
+        self._seen += 1
+        if self._seen % self._every == 0:
+            self.curve.append((step, end_s, self.smooth))
+            if len(self.curve) >= 2 * MOST_POINTS:
+                self.curve = self.curve[1::2]
+                self._every *= 2
+
+    def evaluated(self, step: int, at_s: float, metrics: str) -> None:
+        self.evaluations.append({"step": step, "t_s": at_s, "metrics": json.loads(metrics)})
+
+    def rewound(self, to_step: int) -> None:
+        """The run went on from a checkpoint: what came after it never happened."""
+        self.curve = [point for point in self.curve if point[0] <= to_step]
+        self.evaluations = [e for e in self.evaluations if int(str(e["step"])) <= to_step]
+
+    def told(self) -> dict[str, Json]:
+        points = (
+            self.curve
+            if len(self.curve) <= MOST_POINTS
+            else self.curve[:: len(self.curve) // MOST_POINTS + 1]
+        )
+        if self.curve and points[-1] != self.curve[-1]:
+            points = [*points, self.curve[-1]]
+        return {
+            "last": plain(self.last),
+            "smooth": self.smooth,
+            "best": self.best,
+            "best_step": self.best_step,
+            "not_finite": self.not_finite,
+            "curve": [list(point) for point in points],
+            "evaluations": list(self.evaluations),
+        }
+
+
+def plain(value: float | None) -> Json:
+    """JSON knows no NaN: such a loss is told as a word."""
+    return value if value is None or math.isfinite(value) else "nan"

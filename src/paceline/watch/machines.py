@@ -1,0 +1,128 @@
+"""What is known about the machines of a run: hosts, GPUs, and the nodes of its coordinator? Pure."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from paceline.events.sample_rows import CoordinatorRow, GpuRow, HostRow
+from paceline.plan.codec import Json
+from paceline.watch.columns import Columns
+
+KEPT = 120  # rows of a host, from which rates are made
+RATE_S = 10.0
+SILENT_S = 15.0  # a machine that said nothing for so long is not shown as if it still did
+
+
+@dataclass(slots=True)
+class Machines:
+    hosts: dict[str, deque[HostRow]] = field(default_factory=dict)
+    gpus: dict[tuple[str, int], GpuRow] = field(default_factory=dict)
+    throttled_s: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def take_hosts(self, columns: Columns) -> None:
+        for row in columns.rows(*HostRow._fields):
+            host = HostRow(*row)  # type: ignore[arg-type]  # as the log has it
+            self.hosts.setdefault(host.node, deque(maxlen=KEPT)).append(host)
+
+    def take_gpus(self, columns: Columns) -> None:
+        for row in columns.rows(*GpuRow._fields):
+            gpu = GpuRow(*row)  # type: ignore[arg-type]  # as the log has it
+            before = self.gpus.get((gpu.node, gpu.gpu))
+            if gpu.is_throttled and before is not None:
+                key = (gpu.node, gpu.gpu)
+                self.throttled_s[key] = self.throttled_s.get(key, 0.0) + (gpu.at_ns - before.at_ns) / 1e9
+            self.gpus[gpu.node, gpu.gpu] = gpu
+
+    def rate(self, node: str, name: str) -> float | None:
+        """How much a total grew in a second, over the last ten."""
+        rows = self.hosts[node]
+        newest = rows[-1]
+        oldest = next((row for row in rows if (newest.at_ns - row.at_ns) / 1e9 <= RATE_S), newest)
+        before, after = getattr(oldest, name), getattr(newest, name)
+        if before is None or after is None or newest.at_ns == oldest.at_ns:
+            return None
+        # A counter of the kernel begins anew with the machine.
+        return float(max(0.0, (after - before) / ((newest.at_ns - oldest.at_ns) / 1e9)))
+
+    def told_hosts(self, now_ns: int) -> list[Json]:
+        return [self._host(node, rows[-1], now_ns) for node, rows in sorted(self.hosts.items())]
+
+    def _host(self, node: str, row: HostRow, now_ns: int) -> dict[str, Json]:
+        sent, again = self.rate(node, "tcp_sent"), self.rate(node, "tcp_retransmitted")
+        return {
+            "node": node,
+            "cpu_share": row.cpu_share,
+            "load": row.load,
+            "memory_used_bytes": row.memory_used_bytes,
+            "memory_size_bytes": row.memory_size_bytes,
+            "disk_free_bytes": row.disk_free_bytes,
+            "disk_size_bytes": row.disk_size_bytes,
+            "net_in_bytes_per_s": self.rate(node, "net_in_bytes"),
+            "net_out_bytes_per_s": self.rate(node, "net_out_bytes"),
+            "loopback_bytes_per_s": self.rate(node, "loopback_bytes"),
+            "disk_read_bytes_per_s": self.rate(node, "disk_read_bytes"),
+            "disk_written_bytes_per_s": self.rate(node, "disk_written_bytes"),
+            "retransmits_per_s": again,
+            "loss_share": again / sent if sent and again is not None else None,
+            "is_silent": (now_ns - row.at_ns) / 1e9 > SILENT_S,
+        }
+
+    def told_gpus(self) -> list[Json]:
+        names = [name for name in GpuRow._fields if name not in ("at_ns",)]
+        return [{name: getattr(row, name) for name in names} for _, row in sorted(self.gpus.items())]
+
+
+@dataclass(slots=True)
+class CoordinatorTrack:
+    """The newest look at each node, and how often the lead changed."""
+
+    nodes: dict[str, CoordinatorRow] = field(default_factory=dict)
+    leader: int | None = None
+    term: int = 0
+    leader_changes: int = 0
+    terms: list[tuple[float, int, int | None]] = field(default_factory=list)  # at_s, term, leader
+
+    def take(self, columns: Columns, origin_ns: int) -> None:
+        rows = [CoordinatorRow(*row) for row in columns.rows(*CoordinatorRow._fields)]  # type: ignore[arg-type]
+        for row in rows:
+            self.nodes[row.address] = row
+        newest = max((r for r in rows if r.term is not None), key=lambda r: r.term or 0, default=None)
+        leader = None if newest is None else newest.leader
+        term = self.term if newest is None else max(self.term, newest.term or 0)
+        if (leader, term) != (self.leader, self.term):
+            if leader is not None and self.terms and any(one[2] is not None for one in self.terms):
+                self.leader_changes += 1
+            at_s = (rows[0].at_ns - origin_ns) / 1e9 if rows else 0.0
+            self.terms.append((at_s, term, leader))
+            self.leader, self.term = leader, term
+
+    @property
+    def voters(self) -> list[CoordinatorRow]:
+        return [row for row in self.nodes.values() if row.is_voter]
+
+    @property
+    def missing(self) -> int:
+        return sum(row.node is None or row.is_connected is False for row in self.voters)
+
+    @property
+    def round_trip_s(self) -> float | None:
+        found = [row.round_trip_s for row in self.nodes.values() if row.round_trip_s is not None]
+        return max(found, default=None)
+
+    def told(self) -> dict[str, Json] | None:
+        if not self.nodes:
+            return None
+        newest = max(self.nodes.values(), key=lambda row: row.commit or 0)
+        names = [name for name in CoordinatorRow._fields if name != "at_ns"]
+        return {
+            "has_leader": self.leader is not None,
+            "leader": self.leader,
+            "term": self.term,
+            "commit": newest.commit,
+            "applied": newest.applied,
+            "voters": len(self.voters),
+            "missing": self.missing,
+            "leader_changes": self.leader_changes,
+            "round_trip_s": self.round_trip_s,
+            "terms": [[at_s, term, leader] for at_s, term, leader in self.terms[-200:]],
+            "nodes": [{n: getattr(row, n) for n in names} for _, row in sorted(self.nodes.items())],
+        }

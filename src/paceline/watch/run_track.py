@@ -1,0 +1,269 @@
+"""What has a run's log told so far? The sums and newest values that everything shown is made from.
+
+Every line of the log changes it, and nothing else does: no clock, no file. Pure.
+"""
+
+import json
+import re
+from collections import deque
+from collections.abc import Mapping
+
+from paceline.events.sample_rows import CustomRow, ProcessRow
+from paceline.events.schema import SCHEMA
+from paceline.plan.codec import Json
+from paceline.plan.plan import Plan
+from paceline.watch.columns import Columns, number
+from paceline.watch.generations import Generations
+from paceline.watch.happenings import told
+from paceline.watch.loss_record import LossRecord
+from paceline.watch.machines import CoordinatorTrack, Machines
+from paceline.watch.worker_track import LaneRow, WorkerTrack
+
+EVENTS_KEPT = 2_000
+BATCHES_KEPT = 4_000
+REBOOTED_S = 10.0  # a resumed run whose clock differs by more is on another machine, or the same one rebooted
+_LOST = re.compile(r"(worker-\d+) (?:was lost|ended) \(")
+_LEFT = re.compile(r"(worker-\d+) left the run")
+
+
+class RunTrack:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.seq = 0
+        self.run, self.plan_hash, self.t0_ns, self.started_unix_s = plan.run, "", 0, 0.0
+        self.last_ns = 0
+        self._shift_ns = 0
+        self.workers: dict[str, WorkerTrack] = {}
+        self.loss = LossRecord()
+        self.generations = Generations()
+        self.machines = Machines()
+        self.coordinator = CoordinatorTrack()
+        self.outcome: str | None = None
+        self.is_stopping = False
+        self.last_step_s: float | None = None
+        self.first_step_s: float | None = None
+        self.last_tick_s: float | None = None
+        self.max_position = -1
+        self.max_gap: int | None = None
+        self.skipped = 0
+        self.dropped: dict[str, int] = {}
+        self.checkpoint: dict[str, Json] | None = None
+        self.checkpoint_s: float | None = None
+        self.checkpoints = self.checkpoints_failed = self.checkpoints_skipped = 0
+        self.checkpoint_write_s = self.checkpoint_pause_s = 0.0
+        self.custom: dict[tuple[str, str], CustomRow] = {}
+        self.injected: list[tuple[float, str]] = []  # when, and whom it struck
+        self.silences: list[Mapping[str, object]] = []
+        self.notifications: dict[tuple[str, str], int] = {}
+        self.events: deque[dict[str, Json]] = deque(maxlen=EVENTS_KEPT)
+        self.batches: deque[tuple[int, str, list[LaneRow]]] = deque(maxlen=BATCHES_KEPT)
+
+    def seconds(self, at_ns: int) -> float:
+        return (at_ns + self._shift_ns - self.t0_ns) / 1e9
+
+    def seconds_of_last(self) -> float:
+        """The newest moment that the log has told."""
+        return (self.last_ns - self.t0_ns) / 1e9
+
+    @property
+    def is_over(self) -> bool:
+        return self.outcome is not None
+
+    def worker(self, name: str) -> WorkerTrack:
+        return self.workers.setdefault(name, WorkerTrack(name))
+
+    def take(self, line: str) -> str:
+        """One whole line; its kind."""
+        self.seq += 1
+        event = json.loads(line)
+        if self.seq == 1:
+            self._header(event)
+            return "header"
+        kind, who = str(event["kind"]), str(event["who"])
+        if "columns" in event:
+            self._columns(kind, who, Columns(event))
+        else:
+            self._plain(kind, who, event)
+        return kind
+
+    def _header(self, event: Mapping[str, object]) -> None:
+        assert event["schema"] == SCHEMA, f"this version reads {SCHEMA}, not {event['schema']}"
+        self.run, self.plan_hash = str(event["run"]), str(event["plan"])
+        self.t0_ns = self.last_ns = int(str(event["t0_ns"]))
+        self.started_unix_s = number(event["started_unix_s"])
+
+    def _at(self, at_ns: int) -> float:
+        """Seconds of the run; the log has been told until then."""
+        self.last_ns = max(self.last_ns, at_ns + self._shift_ns)
+        return self.seconds(at_ns)
+
+    def _columns(self, kind: str, who: str, columns: Columns) -> None:
+        match kind:
+            case "steps":
+                self._steps(who, columns)
+            case "server":
+                self._server(columns)
+            case "abandoned":
+                self.worker(who).abandoned += columns.count
+            case "hosts":
+                self.machines.take_hosts(columns)
+                self.last_tick_s = self._at(max(columns.ints("at_ns")))
+            case "gpus":
+                self.machines.take_gpus(columns)
+            case "coordinators":
+                self.coordinator.take(columns, self.t0_ns - self._shift_ns)
+            case "processes":
+                self._processes(columns)
+            case "custom":
+                for row in columns.rows(*CustomRow._fields):
+                    one = CustomRow(*row)  # type: ignore[arg-type]  # as the log has it
+                    self.custom[one.name, who] = one
+            case _:
+                pass  # parts of servers: their shares are counted by part 0
+
+    def _steps(self, who: str, columns: Columns) -> None:
+        worker = self.worker(who)
+        worker.has_started = True
+        fresh = worker.take_steps(columns, self.t0_ns - self._shift_ns)
+        self.max_position = max(self.max_position, *columns.ints("position"))
+        self.batches.append((self.seq, who, fresh))
+        step = self.step
+        for row in fresh:
+            end_s = row[1] + sum(row[2:10])
+            self.generations.step_ended(row[1], end_s)
+            self.last_step_s = max(end_s, self.last_step_s or end_s)
+            self.first_step_s = min(row[1], row[1] if self.first_step_s is None else self.first_step_s)
+            self.loss.take(step, end_s, row[10], len(self.workers))
+            self.last_ns = max(self.last_ns, self.t0_ns + round(end_s * 1e9))
+
+    @property
+    def step(self) -> int:
+        """Steps of the run that are done."""
+        if self.plan.elastic is not None:
+            return min(self.plan.steps, (self.max_position + 1) // self.plan.num_workers)
+        return min(self.plan.steps, sum(w.steps for w in self.workers.values()) // self.plan.num_workers)
+
+    def _server(self, columns: Columns) -> None:
+        rows = zip(
+            columns.of("op"),
+            columns.ints("rank"),
+            columns.ints("staleness"),
+            columns.ints("gap"),
+            strict=True,
+        )
+        for op, rank, staleness, gap in rows:
+            if op == "apply":
+                self.worker(f"worker-{rank}").take_staleness(staleness)
+                self.max_gap = max(gap, self.max_gap or 0)
+            elif op in ("discard", "abandon", "lost"):
+                self.dropped[str(op)] = self.dropped.get(str(op), 0) + 1
+        self._at(max(columns.ints("at_ns")))
+
+    def _processes(self, columns: Columns) -> None:
+        for row in columns.rows(*ProcessRow._fields):
+            one = ProcessRow(*row)  # type: ignore[arg-type]  # as the log has it
+            if not one.worker.startswith("worker-"):
+                continue  # a server trains nothing, and is no worker that lags behind
+            worker = self.worker(one.worker)
+            worker.memory_bytes, worker.cpu_share = one.memory_bytes, one.cpu_share
+            worker.is_stopped = one.is_stopped
+
+    def _plain(self, kind: str, who: str, event: dict[str, Json]) -> None:
+        fields = {name: value for name, value in event.items() if name not in ("kind", "who", "at_ns")}
+        at_ns = int(str(event["at_ns"]))
+        if kind == "run_started":
+            self._begin_session(at_ns, fields)
+        at_s = self._at(at_ns)
+        if who.startswith("worker-"):
+            self._of_worker(kind, self.worker(who), at_s, fields)
+        self._of_run(kind, at_s, fields)
+        self.events.append(told(self.seq, kind, who, at_s, fields))
+
+    def _begin_session(self, at_ns: int, fields: Mapping[str, object]) -> None:
+        """Clocks of another machine, or after a reboot, count from another moment."""
+        unix_s = fields.get("unix_s")
+        if isinstance(unix_s, int | float):
+            differs_s = unix_s - self.started_unix_s - (at_ns - self.t0_ns) / 1e9
+            self._shift_ns = round(differs_s * 1e9) if abs(differs_s) > REBOOTED_S else 0
+        self.outcome, self.is_stopping = None, False
+        for worker in self.workers.values():
+            worker.has_started = worker.is_finished = worker.is_lost = False
+
+    def _of_worker(self, kind: str, worker: WorkerTrack, at_s: float, fields: Mapping[str, object]) -> None:
+        worker.heard(at_s)
+        match kind:
+            case "worker_started":
+                worker.pid, worker.started_s = int(str(fields["pid"])), at_s
+                worker.starts += 1
+                worker.is_lost = worker.is_finished = worker.is_stopped = worker.is_called_slow = False
+                worker.has_started = True
+            case "worker_finished":
+                worker.is_finished, worker.is_stopped = True, False
+            case "generation_entered":
+                worker.rank, worker.is_lost = int(str(fields["rank"])), False
+                self._entered(at_s, fields)
+            case "generation_lost":
+                self.generations.lost(at_s)
+            case _:
+                pass
+
+    def _entered(self, at_s: float, fields: Mapping[str, object]) -> None:
+        members = str(fields["workers"]).split(",")
+        why, committed = str(fields.get("why", "")), int(str(fields["committed"]))
+        self.generations.entered(at_s, int(str(fields["number"])), members, why, committed)
+
+    def _of_run(self, kind: str, at_s: float, fields: dict[str, Json]) -> None:
+        match kind:
+            case "run_resumed":
+                self._resumed(str(fields.get("clocks", "")))
+            case "run_finished":
+                self.outcome = str(fields["outcome"])
+            case "stop_requested":
+                self.is_stopping = True
+            case "evaluated":
+                self.loss.evaluated(int(str(fields["step"])), at_s, str(fields["metrics"]))
+            case "step_skipped":
+                self.skipped += 1
+            case "checkpoint" | "checkpoint_failed" | "checkpoint_skipped":
+                self._checkpoint(kind, at_s, fields)
+            case "slow_worker":
+                self.worker(str(fields["worker"])).is_called_slow = bool(fields["is_slow"])
+            case "supervision":
+                self._supervision(str(fields["decision"]), at_s)
+            case "fault_injected":
+                self.injected.append((at_s, str(fields.get("target", ""))))
+            case "alert_silenced":
+                self.silences.append({**fields, "until_s": self.seconds(int(str(fields["until_ns"])))})
+            case "notified":
+                key = (str(fields["notifier"]), str(fields["outcome"]))
+                self.notifications[key] = self.notifications.get(key, 0) + 1
+            case _:
+                pass
+
+    def _supervision(self, decision: str, at_s: float) -> None:
+        lost, left = _LOST.match(decision), _LEFT.match(decision)
+        if lost is not None:
+            self.worker(lost[1]).is_lost = True
+            self.generations.lost_noticed(at_s)
+        elif left is not None:
+            self.worker(left[1]).is_finished = True
+
+    def _resumed(self, clocks: str) -> None:
+        if not clocks:
+            return
+        kept = [int(clock) for clock in clocks.split(",")]
+        for index, clock in enumerate(kept):
+            self.worker(f"worker-{index}").steps = clock
+        self.loss.rewound(sum(kept) // max(1, len(kept)))
+        self.max_position = min(self.max_position, sum(kept) - 1)
+
+    def _checkpoint(self, kind: str, at_s: float, fields: dict[str, Json]) -> None:
+        if kind == "checkpoint":
+            self.checkpoints += 1
+            self.checkpoint, self.checkpoint_s = fields, at_s
+            self.checkpoint_write_s += number(fields.get("write_s", 0.0))
+            self.checkpoint_pause_s += number(fields.get("snapshot_ns", 0)) / 1e9
+        elif kind == "checkpoint_failed":
+            self.checkpoints_failed += 1
+        else:
+            self.checkpoints_skipped += 1

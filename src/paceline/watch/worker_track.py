@@ -1,0 +1,162 @@
+"""What does a run's log say about one worker? How far it is, how fast, and where its time goes.
+
+Sums are kept by the second, for the last two minutes, so that a look costs the same
+however many steps there are in a second. Pure.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from paceline.events.schema import PHASES
+from paceline.watch.columns import Columns
+from paceline.watch.quantiles import median, quantile
+
+KEPT_S = 120
+LANE_ROWS = 2_000  # steps that a timeline can show
+RECENT_STEPS = 200
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
+
+# step, start_s, the eight phases in seconds, loss
+LaneRow = tuple[int, float, float, float, float, float, float, float, float, float, float]
+
+
+@dataclass(slots=True)
+class Second:
+    """What one worker did whose end fell into this second of the run."""
+
+    number: int
+    steps: int = 0
+    samples: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+    phases_s: list[float] = field(default_factory=lambda: [0.0] * len(PHASES))
+
+
+class Histogram:
+    """Counts at or below each bound, as Prometheus wants them."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds, self.counts = bounds, [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        place = next((i for i, bound in enumerate(self.bounds) if value <= bound), len(self.bounds))
+        self.counts[place] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        found, so_far = [], 0
+        for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), self.counts, strict=True):
+            so_far += count
+            found.append((bound, float(so_far)))
+        return found
+
+
+@dataclass(slots=True)
+class WorkerTrack:
+    name: str
+    rank: int | None = None
+    pid: int | None = None
+    has_started: bool = False
+    started_s: float = 0.0
+    starts: int = 0
+    is_lost: bool = False
+    is_finished: bool = False
+    is_called_slow: bool = False
+    is_stopped: bool = False
+    memory_bytes: int | None = None
+    cpu_share: float | None = None
+    steps: int = 0  # its own clock
+    last_s: float | None = None  # when it was last heard of, on the run's clock
+    last_loss: float | None = None
+    total_steps: int = 0
+    total_samples: int = 0
+    total_bytes_out: int = 0
+    total_bytes_in: int = 0
+    abandoned: int = 0
+    phases_s: list[float] = field(default_factory=lambda: [0.0] * len(PHASES))
+    seconds: deque[Second] = field(default_factory=lambda: deque(maxlen=KEPT_S))
+    lane: deque[LaneRow] = field(default_factory=lambda: deque(maxlen=LANE_ROWS))
+    durations: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    own_times: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    staleness: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    step_histogram: Histogram = field(default_factory=lambda: Histogram(BOUNDS_S))
+    staleness_histogram: Histogram = field(default_factory=lambda: Histogram(STALENESS_BOUNDS))
+
+    def heard(self, at_s: float) -> None:
+        self.last_s = at_s if self.last_s is None else max(self.last_s, at_s)
+
+    def take_steps(self, columns: Columns, origin_ns: int) -> list[LaneRow]:
+        """The rows that are new, as a timeline shows them."""
+        phases = [columns.ints(f"{phase}_ns") for phase in PHASES]
+        fresh: list[LaneRow] = []
+        rows = zip(
+            columns.ints("step"),
+            columns.ints("start_ns"),
+            columns.floats("loss"),
+            columns.ints("samples"),
+            columns.ints("bytes_out"),
+            columns.ints("bytes_in"),
+            zip(*phases, strict=True),
+            strict=True,
+        )
+        for step, start_ns, loss, samples, bytes_out, bytes_in, spent_ns in rows:
+            spent = [ns / 1e9 for ns in spent_ns]
+            start_s, lasted_s = (start_ns - origin_ns) / 1e9, sum(spent_ns) / 1e9
+            self._count(start_s + lasted_s, samples, bytes_out, bytes_in, spent)
+            self.steps, self.last_loss = step + 1, loss
+            self.durations.append(lasted_s)
+            # What the others make it wait for is no property of this worker.
+            self.own_times.append(sum(spent[:4]) + spent[7])
+            self.step_histogram.add(lasted_s)
+            d, f, b, delay, wait, codec, comm, apply = spent
+            fresh.append((step, start_s, d, f, b, delay, wait, codec, comm, apply, loss))
+        self.lane.extend(fresh)
+        return fresh
+
+    def _count(self, end_s: float, samples: int, out: int, into: int, spent: list[float]) -> None:
+        number = math.floor(end_s)
+        if not self.seconds or self.seconds[-1].number < number:
+            self.seconds.append(Second(number))
+        second = self.seconds[-1]  # a row that is a little late counts where the others are
+        second.steps += 1
+        second.samples += samples
+        second.bytes_out += out
+        second.bytes_in += into
+        self.total_steps += 1
+        self.total_samples += samples
+        self.total_bytes_out += out
+        self.total_bytes_in += into
+        for i, s in enumerate(spent):
+            second.phases_s[i] += s
+            self.phases_s[i] += s
+        self.heard(end_s)
+
+    def take_staleness(self, staleness: int) -> None:
+        self.staleness.append(staleness)
+        self.staleness_histogram.add(staleness)
+
+    def between(self, from_second: int, to_second: int) -> list[Second]:
+        return [s for s in self.seconds if from_second <= s.number < to_second]
+
+    @property
+    def step_p50_s(self) -> float | None:
+        return median(self.durations)
+
+    @property
+    def own_p50_s(self) -> float | None:
+        """Of a step's time, what this worker itself took."""
+        return median(self.own_times)
+
+    @property
+    def staleness_p95(self) -> float | None:
+        return quantile(self.staleness, 0.95)
+
+    def phase_shares(self, last: int = 60) -> dict[str, float]:
+        """Of its last steps' time; nothing where there was none."""
+        recent = list(self.seconds)[-last:]
+        sums = [math.fsum(s.phases_s[i] for s in recent) for i in range(len(PHASES))]
+        whole = math.fsum(sums)
+        return {phase: one / whole for phase, one in zip(PHASES, sums, strict=True)} if whole > 0 else {}

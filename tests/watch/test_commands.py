@@ -1,0 +1,234 @@
+"""Do the commands that watch a run answer? On one small real run, and on scripted ones."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.fixtures.waiting import until
+from tests.watch.scripted_log import ScriptedLog, a_plan, usual
+from textual.widgets import Static
+
+from paceline.app.metrics_server import MetricsServer
+from paceline.app.signals import NotHereError, kill, pause_or_resume
+from paceline.cli.main import cli
+from paceline.cli.session import Session
+from paceline.cli.top_app import TopApp
+from paceline.plan.codec import Json
+from paceline.watch.collector import Collector
+from paceline.watch.feed import Feed
+from paceline.watch.gpu_door import GpuDoor
+from paceline.watch.host_door import HostDoor
+
+
+def call(folder: Path, *args: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, args, obj=Session(folder=folder))
+    return done.exit_code, done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    log = usual(100, 4, slow="worker-3")
+    log.write(tmp_path / "runs" / "one", a_plan(4))
+    return tmp_path
+
+
+def test_status_and_top_once_tell_the_newest_run(folder: Path) -> None:
+    for words in (("status",), ("top", "-1")):
+        code, said = call(folder, *words)
+        assert code == 0
+        assert "scripted (ssgd, digits, local) is training" in said
+        assert "▲ slow" in said
+    code, said = call(folder, "--json", "status", "runs/one")
+    told = json.loads(said)
+    assert told["schema"] == "paceline.status/1"
+    assert told["data"]["counts"]["slow"] == 1
+
+
+def test_events_are_told_in_words_and_as_lines_of_json(folder: Path) -> None:
+    code, said = call(folder, "events", "--kind", "run_started")
+    assert (code, said.split("  ")[-1]) == (0, "▶ the run begins\n")
+    code, said = call(folder, "--json", "events", "--last", "2")
+    assert [json.loads(line)["kind"] for line in said.splitlines()] == ["worker_started", "worker_started"]
+
+
+def test_events_are_followed_until_the_run_is_over(tmp_path: Path) -> None:
+    log = ScriptedLog()
+    log.write(tmp_path / "runs" / "one", a_plan())
+    path = tmp_path / "runs" / "one" / "events.jsonl"
+    args = [sys.executable, "-m", "paceline", "events", "--follow", str(path.parent)]
+    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as follower:
+        assert follower.stdout is not None
+        assert "the run begins" in follower.stdout.readline()
+        log.lines.clear()
+        log.tell(3.0, "launcher", "run_finished", outcome="stopped")
+        with path.open("a") as file:
+            file.write(log.lines[0] + "\n")
+        assert "the run is over: stopped" in follower.stdout.readline()
+        assert follower.wait(60) == 0
+
+
+def test_alerts_are_listed_silenced_exported_and_checked(folder: Path) -> None:
+    code, said = call(folder, "alerts", "list")
+    assert code == 0
+    assert "WARNING   WorkerStraggling: worker-3 works at 0.25 of the median speed" in said
+    assert (
+        call(folder, "alerts", "silence", "runs/one", "--rule", "WorkerStraggling", "--for", "99999h")[0] == 0
+    )
+    assert (
+        "(silenced)" in call(folder, "alerts", "list", "--json")[1]
+        or "silenced" in call(folder, "alerts", "list")[1]
+    )
+    assert "alert: WorkerStraggling" in call(folder, "alerts", "export")[1]
+    assert "28 rules, notifiers: none" in call(folder, "alerts", "check")[1]
+    with pytest.raises(Exception, match="no rule 'Nope'"):
+        CliRunner().invoke(
+            cli,
+            ["alerts", "silence", "runs/one", "--rule", "Nope"],
+            obj=Session(folder=folder),
+            catch_exceptions=False,
+            standalone_mode=False,
+        )
+
+
+def test_metrics_are_printed_served_and_drawn(folder: Path) -> None:
+    assert 'paceline_worker_up{run="scripted",worker="worker-3"} 1.0' in call(folder, "metrics", "sample")[1]
+    assert "paceline_train_loss\tgauge" in call(folder, "metrics", "list")[1]
+    assert call(folder, "metrics", "export-grafana", "--out", "grafana")[0] == 0
+    assert {path.name for path in (folder / "grafana").iterdir()} == {
+        "paceline-run.json",
+        "paceline-workers.json",
+        "paceline-machines.json",
+    }
+    assert call(folder, "metrics", "export-rules", "--out", "rules.yml")[0] == 0
+    assert "CoordinatorNoLeader" in (folder / "rules.yml").read_text()
+    with (
+        MetricsServer(folder / "runs" / "one", "127.0.0.1", 0) as server,
+        urllib.request.urlopen(server.url, timeout=60) as answer,
+    ):
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert b"paceline_health_score_ratio" in answer.read()
+
+
+def talk_of(app: TopApp) -> str:
+    return str(app.query_one("#talk", Static).render())
+
+
+def test_top_sorts_filters_and_asks_before_it_kills(folder: Path) -> None:
+    async def story() -> None:
+        app = TopApp(folder / "runs" / "one")
+        async with app.run_test(size=(150, 40)) as pilot:
+            await pilot.pause()
+            assert [w["worker"] for w in app.shown()] == ["worker-0", "worker-1", "worker-2", "worker-3"]
+            while app.sort_by != "speed":
+                await pilot.press("s")
+            assert app.shown()[0]["worker"] == "worker-3"
+            await pilot.press("slash", *"slow", "enter")
+            await pilot.pause()
+            assert [w["worker"] for w in app.shown()] == ["worker-3"]
+            await pilot.press("question_mark")
+            assert "K kill" in talk_of(app)
+            await pilot.press("K")
+            assert talk_of(app).startswith("Kill worker-3?")
+            await pilot.press("escape")
+            await pilot.press("y")  # nobody is asked any more
+            assert talk_of(app) == ""
+        quiet = TopApp(folder / "runs" / "one", is_readonly=True)
+        async with quiet.run_test() as pilot:
+            await pilot.press("p")
+            assert "--readonly" in talk_of(quiet)
+            await pilot.press("q")
+
+    asyncio.run(story())
+
+
+def of_process(pid: int, state: str = "training") -> dict[str, Json]:
+    worker: dict[str, Json] = {"worker": "worker-0", "pid": pid, "state": state, "node": None}
+    return {"state": "training", "run": {"launcher": "local"}, "workers": [worker]}
+
+
+def test_a_worker_is_paused_resumed_and_killed_by_hand_and_the_log_knows(tmp_path: Path) -> None:
+    ScriptedLog().write(tmp_path, a_plan())
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as victim:
+        pause_or_resume(tmp_path, of_process(victim.pid), "worker-0")
+        door = HostDoor(tmp_path)
+        until(lambda: door.processes(0, {"worker-0": victim.pid})[0].is_stopped, "it is stopped")
+        pause_or_resume(tmp_path, of_process(victim.pid, "paused"), "worker-0")
+        until(lambda: not door.processes(0, {"worker-0": victim.pid})[0].is_stopped, "it goes on")
+        kill(tmp_path, of_process(victim.pid), "worker-0")
+        assert victim.wait(60) == -signal.SIGKILL
+    with pytest.raises(NotHereError, match="not at work"):
+        kill(tmp_path, of_process(1, "lost"), "worker-0")
+    text = (tmp_path / "events.jsonl").read_text()
+    assert text.count('"fault_injected"') == 3
+
+
+def test_the_collector_writes_what_the_machine_says_and_notices_its_own_process(tmp_path: Path) -> None:
+    log = ScriptedLog()
+    log.tell(0.1, "worker-0", "worker_started", pid=os.getpid(), clock=0)
+    log.write(tmp_path, a_plan())
+    notes: list[str] = []
+    feed = Feed(tmp_path)
+
+    def is_seen() -> bool:
+        feed.read()
+        return feed.view.track.worker("worker-0").memory_bytes is not None and bool(
+            feed.view.track.machines.hosts
+        )
+
+    with Collector(tmp_path, notes.append, has_local_workers=True, every_s=0.05):
+        until(is_seen, "a sample of the process and of the host")
+    host = next(iter(feed.view.track.machines.hosts.values()))[-1]
+    assert host.memory_size_bytes is not None
+    assert host.memory_size_bytes > 0
+    assert notes == []
+
+
+class FakeError(Exception):
+    """What a driver that lacks an answer raises."""
+
+
+class FakeNvml:
+    """A driver with one GPU that knows its memory and its use, and nothing else."""
+
+    NVMLError = FakeError
+
+    def nvmlInit(self) -> None: ...  # noqa: N802  # the library's names
+
+    def nvmlShutdown(self) -> None: ...  # noqa: N802
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, _handle: int) -> object:  # noqa: N802
+        return type("Memory", (), {"used": 10, "total": 20})
+
+    def nvmlDeviceGetUtilizationRates(self, _handle: int) -> object:  # noqa: N802
+        return type("Rates", (), {"gpu": 75})
+
+    def __getattr__(self, name: str) -> object:
+        def lacks(*_args: object) -> object:
+            raise FakeError(name)
+
+        return lacks if name.startswith("nvmlDevice") else 1
+
+
+def test_a_gpu_that_cannot_answer_everything_is_told_by_what_it_can() -> None:
+    door = GpuDoor("here", FakeNvml())
+    (row,) = door.look(5)
+    door.close()
+    assert (row.utilization, row.memory_used_bytes, row.memory_size_bytes) == (0.75, 10, 20)
+    assert (row.temperature_c, row.power_w, row.is_throttled) == (None, None, None)
+
+
+def test_a_machine_without_a_driver_has_no_gpus() -> None:
+    assert GpuDoor("here", None).look(1) == []

@@ -1,0 +1,188 @@
+"""Is everybody told what they want to hear, once? Through real servers, processes and files."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tests.fixtures.waiting import until
+from tests.watch.scripted_log import ScriptedLog, a_plan
+from tests.watch.sinks import mail_sink, web_sink
+
+from paceline.app.alerting import try_notifier, watch
+from paceline.errors import ConfigError
+from paceline.plan.codec import Json
+from paceline.watch.courier import Courier, Limited, Message
+from paceline.watch.herald import AlreadyWatchedError, Herald
+from paceline.watch.notifiers import NotDeliveredError, sample_alert
+from paceline.watch.rule_file import read_rules
+from paceline.watch.rules import NotifierKind, NotifierSetting, Severity
+
+TWO_CONDITIONS = """
+rules:
+  - name: SharpAndSlow
+    severity: critical
+    all:
+      - {metric: paceline_custom, where: {name: sharpness}, reduce: avg, window: 3s, above: 5}
+      - {metric: paceline_host_cpu_usage_ratio, above: 0.5}
+    by: [run]
+    for: 3s
+    summary: sharpness is {value}
+notifiers:
+  - {kind: webhook, url: "%s", min_severity: info}
+"""
+
+
+def script(seconds: int) -> ScriptedLog:
+    """Sharpness is high from second 10 to 20, the CPU is busy from 5 to 30."""
+    log = ScriptedLog()
+    for second in range(1, seconds + 1):
+        log.steps("worker-0", second * 10, [second - 0.5])
+        at_ns = 5_000_000_000_000 + second * 1_000_000_000
+        sharp = 9.0 if 10 <= second < 20 else 1.0
+        log.rows("worker-0", "custom", at_ns=at_ns, step=second, name="sharpness", value=sharp)
+        log.second(second, cpu_share=0.9 if 5 <= second < 30 else 0.1)
+    return log
+
+
+def test_a_two_condition_alert_is_pending_fires_once_and_is_resolved_and_so_says_the_webhook(
+    tmp_path: Path,
+) -> None:
+    log = script(40)
+    log.tell(40.5, "launcher", "run_finished", outcome="finished")
+    head, rest = log.lines[:2], log.lines[2:]
+    log.lines = list(head)
+    log.write(tmp_path, a_plan(workers=1))
+    with web_sink() as sink:
+        rules = read_rules(TWO_CONDITIONS % sink.url, "test")
+        seen: list[str] = []
+        with Herald(tmp_path, rules, seen.append) as herald:
+            for line in rest:  # as a run writes it, looked at after each line
+                with (tmp_path / "events.jsonl").open("a") as file:
+                    file.write(line + "\n")
+                herald.tick()
+        words = [f"{t.to}" for t in herald.feed.view.transitions]
+        assert words == ["pending", "firing", "resolved"]
+        until(lambda: len(sink.got) == 2, "both messages are here")
+    titles = [message["attachments"][0]["title"] for message in sink.got]
+    assert titles[0].startswith("CRITICAL SharpAndSlow: sharpness is ")
+    assert titles[1].startswith("RESOLVED SharpAndSlow")
+    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [e["outcome"] for e in told if e.get("kind") == "notified"] == ["sent", "sent"]
+
+
+def test_only_one_herald_speaks_for_a_run(tmp_path: Path) -> None:
+    script(3).write(tmp_path, a_plan(workers=1))
+    rules = read_rules("rules: []", "test")
+    with Herald(tmp_path, rules, print), pytest.raises(AlreadyWatchedError), Herald(tmp_path, rules, print):
+        pass
+
+
+def test_a_run_that_is_over_has_no_alerts_and_the_watch_ends(tmp_path: Path) -> None:
+    log = script(18)
+    log.tell(18.5, "launcher", "run_finished", outcome="stopped")
+    log.write(tmp_path, a_plan(workers=1))
+    with web_sink() as sink:
+        watch(tmp_path, read_rules(TWO_CONDITIONS % sink.url, "test"), print, threading.Event())
+    assert sink.got == [], "what began and ended before anybody listened is told to nobody"
+
+
+@pytest.mark.parametrize("shape", ["slack", "json"])
+def test_a_webhook_is_tried_again_until_it_takes_the_message(shape: str, tmp_path: Path) -> None:
+    with web_sink(failures=2) as sink:
+        text = f"rules: []\nnotifiers: [{{kind: webhook, url: '{sink.url}', format: {shape}}}]"
+        try_notifier(read_rules(text, "test"), "webhook", tmp_path, print)
+    assert len(sink.got) == 2
+
+
+def test_alertmanager_gets_alerts_in_its_own_shape(tmp_path: Path) -> None:
+    with web_sink() as sink:
+        text = f"rules: []\nnotifiers: [{{kind: alertmanager, url: '{sink.url.removesuffix('/hook')}'}}]"
+        try_notifier(read_rules(text, "test"), "alertmanager", tmp_path, print)
+    assert sink.paths == ["/api/v2/alerts"] * 2
+    begun, ended = (message[0] for message in sink.got)
+    assert begun["labels"] == {"alertname": "Test", "severity": "info", "run": "test"}
+    assert "endsAt" not in begun
+    assert "endsAt" in ended
+
+
+def test_a_mail_a_command_a_log_and_the_terminal_say_the_same(tmp_path: Path) -> None:
+    said: list[str] = []
+    keep = f"{sys.executable} -c \"import sys; open('{tmp_path}/got.json', 'a').write(sys.stdin.read())\""
+    with mail_sink() as (port, mails):
+        rules = read_rules(
+            f"""
+rules: []
+notifiers:
+  - {{kind: smtp, host: 127.0.0.1, port: {port}, from: us@example.org, to: you@example.org}}
+  - {{kind: command, command: {json.dumps(keep)}}}
+  - {{kind: log, path: alerts.jsonl}}
+  - {{kind: terminal}}
+""",
+            "test",
+        )
+        for name in ("smtp", "command", "log", "terminal"):
+            try_notifier(rules, name, tmp_path, said.append)
+    sentence = "this is a test, nothing is wrong"
+    assert len(mails) == 2
+    assert all(sentence in text for text in mails)
+    assert sentence in (tmp_path / "got.json").read_text()
+    assert [json.loads(line)["state"] for line in (tmp_path / "alerts.jsonl").read_text().splitlines()] == [
+        "firing",
+        "resolved",
+    ]
+    assert said == [f"INFO Test: {sentence}", f"RESOLVED Test: {sentence}"]
+
+
+def test_what_cannot_be_delivered_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    rules = read_rules("rules: []\nnotifiers: [{kind: command, command: 'false', retries: 0}]", "test")
+    with pytest.raises(NotDeliveredError, match="exit code 1"):
+        try_notifier(rules, "command", tmp_path, print)
+    with pytest.raises(ConfigError, match="no notifier 'mail'"):
+        try_notifier(rules, "mail", tmp_path, print)
+
+
+def setting(most: int = 20, least: Severity = Severity.INFO) -> NotifierSetting:
+    return NotifierSetting(name="w", kind=NotifierKind.TERMINAL, min_severity=least, most_per_minute=most)
+
+
+def alert(mark: str, state: str = "firing", **more: Json) -> dict[str, Json]:
+    quiet: dict[str, Json] = {"silenced": False, "inhibited_by": None, "injected": False}
+    return {**sample_alert(), **quiet, "fingerprint": mark, "state": state, **more}
+
+
+def test_what_still_fires_is_said_again_after_an_hour_only() -> None:
+    courier = Courier(setting(), repeat_s=3600)
+    said = [at for at in range(0, 8000, 10) if courier.due(at, [alert("a")]) is not None]
+    assert said == [0, 3600, 7200]
+
+
+def test_the_end_is_told_to_whoever_heard_of_the_beginning() -> None:
+    courier = Courier(setting(), repeat_s=3600)
+    assert courier.due(0, [alert("a", silenced=True)]) is None
+    assert courier.due(1, [alert("a", "resolved")]) is None
+    assert isinstance(courier.due(2, [alert("b")]), Message)
+    assert isinstance(courier.due(3, [alert("b", "resolved")]), Message)
+    assert courier.due(4, [alert("b", "resolved")]) is None
+
+
+def test_muted_and_minor_alerts_are_kept_to_oneself() -> None:
+    courier = Courier(setting(least=Severity.CRITICAL), repeat_s=3600)
+    muted: list[dict[str, Json]] = [{"silenced": True}, {"inhibited_by": "WorkerDown"}, {"injected": True}]
+    for more in muted:
+        assert courier.due(0, [{**alert("a", severity="critical"), **more}]) is None
+    assert courier.due(0, [alert("a", severity="warning")]) is None
+    assert isinstance(courier.due(1, [alert("a", severity="critical")]), Message)
+
+
+def test_a_limit_holds_messages_back_and_loses_none() -> None:
+    courier = Courier(setting(most=2), repeat_s=3600)
+    assert isinstance(courier.due(0, [alert("a")]), Message)
+    assert isinstance(courier.due(1, [alert("a"), alert("b")]), Message)
+    three = [alert("a"), alert("b"), alert("c")]
+    assert courier.due(2, three) == Limited("w", 1)
+    assert courier.due(3, three) is None
+    held = courier.due(61, three)
+    assert isinstance(held, Message)
+    assert [a["fingerprint"] for a in held.alerts] == ["c"]

@@ -1,0 +1,167 @@
+"""Do rings, trends, rules and scores say what they promise?"""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.errors import ConfigError, PacelineError
+from paceline.events import custom
+from paceline.watch.alerts import AlertEngine, State
+from paceline.watch.health import health
+from paceline.watch.rule_file import default_rules, read_rules
+from paceline.watch.sample import Sample, labels_of
+from paceline.watch.series import Ring, Series, thinned
+from paceline.watch.trend import change_point, in_words, theil_sen, trend
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=400), st.integers(1, 50))
+def test_no_peak_is_lost_however_few_points_are_asked_for(values: list[float], points: int) -> None:
+    series = Series(unit="", group="")
+    for at, value in enumerate(values):
+        series.add(float(at), value)
+    found = series.read(0, len(values), points)
+    assert len(found) <= points
+    assert min(low for _, low, _, _ in found) == min(values)
+    assert max(high for _, _, high, _ in found) == max(values)
+
+
+def test_a_ring_forgets_the_oldest_and_leaves_gaps_out() -> None:
+    ring = Ring(1.0, 10)
+    for at in range(100):
+        if at != 95:
+            ring.add(at, at)
+    assert len(ring) <= 13
+    assert 95.0 not in [t for t, *_ in ring.between(90, 99)]
+    ring.add(1e9, 1.0)
+    assert len(ring) == 1, "after a long silence it begins anew instead of filling memory"
+
+
+def test_two_days_of_seconds_fit_and_the_old_ones_get_coarser() -> None:
+    series = Series(unit="", group="", is_fast=True)
+    for at in range(0, 48 * 3600, 5):
+        series.add(float(at), math.sin(at))
+    assert len(series.read(0, 48 * 3600, 10**6)) >= 17_000
+    assert series.read(47.9 * 3600, 48 * 3600, 1000)[0][0] >= 47.9 * 3600 - 1
+    assert thinned([], 5) == []
+
+
+def test_a_few_wild_values_do_not_bend_the_slope() -> None:
+    dice = random.Random(0)
+    points = [(float(t), 2.0 * t + (1e6 if dice.random() < 0.1 else dice.uniform(-1, 1))) for t in range(60)]
+    assert theil_sen(points) == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_step_down_is_found_where_it_happened_and_told_in_words() -> None:
+    dice = random.Random(1)
+    points = [(float(t), (100.0 if t < 180 else 82.0) + dice.uniform(-1, 1)) for t in range(300)]
+    found = trend(points)
+    assert found is not None
+    assert found.change_s == pytest.approx(180, abs=3)
+    words = in_words("throughput", found, "12:04:31", "worker-3 slowed")
+    assert words == "throughput fell 18 % at 12:04:31, when worker-3 slowed"
+
+
+def test_noise_alone_is_no_change() -> None:
+    dice = random.Random(2)
+    assert sum(change_point([100 + dice.gauss(0, 1) for _ in range(60)]) is not None for _ in range(50)) <= 5
+    steady = trend([(float(t), 5.0) for t in range(20)])
+    assert steady is not None
+    assert in_words("loss", steady, None, None) == "loss is steady"
+
+
+RULE = """
+rules:
+  - name: Hot
+    all: [{metric: paceline_gpu_temperature_celsius, above: 80}]
+    by: [run, gpu]
+    for: 10s
+    clear_when: {metric: paceline_gpu_temperature_celsius, below: 70}
+"""
+
+
+def hot(value: float) -> list[Sample]:
+    return [
+        Sample("paceline_gpu_temperature_celsius", labels_of({"run": "a", "node": "n", "gpu": "0"}), value)
+    ]
+
+
+def test_an_alert_waits_fires_once_stays_while_not_cleared_and_ends() -> None:
+    engine = AlertEngine(read_rules(RULE, "test"))
+    story = []
+    for at, value in enumerate([60, 85, 85, 85, 75, 75, 85, 75, 69, 75]):
+        story += [(t.at_s, str(t.to)) for t in engine.evaluate(at * 5.0, hot(value))]
+    assert story == [(5.0, "pending"), (15.0, "firing"), (40.0, "resolved")]
+
+
+def test_an_alert_that_ends_before_its_time_never_fired() -> None:
+    engine = AlertEngine(read_rules(RULE, "test"))
+    made = [t.to for at, value in enumerate([85, 60]) for t in engine.evaluate(at * 5.0, hot(value))]
+    assert made == [State.PENDING, State.CANCELLED]
+    assert engine.resolved == []
+
+
+def test_health_is_never_a_bare_number() -> None:
+    engine = AlertEngine(default_rules())
+    run = labels_of({"run": "a"})
+    quiet = health(engine.active, has_data=True, summaries={})
+    assert quiet.arithmetic == "100 = 100"
+    assert health([], has_data=False, summaries={}).told()["score"] is None
+    for at in range(0, 20, 5):
+        engine.evaluate(float(at), [Sample("paceline_coordinator_has_leader", run, 0.0)])
+    bad = health(engine.active, has_data=True, summaries={engine.active[0].fingerprint: "nobody leads"})
+    assert bad.arithmetic == "20 = 100 − 30 nobody leads, at most 20 while something is critical"
+    assert bad.components["coordinator"] == 70
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "must be a mapping"),
+        ("rules: [{name: A, all: [{metric: nope, above: 1}]}]", "no metric 'nope'"),
+        ("rules: [{name: A, all: [{metric: paceline_workers}]}]", "needs one of above"),
+        ("rules: [{name: A, all: [{metric: paceline_workers, reduce: avg, above: 1}]}]", "needs a window"),
+        ("rules: [{name: A, all: [], any: []}]", "needs one of all and any"),
+        (
+            "rules: [{name: A, severity: bad, all: [{metric: paceline_workers, above: 1}]}]",
+            "severity is 'bad'",
+        ),
+        ("rules: [{name: A, for: soon, all: [{metric: paceline_workers, above: 1}]}]", "no duration"),
+        (
+            "rules: [{name: A, colour: red, all: [{metric: paceline_workers, above: 1}]}]",
+            "unknown key 'colour'",
+        ),
+        ("notifiers: [{kind: pigeon}]", "kind is 'pigeon'"),
+        ("notifiers: [{kind: webhook}]", "needs url"),
+        ("a: : b", "no YAML"),
+    ],
+)
+def test_what_is_wrong_with_rules_is_said_with_a_way_out(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        read_rules(text, "mine.yaml")
+    assert all(problem.hint and problem.where == "mine.yaml" for problem in caught.value.problems)
+
+
+def test_own_rules_come_on_top_of_the_default_ones() -> None:
+    text = (
+        "defaults: true\nrules: [{name: WorkerDown, all: [{metric: paceline_worker_up, equals: 0}], for: 1s}]"
+    )
+    mine = read_rules(text, "mine")
+    assert len(mine.rules) == len(default_rules().rules)
+    down = mine.named("WorkerDown")
+    assert down is not None
+    assert down.hold_s == 1.0
+
+
+def test_a_task_tells_its_own_numbers_and_only_so_many() -> None:
+    custom.noted.clear()
+    for i in range(100):
+        custom.metric("one", i)
+    rows = custom.rows_of_step(7, 1)
+    assert [row.value for row in rows[:3]] == [0.0, 1.0, 2.0]
+    assert (len(rows), rows[-1].name, rows[-1].value) == (65, custom.DROPPED, 36.0)
+    assert custom.rows_of_step(8, 2) == []
+    with pytest.raises(PacelineError, match="cannot be the name"):
+        custom.metric("no spaces", 1)

@@ -1,0 +1,214 @@
+"""Is a run shown as its log tells it, live and in replay alike?"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, usual
+
+from paceline.errors import PacelineError
+from paceline.launchers.restarts import Replace, Restarts
+from paceline.plan.codec import dumps
+from paceline.plan.plan import Elastic, EventDetail
+from paceline.watch.feed import Feed, Replay
+from paceline.watch.run_track import _LOST
+from paceline.watch.silence import silence
+from paceline.watch.view import RunView
+
+
+def shot(view: RunView, now_ns: int | None = None) -> Any:  # Any: JSON, looked into by tests
+    return view.snapshot(now_ns)
+
+
+def seen(log: ScriptedLog, workers: int = 2, **more: object) -> RunView:
+    view = RunView(a_plan(workers, **more))  # type: ignore[arg-type]  # fields of a plan, by name
+    for line in log.lines:
+        view.take(line)
+    return view
+
+
+def test_throughput_progress_and_loss_are_what_the_steps_say() -> None:
+    told = shot(seen(usual(30)))
+    assert told["state"] == "training"
+    assert told["throughput"]["samples_per_s"] == pytest.approx(160)
+    assert told["progress"]["step"] == 300
+    assert told["loss"]["last"] == pytest.approx(1 / 30)
+    worker = told["workers"][0]
+    assert worker["step_p50_s"] == pytest.approx(0.012)
+    assert worker["phases"]["comm"] == pytest.approx(2 / 12, abs=1e-6)
+    # 8000 bytes both ways in 2 ms.
+    assert worker["bandwidth_bytes_per_s"] == pytest.approx(4e6)
+
+
+def test_every_prefix_of_a_log_looks_the_same_live_and_in_replay(tmp_path: Path) -> None:
+    log = usual(12, 3, slow="worker-2")
+    log.tell(12.4, "launcher", "run_finished", outcome="finished")
+    log.write(tmp_path, a_plan(3))
+    replay, live = Replay(tmp_path), RunView(a_plan(3))
+    for moment in range(27):
+        replay.seek(moment / 2)
+        for line in log.lines[live.seq : replay.view.seq]:
+            live.take(line)
+        now_ns = replay.now_ns(moment / 2)
+        live.advance(now_ns)
+        assert json.dumps(shot(live, now_ns)) == json.dumps(shot(replay.view, now_ns))
+    assert live.seq == len(log.lines)
+    feed = Feed(tmp_path)
+    feed.read()
+    assert json.dumps(shot(feed.view, feed.now_ns())) == json.dumps(shot(live))
+
+
+def test_going_back_in_a_replay_shows_what_was_then(tmp_path: Path) -> None:
+    usual(10).write(tmp_path, a_plan())
+    replay = Replay(tmp_path)
+    replay.seek(4.0)
+    before = json.dumps(shot(replay.view))
+    replay.seek(9.0)
+    replay.seek(4.0)
+    assert json.dumps(shot(replay.view)) == before
+    assert replay.duration_s == pytest.approx(10.0)
+
+
+def test_a_slow_worker_is_found_explained_and_alerted() -> None:
+    view = seen(usual(100, 4, slow="worker-3"), 4)
+    told = shot(view)
+    worker = told["workers"][3]
+    assert worker["state"] == "slow"
+    assert worker["relative_speed"] == pytest.approx(0.25)
+    assert "longer than for the median worker" in worker["why_slow"]
+    alert = told["alerts"][0]
+    assert (alert["rule"], alert["state"]) == ("WorkerStraggling", "firing")
+    assert alert["labels"]["worker"] == "worker-3"
+    health = told["health"]
+    assert health["arithmetic"].startswith(f"{health['score']} = 100 − 20 worker-3 works at")
+
+
+def test_silence_is_in_the_log_and_shown(tmp_path: Path) -> None:
+    log = usual(100, 4, slow="worker-3")
+    log.write(tmp_path, a_plan(4))
+    silence(tmp_path, for_s=1e12, rule="WorkerStraggling", comment="known")
+    feed = Feed(tmp_path)
+    feed.read()
+    assert shot(feed.view)["alerts"][0]["silenced"] is True
+
+
+def test_an_injected_fault_is_marked() -> None:
+    log = usual(100, 4, slow="worker-3")
+    log.tell(60.0, "operator", "fault_injected", fault="slow", target="worker-3", by="me", until_ns=None)
+    assert shot(seen(log, 4))["alerts"][0]["injected"] is True
+
+
+def test_a_log_that_falls_silent_stalls_the_run() -> None:
+    view = seen(usual(20))
+    view.advance(T0_NS + 120 * 1_000_000_000)
+    told = {a["rule"]: a for a in shot(view, T0_NS + 120 * 1_000_000_000)["alerts"]}
+    assert told["MetricsMissing"]["state"] == "firing"
+    assert told["TrainingStalled"]["inhibited_by"] == "MetricsMissing"
+    assert shot(view)["health"]["cap"] == 40
+
+
+def test_generations_split_a_recovery_by_stage() -> None:
+    log = ScriptedLog()
+    for who in ("worker-0", "worker-1"):
+        log.tell(0.1, who, "worker_started", pid=1, clock=0)
+        log.tell(
+            0.2,
+            who,
+            "generation_entered",
+            number=1,
+            rank=0,
+            workers="worker-0,worker-1",
+            committed=0,
+            why="a",
+        )
+    log.steps("worker-0", 0, [1.0])
+    log.tell(
+        1.5,
+        "launcher",
+        "supervision",
+        decision="worker-1 was lost (killed by signal 9); it is replaced in 1 s",
+    )
+    log.tell(1.6, "worker-0", "generation_lost", number=1, committed=1, why="b")
+    log.tell(
+        1.8, "worker-0", "generation_entered", number=2, rank=0, workers="worker-0", committed=1, why="c"
+    )
+    log.steps("worker-0", 1, [2.0])
+    view = seen(log, elastic=Elastic(workers=2, min_workers=1, max_workers=2))
+    told = shot(view)
+    assert told["workers"][1]["state"] == "lost"
+    recovery = told["generations"][1]["recovery"]
+    stages = {name: round(value, 6) for name, value in recovery.items()}
+    assert stages == {
+        "detect_s": 0.488,
+        "stop_s": 0.1,
+        "reform_s": 0.2,
+        "restore_s": 0.0,
+        "resume_s": 0.212,
+        "total_s": 1.0,
+    }
+
+
+def test_what_the_supervisor_says_of_a_loss_is_understood() -> None:
+    rule = Restarts(20, 1, 30.0)
+    decision = rule.lost("worker-3", "killed by signal 9", 1.0, living=2, dice=0.5)
+    assert isinstance(decision, Replace)
+    found = _LOST.match(decision.reason)
+    assert found is not None
+    assert found[1] == "worker-3"
+
+
+def test_a_resumed_run_counts_from_where_it_was_and_after_a_reboot_time_goes_on() -> None:
+    log = usual(5)
+    log.tell(5.1, "launcher", "run_finished", outcome="failed")
+    # The machine was begun anew: its clock counts from another moment. An hour has gone by.
+    header = json.loads(log.lines[0])
+    log.tell(
+        -1000.0, "launcher", "run_started", plan="p", launcher="local", unix_s=header["started_unix_s"] + 3600
+    )
+    log.tell(-999.9, "launcher", "run_resumed", version=40, clocks="40,40")
+    log.steps("worker-0", 40, [-999.0])
+    told = shot(seen(log))
+    assert told["state"] == "training"
+    assert told["progress"]["step"] == 40
+    assert told["now_s"] == pytest.approx(3601.012, abs=0.01)
+
+
+def test_a_loss_that_is_no_number_is_plain_json_and_an_alarm() -> None:
+    log = usual(10)
+    log.steps("worker-0", 100, [10.1], loss=float("nan"))
+    log.second(11)
+    told = shot(seen(log))
+    assert json.loads(json.dumps(told, allow_nan=False))["loss"]["last"] == "nan"
+    assert [a["rule"] for a in told["alerts"]] == ["LossNotFinite"]
+
+
+def test_a_run_without_events_cannot_be_watched(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(dumps(a_plan(events=EventDetail.OFF)))
+    with pytest.raises(PacelineError, match="events off"):
+        Feed(tmp_path)
+
+
+def test_a_damaged_log_is_one_clear_error(tmp_path: Path) -> None:
+    log = usual(2)
+    log.lines.append('{"kind":"steps","who":"worker-0","rows":1,')
+    log.write(tmp_path, a_plan())
+    with pytest.raises(PacelineError, match="line 11 of the event log"):
+        Feed(tmp_path).read()
+
+
+def test_a_server_is_no_worker() -> None:
+    log = usual(3)
+    log.rows("watch", "processes", at_ns=T0_NS, worker="server-0", pid=1, memory_bytes=5, cpu_share=0.5)
+    assert [w["worker"] for w in shot(seen(log))["workers"]] == ["worker-0", "worker-1"]
+
+
+def test_series_and_timelines_answer_for_a_window() -> None:
+    view = seen(usual(30))
+    found: Any = view.series(["throughput", "loss", "worker.worker-1.speed"], from_s=10, to_s=20)
+    assert set(found["data"]) == {"throughput", "loss", "worker.worker-1.speed"}
+    assert all(10 <= point[0] <= 20 for points in found["data"].values() for point in points)
+    lanes: Any = view.timeline(28.0, 30.0)["lanes"]
+    assert [len(lane["rows"]) for lane in lanes] == [20, 20]
+    assert view.events_since(0)[0]["kind"] == "run_started"
+    assert view.steps_since(view.seq) == []
