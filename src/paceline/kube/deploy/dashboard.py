@@ -111,6 +111,8 @@ def _deployment(asked: Dashboard) -> Object:
         **_head(asked, "apps/v1", "Deployment"),
         "spec": {
             "replicas": 1,
+            # A volume of one machine cannot be at two: the old pod goes before the new one comes.
+            "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": labels(asked)},
             "template": {"metadata": {"labels": labels(asked)}, "spec": _pod(asked)},
         },
