@@ -2,13 +2,16 @@
 
 import copy
 import random
+import shlex
 from typing import Any
 
+import click
 import pytest
 from tests.kube.mutations import Mutation, at, misspell, mistype, places
 
 from paceline.app.cluster_up import start_command
 from paceline.app.deploy import files_of
+from paceline.cli.main import cli
 from paceline.coordinator.cluster_file import ClusterFile, is_address
 from paceline.errors import ConfigError
 from paceline.kube.deploy.agree import difference
@@ -112,6 +115,19 @@ def test_probes_ask_the_node_itself() -> None:
     (_shell, _flag, words) = container()["readinessProbe"]["exec"]["command"]
     assert "$(" not in words, "Kubernetes fills in labels in commands, but not in probes"
     assert f"--at {ASKED.address('${NODE}')} --tls-dir {PKI} --tls-name node-${{NODE}}" in words
+
+
+def test_our_own_command_line_takes_every_command_that_is_rendered() -> None:
+    probe = container()["readinessProbe"]["exec"]["command"][2].removeprefix("exec ")
+    words = [word.replace("$(NODE)", "1") for word in ["paceline", *arguments(ASKED)]]
+    said = [shlex.join(words), probe.replace("${NODE}", "1"), secret_commands(ASKED)[0]]
+    for line in said:
+        program, *rest = shlex.split(line)
+        assert program == "paceline"
+        place: Any = cli
+        while isinstance(place, click.Group):
+            place = place.get_command(click.Context(place), rest.pop(0))
+        place.make_context(line, rest)  # raises for a flag that is not there
 
 
 def broken(change: str) -> Object:
