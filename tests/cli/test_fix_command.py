@@ -302,6 +302,9 @@ def test_a_chart_that_fails_is_one_error(
     [
         (["--undo", "nothing"], "there is no fix 'nothing'"),
         (["--undo", "../config"], "there is no fix"),
+        (["--undo", "x", "--dry-run"], "--dry-run is not for --undo"),
+        (["--undo", "x", "--only", "claim"], "--only is not for --undo"),
+        (["--undo", "x", "--from", "seen.json"], "--from is not for --undo"),
         (["--claim", "data"], "is no claim"),
         (["--claim", "Data=1Gi"], "is no claim"),
         (["--claim", "data=much"], "is no claim"),

@@ -222,3 +222,8 @@ def test_a_cluster_that_no_context_names_is_half_known(
     code, data = cli(tmp_path, capsys, "cluster", "check", "--eks", "train")
     assert code == ExitCode.OK
     assert data["findings"][-1]["next"] == "aws eks update-kubeconfig --name train --region eu-west-1"
+    code, data = cli(tmp_path, capsys, "cluster", "check", "--eks", "train", "--need", "gpus=8")
+    assert code == ExitCode.NOT_READY, "nobody has seen a GPU"
+    code, _ = cli(tmp_path, capsys, "cluster", "check", "--eks", "train", "--save", "seen.json")
+    assert code == ExitCode.NOT_READY
+    assert not (tmp_path / "seen.json").exists()

@@ -297,6 +297,15 @@ def test_a_container_that_an_operator_adds_is_told_of_where_it_would_be_refused(
     assert not checked(seen, "nodes=2", Target.JOB).of(Level.WARNING)
 
 
+def test_no_flag_is_named_that_a_kind_of_job_has_not() -> None:
+    for target in Target:
+        found = [
+            one for one in checked(CLUSTERS["dra-only"](), "gpus=16", target).findings if "by DRA" in one.what
+        ]
+        has_flag = target not in (Target.TRAINJOB, Target.RAYJOB, Target.RAYCLUSTER)
+        assert ["--gpu-claims" in one.why for one in found] == [has_flag], target
+
+
 def test_lost_nodes_are_not_counted() -> None:
     snapshot = CLUSTERS["eks-device-plugin"]()
     _condition(0, "Ready", "Unknown")(snapshot)

@@ -68,7 +68,7 @@ def test_a_number_where_text_must_stand_is_a_problem() -> None:
         "metadata": {"name": "demo"},
         "spec": {"template": {"spec": pod}},
     }
-    text = to_yaml([job])
+    text = to_yaml([job])  # type: ignore[list-item]  # JSON
     assert not any("must be text" in one.what for one in validate(text, "x.yaml").problems)
     (problem,) = validate(text.replace("'1e-05'", "1e-05"), "x.yaml").problems
     assert "it is 1e-05, but it must be text" in problem.what
