@@ -52,6 +52,13 @@ def test_what_is_not_there_ends_with_a_code_and_says_what_to_do(capsys: Captured
     assert problem["next"].startswith("helm upgrade --install kubeflow-trainer")
 
 
+def test_a_plan_for_a_saved_cluster_tells_apart_who_would_do_it(capsys: Captured) -> None:
+    words = ["--from", "minikube.json", "--target", "trainjob", "--claim", "data=1Gi", "--json"]
+    assert cluster(EXAMPLES, "fix", *words) == ExitCode.OK
+    fixes = json.loads(capsys.readouterr().out)["data"]["fixes"]
+    assert {one["name"]: one["state"] for one in fixes} == {"claim": "would", "trainer": "waits"}
+
+
 def test_a_cluster_is_asked_saved_and_checked_again(
     server: ApiServer, tmp_path: Path, capsys: Captured
 ) -> None:

@@ -261,6 +261,30 @@ def test_an_older_release_is_rolled_back_to_what_it_was(place: Path, capsys: Cap
     assert calls(place, "rollback") == ["rollback kuberay-operator 1 --namespace ray-system --wait"]
 
 
+def test_what_somebody_has_upgraded_since_is_not_taken_back(place: Path, capsys: Captured) -> None:
+    answer = fixed(place, capsys, "--apply", "--target", "rayjob", "--only", "kuberay")
+    (place / "releases" / "kuberay-operator.revision").write_text("2")
+    (step,) = fixed(place, capsys, "--undo", answer["id"])["steps"]
+    assert not step["undone"]
+    assert "is at revision 2, and this fix made 1" in step["why"]
+    assert calls(place, "uninstall") == []
+
+
+def test_an_install_that_was_killed_is_taken_back(
+    place: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("FAIL_ON", "--atomic")
+        words = ["-n", "train", "--apply", "--target", "rayjob", "--only", "kuberay"]
+        assert fix(place, *words) == ExitCode.NOT_READY
+    (place / "releases" / "kuberay-operator").write_text("kuberay-operator-1.7.0")
+    (place / "releases" / "kuberay-operator.status").write_text("pending-install")
+    capsys.readouterr()
+    (record,) = (place / "runs" / "fixes").iterdir()
+    fixed(place, capsys, "--undo", record.name)
+    assert calls(place, "uninstall") == ["uninstall kuberay-operator --namespace ray-system --wait"]
+
+
 def test_a_chart_that_fails_is_one_error(
     place: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +302,9 @@ def test_a_chart_that_fails_is_one_error(
     [
         (["--undo", "nothing"], "there is no fix 'nothing'"),
         (["--undo", "../config"], "there is no fix"),
+        (["--undo", "x", "--dry-run"], "--dry-run is not for --undo"),
+        (["--undo", "x", "--only", "claim"], "--only is not for --undo"),
+        (["--undo", "x", "--from", "seen.json"], "--from is not for --undo"),
         (["--claim", "data"], "is no claim"),
         (["--claim", "Data=1Gi"], "is no claim"),
         (["--claim", "data=much"], "is no claim"),

@@ -153,6 +153,13 @@ def test_a_fault_is_found_and_nothing_else_is(amazon: EksServer, aws: Aws, strik
     assert found.evidence
 
 
+def test_a_driver_may_come_from_elsewhere_than_the_image(amazon: EksServer, aws: Aws) -> None:
+    plain(amazon)
+    amazon.groups.update(gpu=group("AL2023_x86_64_STANDARD", "g5.xlarge"))
+    for need in (Need(), Need(gpus=1)):
+        assert not [one for one in findings(aws, need) if one.level is Level.PROBLEM]
+
+
 def test_what_hyperpod_needs_is_a_problem_where_it_is_asked_for(amazon: EksServer, aws: Aws) -> None:
     plain(amazon)
     assert wrong(aws, HYPERPOD) == [
@@ -191,8 +198,14 @@ def test_add_ons_are_planned_done_once_and_taken_back(
         assert amazon.addons["vpc-cni"]["addonVersion"] == "vpc-cni-2"
         _, again = cli(tmp_path, capsys, *fix, "--apply")
         assert (again["fixes"], len(amazon.writes)) == ([], 2), "a second run writes nothing"
-        _, undone = cli(tmp_path, capsys, "cluster", "fix", "--undo", data["id"], "--eks", "train")
-        assert [one["undone"] for one in undone["steps"]] == [True, True]
+        undo = ["cluster", "fix", "--undo", data["id"], "--eks", "train"]
+        amazon.addons["vpc-cni"]["addonVersion"] = "vpc-cni-3"
+        _, undone = cli(tmp_path, capsys, *undo)
+        assert [one["undone"] for one in undone["steps"]] == [True, False], "somebody has updated it since"
+        assert amazon.addons["vpc-cni"]["addonVersion"] == "vpc-cni-3"
+        amazon.addons["vpc-cni"]["addonVersion"] = "vpc-cni-2"
+        _, undone = cli(tmp_path, capsys, *undo)
+        assert [one["undone"] for one in undone["steps"]] == [True]
         assert HYPERPOD_OPERATOR not in amazon.addons
         assert amazon.addons["vpc-cni"]["addonVersion"] == "vpc-cni-0"
         _, checked = cli(tmp_path, capsys, "cluster", "check", "--eks", "train")
@@ -209,3 +222,8 @@ def test_a_cluster_that_no_context_names_is_half_known(
     code, data = cli(tmp_path, capsys, "cluster", "check", "--eks", "train")
     assert code == ExitCode.OK
     assert data["findings"][-1]["next"] == "aws eks update-kubeconfig --name train --region eu-west-1"
+    code, data = cli(tmp_path, capsys, "cluster", "check", "--eks", "train", "--need", "gpus=8")
+    assert code == ExitCode.NOT_READY, "nobody has seen a GPU"
+    code, _ = cli(tmp_path, capsys, "cluster", "check", "--eks", "train", "--save", "seen.json")
+    assert code == ExitCode.NOT_READY
+    assert not (tmp_path / "seen.json").exists()

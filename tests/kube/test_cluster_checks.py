@@ -276,6 +276,36 @@ def test_something_broken_is_only_a_warning_to_whom_it_does_not_matter() -> None
     assert checked(snapshot, "gpus=16").is_fine
 
 
+def test_a_train_job_of_ours_needs_no_runtime_of_the_cluster() -> None:
+    seen = CLUSTERS["gpu-operator"]()
+    seen["objects"][CLUSTER_RUNTIMES] = []
+    result = checked(seen, target=Target.TRAINJOB)
+    assert result.is_fine
+    (found,) = result.of(Level.WARNING)
+    assert "no runtime for torch" in found.what
+
+
+def test_a_container_that_an_operator_adds_is_told_of_where_it_would_be_refused() -> None:
+    seen = CLUSTERS["eks-device-plugin"]()
+    labels = objects(seen, "namespaces")[0]["metadata"].setdefault("labels", {})
+    labels["pod-security.kubernetes.io/enforce"] = "restricted"
+    several = checked(seen, "nodes=2", Target.PYTORCHJOB)
+    (found,) = several.of(Level.WARNING)
+    assert "init-pytorch" in found.why
+    assert several.is_fine
+    assert not checked(seen, "nodes=1", Target.PYTORCHJOB).of(Level.WARNING)
+    assert not checked(seen, "nodes=2", Target.JOB).of(Level.WARNING)
+
+
+def test_no_flag_is_named_that_a_kind_of_job_has_not() -> None:
+    for target in Target:
+        found = [
+            one for one in checked(CLUSTERS["dra-only"](), "gpus=16", target).findings if "by DRA" in one.what
+        ]
+        has_flag = target not in (Target.TRAINJOB, Target.RAYJOB, Target.RAYCLUSTER)
+        assert ["--gpu-claims" in one.why for one in found] == [has_flag], target
+
+
 def test_lost_nodes_are_not_counted() -> None:
     snapshot = CLUSTERS["eks-device-plugin"]()
     _condition(0, "Ready", "Unknown")(snapshot)

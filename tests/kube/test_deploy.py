@@ -2,16 +2,19 @@
 
 import copy
 import random
+import shlex
 from typing import Any
 
+import click
 import pytest
 from tests.kube.mutations import Mutation, at, misspell, mistype, places
 
 from paceline.app.cluster_up import start_command
 from paceline.app.deploy import files_of
+from paceline.cli.main import cli
 from paceline.coordinator.cluster_file import ClusterFile, is_address
 from paceline.errors import ConfigError
-from paceline.kube.deploy.agree import agrees, difference
+from paceline.kube.deploy.agree import difference
 from paceline.kube.deploy.coordinator import (
     DATA,
     PKI,
@@ -112,6 +115,19 @@ def test_probes_ask_the_node_itself() -> None:
     (_shell, _flag, words) = container()["readinessProbe"]["exec"]["command"]
     assert "$(" not in words, "Kubernetes fills in labels in commands, but not in probes"
     assert f"--at {ASKED.address('${NODE}')} --tls-dir {PKI} --tls-name node-${{NODE}}" in words
+
+
+def test_our_own_command_line_takes_every_command_that_is_rendered() -> None:
+    probe = container()["readinessProbe"]["exec"]["command"][2].removeprefix("exec ")
+    words = [word.replace("$(NODE)", "1") for word in ["paceline", *arguments(ASKED)]]
+    said = [shlex.join(words), probe.replace("${NODE}", "1"), secret_commands(ASKED)[0]]
+    for line in said:
+        program, *rest = shlex.split(line)
+        assert program == "paceline"
+        place: Any = cli
+        while isinstance(place, click.Group):
+            place = place.get_command(click.Context(place), rest.pop(0))
+        place.make_context(line, rest)  # raises for a flag that is not there
 
 
 def broken(change: str) -> Object:
@@ -224,6 +240,9 @@ def test_whatever_stands_anywhere_is_never_a_crash(odd: Any) -> None:
         ({"image": "Not An Image"}, "--image"),
         ({"storage": "much"}, "--storage"),
         ({"memory": ""}, "--memory"),
+        ({"tls_secret": "keys; rm -r x"}, "--tls-secret"),
+        ({"pull_secret": "A"}, "--pull-secret"),
+        ({"storage_class": "gp3 fast"}, "--storage-class"),
     ],
 )
 def test_what_cannot_work_is_refused(change: Object, where: str) -> None:
@@ -239,11 +258,14 @@ def test_what_a_server_adds_changes_nothing() -> None:
     there["metadata"]["uid"] = "1"
     there["status"] = {"replicas": 3}
     there["spec"]["template"]["spec"]["containers"][0]["ports"][0]["protocol"] = "TCP"
-    assert agrees(wanted, there)
+    # As a server writes them: amounts in their shortest form, and nothing that is empty.
+    there["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1024Mi"
+    assert difference(wanted, there) == {}
+    assert difference({"spec": {"egress": [], "podSelector": {}}}, {"spec": {}}) == {}
+    assert difference({"spec": {"egress": []}}, {"spec": {"egress": [{}]}}) == {"spec": {"egress": []}}
     there["spec"]["template"]["spec"]["containers"][0]["image"] = "example.com/paceline:2"
-    assert not agrees(wanted, there)
     assert list(difference(wanted, there)) == ["spec"]
     assert list(difference(wanted, there)["spec"]) == ["template"]  # type: ignore[arg-type]  # JSON
-    assert not agrees({"a": [1]}, {"a": [1, 2]})
+    assert difference({"a": [1]}, {"a": [1, 2]}) == {"a": [1]}
     assert difference({"a": {"b": 1}, "c": [1]}, {"a": {"b": 1, "d": 2}, "c": [1]}) == {}
     assert difference({"a": {"b": 1}}, {}) == {"a": {"b": 1}}

@@ -13,7 +13,7 @@ from tests.kube.mutations import Mutation, at, misspell, mistype, places
 from paceline.app.deploy_dashboard import files_of
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.kinds import DEPLOYMENT
+from paceline.cluster.kinds import DEPLOYMENT, NETWORK_POLICY
 from paceline.errors import ConfigError, ExitCode
 from paceline.kube.deploy.dashboard import PORT, Dashboard, look_commands, render, secret_commands
 from paceline.kube.intent import Profile
@@ -51,6 +51,8 @@ def test_it_only_shows_and_its_token_is_in_a_file_alone() -> None:
     assert words[:7] == ["dashboard", "/runs", "--host", "0.0.0.0", "--port", str(PORT), "--readonly"]
     assert words[words.index("--token-file") + 1] == "/token/token"
     assert words[words.index("--name") + 1] == "paceline-dashboard.train.svc"
+    deployment: Any = render(ASKED)["deployment.yaml"]
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}, "a volume cannot be at two machines"
     runs, token, _tmp = pod()["volumes"]
     assert runs["persistentVolumeClaim"] == {"claimName": "output", "readOnly": True}
     assert token["secret"]["secretName"] == "page"
@@ -106,6 +108,8 @@ def test_a_broken_deployment_is_found(change: Object) -> None:
         ({"hosts": ("http://x",)}, "--host-name"),
         ({"from_namespaces": ("a.b",)}, "--from-namespace"),
         ({"memory": "much"}, "--memory"),
+        ({"token_secret": "a b"}, "--token-secret"),
+        ({"pull_secret": "A"}, "--pull-secret"),
         ({"image": "Not An Image"}, "--image"),
     ],
 )
@@ -148,4 +152,13 @@ def test_it_is_applied_once_and_not_before_all_is_there(
             code, said = applied()
             assert [one["state"] for one in json.loads(said)["data"]["objects"]] == [state] * 3
         assert len(server.writes) == 3
+        # A server keeps no empty lists, and whoever wants no page for a while scales it to none.
+        (policy,) = server.of(NETWORK_POLICY)
+        del policy["spec"]["ingress"], policy["spec"]["egress"]
+        (page,) = server.of(DEPLOYMENT)
+        page["spec"]["replicas"] = 0
+        server.put(policy)
+        server.put(page)
+        code, said = applied()
+        assert [one["state"] for one in json.loads(said)["data"]["objects"]] == ["there", "there", "changed"]
         assert [one["metadata"]["name"] for one in server.of(DEPLOYMENT)] == ["paceline-dashboard"]

@@ -8,6 +8,9 @@ from tests.kube.torch_rendered import BIG, GPUS, rendered
 from paceline.errors import ConfigError
 from paceline.kube.intent import Profile
 from paceline.kube.render import Target
+from paceline.kube.submission.claims import CLAIMED, with_claims, with_devices
+from paceline.kube.submission.fit import fit, quota_rows
+from paceline.kube.submission.gang import roles
 from paceline.kube.validate import findings
 
 Object = dict[str, Any]
@@ -54,3 +57,26 @@ def test_a_broken_claim_is_found(request_: Object) -> None:
     head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "a"}}
     one = {**head, "spec": {"spec": {"devices": {"requests": [request_]}}}}
     assert findings(one, Profile.STRICT)
+
+
+def slices(node: str, gpus: int, generation: int = 1) -> Object:
+    pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
+    whole = [{"name": f"gpu-{n}", "attributes": {"type": {"string": "gpu"}}} for n in range(gpus)]
+    parts = [{"name": "mig-0", "attributes": {"type": {"string": "mig"}}}]
+    spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": [*whole, *parts]}
+    return {"metadata": {"name": f"{node}-{generation}"}, "spec": spec}
+
+
+@pytest.mark.parametrize(("offered", "is_enough"), [((8, 8), True), ((8, 4), False), ((0, 0), False)])
+def test_claimed_gpus_are_counted_before_anything_exists(offered: tuple[int, int], is_enough: bool) -> None:
+    made: Any = rendered(Target.PYTORCHJOB, {}, {**CLAIMS, "nodes": 2}, BIG).objects
+    room = {"cpu": "192", "memory": "2Ti"}
+    nodes: Any = [{"metadata": {"name": name}, "status": {"allocatable": room}} for name in ("a", "b")]
+    gang = with_claims(roles(made), made)
+    seen = [slices("a", 1, 0), *(slices(name, n) for name, n in zip(("a", "b"), offered, strict=True))]
+    rows = fit(gang, with_devices(nodes, seen))
+    assert all(row.is_enough for row in rows) is is_enough
+    assert any(row.what == CLAIMED and row.is_enough is is_enough for row in rows)
+    quota: Any = {"metadata": {"name": "team"}, "status": {"hard": {CLAIMED: "8"}, "used": {CLAIMED: "0"}}}
+    (row,) = quota_rows(gang, [quota])
+    assert (row.needs, row.has, row.is_enough) == ("16", "8 of 8", False)

@@ -347,6 +347,8 @@ REFUSED: list[tuple[Target, dict[str, str], dict[str, Any], dict[str, Any], str]
     (Target.HYPERPOD, {}, {**TWO, "instance_type": "p5.48xlarge"}, {}, "say ml. before it"),
     (Target.HYPERPOD, {}, {**TWO, "network_policy": True}, {}, "keep HyperPod's operator from its agents"),
     (Target.RAYJOB, {"mode": "ssgd"}, {**TWO, "efa": 1}, {}, "--efa is for jobs that torchrun starts"),
+    (Target.JOB, {}, TWO, {"secret_env": ("RANK=a/b",)}, "secret_env sets RANK, which says who is who"),
+    (Target.JOB, {}, {**TWO, "env": ("PET_NNODES=3",)}, {}, "env sets PET_NNODES, which says who is who"),
 ]
 
 

@@ -36,6 +36,7 @@ def change_addon(aws: "Aws", name: str, wanted: AddonWanted, record: Record) -> 
         cluster=wanted.cluster,
         region=wanted.region,
         version="" if before is None else before.version,
+        wanted=wanted.version,
     )
     number = record.begin(step, None if before is None else asdict(before))
     asked = {"clusterName": wanted.cluster, "addonName": wanted.name, "addonVersion": wanted.version}
@@ -48,19 +49,22 @@ def change_addon(aws: "Aws", name: str, wanted: AddonWanted, record: Record) -> 
     record.end(number, replace(step, state="done"), None if after is None else asdict(after))
 
 
-def take_back_addon(aws: "Aws | None", step: Step) -> None:
-    """To the version before; or away, if there was none."""
+def take_back_addon(aws: "Aws | None", step: Step) -> str:
+    """To the version before; or away, if there was none. Why not; empty: it is."""
     if aws is None:
         hint = f"say --eks {step.cluster} --region {step.region}"
         raise NotReadyError(f"add-on {step.object} is Amazon's, and nobody said how to reach it", hint)
     here = AddonWanted(cluster=step.cluster, region=step.region, name=step.object, version=step.version)
     found = addon_there(aws, here)
     if found is None or found.version == step.version:
-        return  # it never came to be, or somebody was quicker
+        return ""  # it never came to be, or somebody was quicker
+    if step.wanted and found.version != step.wanted:
+        return f"add-on {step.object} is {found.version}, and this fix made {step.wanted}"
     asked = {"clusterName": step.cluster, "addonName": step.object}
     if not step.version:
         aws.ask("eks", "delete_addon", **asked)
         aws.wait_for_addon(step.cluster, step.object, "addon_deleted")
-        return
+        return ""
     aws.ask("eks", "update_addon", **asked, addonVersion=step.version, resolveConflicts="PRESERVE")
     aws.wait_for_addon(step.cluster, step.object, "addon_active")
+    return ""

@@ -49,7 +49,7 @@ def context_of(facts: EksFacts, kubeconfig: Path | None, said: str | None) -> st
     others = [one for one in found if one.name == said and one.name not in mine]
     if others:
         what = f"context {said} leads to {others[0].server}, and EKS says {facts.name} is {facts.server}"
-        raise ConfigError([Problem(what, f"take one of it: {_usable(facts)}", "--context")])
+        raise ConfigError([Problem(what, f"take one of it: {usable(facts)}", "--context")])
     return said or (mine[0] if mine else None)
 
 
@@ -58,12 +58,12 @@ def needs_context(facts: EksFacts, kubeconfig: Path | None, said: str | None) ->
     found = context_of(facts, kubeconfig, said)
     if found is None:
         raise NotReadyError(
-            f"no context of your kubeconfig leads to {facts.name} ({facts.server})", _usable(facts)
+            f"no context of your kubeconfig leads to {facts.name} ({facts.server})", usable(facts)
         )
     return found
 
 
-def _usable(facts: EksFacts) -> str:
+def usable(facts: EksFacts) -> str:
     return f"aws eks update-kubeconfig --name {facts.name} --region {facts.region}"
 
 
@@ -76,10 +76,10 @@ def one_side(facts: EksFacts, need: Need) -> tuple[Snapshot, Checked]:
     """For a cluster that no kubeconfig names: the other side is not known."""
     unseen = Finding(
         area=AREA,
-        level=Level.WARNING,
+        level=Level.WARNING if need.says_nothing else Level.PROBLEM,
         what="the cluster itself was not looked at: nodes, GPUs, operators and rights are not known",
         evidence=f"no context of your kubeconfig leads to {facts.server}",
-        command=_usable(facts),
+        command=usable(facts),
     )
     empty = Snapshot(server=facts.server, version=f"v{facts.version}", namespace="", served={}, objects={})
     return empty, Checked((*check_eks(facts, need), unseen))

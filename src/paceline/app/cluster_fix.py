@@ -184,7 +184,8 @@ def _install(shop: Workshop, fix: Fix, chart: Chart, record: Record) -> None:
     number = record.begin(step, None if before is None else asdict(before))
     shop.helm.upgrade(chart)
     after = shop.helm.release(chart.release, chart.namespace)
-    record.end(number, replace(step, state="done"), None if after is None else asdict(after))
+    done = replace(step, state="done", made=None if after is None else after.revision)
+    record.end(number, done, None if after is None else asdict(after))
 
 
 def _step(name: str, verb: str, manifest: object) -> Step:

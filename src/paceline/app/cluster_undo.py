@@ -35,13 +35,11 @@ def _take_back(shop: Workshop, step: Step, fix: str) -> str:
     if step.verb == "remove":
         return "a pod that had ended does not come back; what it was is in the record's folder"
     if step.verb == "install":
-        shop.helm.take_back(step.object, step.namespace, step.revision)
-        return ""
+        return shop.helm.take_back(step.object, step.namespace, step.revision, step.made)
     if step.verb == "addon":
         from paceline.app.addon_fix import take_back_addon
 
-        take_back_addon(shop.aws, step)
-        return ""
+        return take_back_addon(shop.aws, step)
     from paceline.cluster.fixing import why_kept
     from paceline.cluster.kinds import kind_of
     from paceline.cluster.port import NotThereError

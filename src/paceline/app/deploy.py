@@ -3,14 +3,14 @@
 What is there and agrees is not written again; what differs is changed, after the server has tried all of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import ConfigError, NotReadyError, Problem
 from paceline.kube.deploy import coordinator
-from paceline.kube.deploy.agree import agrees, difference
+from paceline.kube.deploy.agree import difference
 from paceline.kube.deploy.coordinator import Coordinator
 from paceline.kube.deploy.kustomize import FILE
 from paceline.kube.fixes.action import called
@@ -19,7 +19,7 @@ from paceline.kube.parts import Object
 from paceline.kube.reading import mapping
 from paceline.kube.render import to_yaml
 from paceline.kube.validate import findings
-from paceline.kube.words import DNS_LABEL, IMAGE, LONGEST_LABEL, NAME, read_quantity
+from paceline.kube.words import DNS_LABEL, DNS_SUBDOMAIN, IMAGE, LONGEST_LABEL, NAME, read_quantity
 
 if TYPE_CHECKING:
     from paceline.cluster.kubernetes_door import KubernetesApi
@@ -88,10 +88,11 @@ def _write(api: "KubernetesApi", wanted: Object, *, dry_run: bool) -> str:
     if there is None:
         api.create(wanted, dry_run=dry_run)
         return "created"
-    if agrees(wanted, there):
-        return "there"
-    _same_nodes(wanted, there)
     change = difference(wanted, there)
+    if not change:
+        return "there"
+    if wanted.get("kind") == "StatefulSet":
+        _same_nodes(wanted, there)
     about = mapping(wanted, "metadata")
     api.patch(kind_of(dict(wanted)), str(about["name"]), str(about["namespace"]), change, dry_run=dry_run)
     return "changed"
@@ -148,6 +149,8 @@ def _check(asked: Coordinator) -> None:
         what = f"{asked.replicas} nodes survive no more losses than {asked.replicas - 1}"
         problems.append(Problem(what, "take 3, or 5", "--replicas"))
     problems += amounts_of(asked, ("storage", "cpu", "memory"))
+    said = {"tls-secret": asked.tls_secret, "pull-secret": asked.pull_secret}
+    problems += unnamed({**said, "storage-class": asked.storage_class})
     if problems:
         raise ConfigError(problems)
 
@@ -165,6 +168,15 @@ def problems_of(name: str, namespace: str, image: str) -> list[Problem]:
     if not IMAGE.fullmatch(image):
         problems.append(Problem(f"{image!r} is no image", "write NAME:TAG", "--image"))
     return problems
+
+
+def unnamed(names: Mapping[str, str | None]) -> list[Problem]:
+    """By flag: what no object can be called."""
+    return [
+        Problem(f"{name!r} cannot be a name here", "use a-z, 0-9 and -", f"--{flag}")
+        for flag, name in names.items()
+        if name is not None and not DNS_SUBDOMAIN.fullmatch(name)
+    ]
 
 
 def amounts_of(asked: object, names: Sequence[str]) -> list[Problem]:

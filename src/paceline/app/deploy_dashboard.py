@@ -10,6 +10,7 @@ from paceline.app.deploy import (
     needs_secret,
     problems_of,
     texts_of,
+    unnamed,
 )
 from paceline.errors import ConfigError, NotReadyError, Problem
 from paceline.kube.deploy import dashboard
@@ -26,8 +27,9 @@ def files_of(asked: Dashboard) -> dict[str, str]:
     if asked.path.startswith("/") or ".." in asked.path.split("/"):
         what = f"{asked.path!r} is no folder on the claim"
         problems.append(Problem(what, "write it without / before it, and without ..", "--path"))
+    said = {"claim": asked.claim, "token-secret": asked.token_secret, "pull-secret": asked.pull_secret}
+    problems += unnamed(said)
     for flag, shape, names in (
-        ("--claim", DNS_SUBDOMAIN, (asked.claim,)),
         ("--host-name", DNS_SUBDOMAIN, asked.hosts),
         ("--from-namespace", DNS_LABEL, asked.from_namespaces),
     ):

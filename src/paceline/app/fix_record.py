@@ -30,9 +30,11 @@ class Step:
     object: str = ""
     namespace: str = ""
     revision: int | None = None  # of the release before
+    made: int | None = None  # its revision after; None: not known
     cluster: str = ""  # of EKS, whose add-on it is
     region: str = ""
     version: str = ""  # of the add-on before
+    wanted: str = ""  # of the add-on after
     state: str = "doing"
 
 

@@ -9,7 +9,7 @@ from paceline.cli.cluster_fix import fix
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, ExitCode, Problem
+from paceline.errors import ConfigError, ExitCode, NotReadyError, Problem
 
 if TYPE_CHECKING:
     from paceline.kube.checks.check import Checked
@@ -161,12 +161,15 @@ def _check_eks(
 ) -> ExitCode:
     """Both sides, if a context leads to it."""
     from paceline.app.cluster_check import look_at_cluster, save_snapshot
-    from paceline.app.cluster_eks import both_sides, context_of, look_at_eks, one_side
+    from paceline.app.cluster_eks import both_sides, context_of, look_at_eks, one_side, usable
 
     facts = look_at_eks(*name)
     config, said, space = place
     context = context_of(facts, config, said)
     if context is None:
+        if save is not None:
+            what, hint = "there is nothing to save: no context leads to the cluster", usable(facts)
+            raise NotReadyError(what, hint)
         return _show(session, *one_side(facts, wanted))
     seen = look_at_cluster(config, context, space, wanted.target)
     if save is not None:

@@ -62,11 +62,22 @@ def fix(session: Session, *, undo: str | None, file: Path | None, **said: Any) -
     whole cluster waits for --apply; what no program should do is printed for you. What was written is in
     runs/fixes/ID, and --undo ID takes it back. A second run writes nothing."""
     if undo is not None:
+        _alone(said, file)
         _undo(session, undo, said)
     elif file is not None:
         _plan_only(session, session.folder / file, said)
     else:
         _fix(session, said)
+
+
+def _alone(said: dict[str, Any], file: Path | None) -> None:
+    """What would be mended has no meaning for what is taken back; nor is there a dry run of that."""
+    names = ("dry_run", "apply", "need", "target", "only", "claim", "account", "image", "hf_token")
+    wrong = [name for name in names if said[name]] + (["from"] if file is not None else [])
+    if wrong:
+        flags = [f"--{name.replace('_', '-')}" for name in wrong]
+        hint = "leave it out: the record in runs/fixes says what is taken back, and where"
+        raise ConfigError([Problem(f"{flag} is not for --undo", hint, flag) for flag in flags])
 
 
 def _fix(session: Session, said: dict[str, Any]) -> None:
@@ -98,6 +109,7 @@ def _show(session: Session, done: "Fixed") -> None:
 def _plan_only(session: Session, file: Path, said: dict[str, Any]) -> None:
     from paceline.app.cluster_check import check_cluster, load_snapshot
     from paceline.kube.checks.need import Target, read_need
+    from paceline.kube.fixes.action import Tier
     from paceline.kube.fixes.plan import plan
 
     for name in ("apply", "kubeconfig", "context", "namespace", "eks"):
@@ -107,7 +119,8 @@ def _plan_only(session: Session, file: Path, said: dict[str, Any]) -> None:
     seen = load_snapshot(file)
     need = read_need(said["need"], None if said["target"] is None else Target(said["target"]))
     fixes: list[Fix] = plan(seen, check_cluster(seen, need).findings, _asked(said))
-    rows: list[Json] = [{**one.to_json(), "state": "would"} for one in fixes]
+    states = {Tier.SAFE: "would", Tier.PLANNED: "waits", Tier.NEVER: "by hand"}
+    rows: list[Json] = [{**one.to_json(), "state": states[one.tier]} for one in fixes]
     lines = [line for one in fixes for line in one.lines()] or ["nothing is to be mended"]
     emit(session, "cluster.fix", {"id": None, "fixes": rows}, lines)
 

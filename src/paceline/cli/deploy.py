@@ -1,21 +1,19 @@
 """`paceline deploy`: how do a coordinator and a dashboard come to a Kubernetes cluster?"""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from paceline.cli.deploy_dashboard import apply_dashboard, render_dashboard
+from paceline.cli.deploy_show import apply_options, render_options, show_applied, show_files
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import say
 from paceline.cli.session import Session
 
 if TYPE_CHECKING:
     from paceline.kube.deploy.coordinator import Coordinator
-    from paceline.plan.codec import Json
 
-_PATH = click.Path(path_type=Path)
 _OPTIONS = (
     click.option("--namespace", "-n", required=True, metavar="NAME", help="Where it shall run."),
     click.option(
@@ -41,12 +39,6 @@ _OPTIONS = (
 )
 
 
-def _service_options(body: Callable[..., object]) -> Callable[..., object]:
-    for option in reversed(_OPTIONS):
-        option(body)
-    return body
-
-
 @click.group("deploy")
 @common_options
 def deploy(session: Session) -> None:
@@ -66,36 +58,21 @@ def apply(session: Session) -> None:
 
 
 @render.command("coordinator")
-@_service_options
-@click.option(
-    "--out", type=_PATH, metavar="DIR", help="Write a folder for `kubectl apply -k`. [default: print]"
-)
+@render_options(_OPTIONS)
 @common_options
 def render_coordinator(session: Session, *, out: Path | None, **said: Any) -> None:  # Any: from click
     """A StatefulSet with stable names and a volume for each node, a headless Service, a NetworkPolicy and a
     PodDisruptionBudget. Certificates come from a Secret, by reference."""
-    from paceline.app.deploy import files_of, write_files
+    from paceline.app.deploy import files_of
     from paceline.kube.deploy.coordinator import secret_commands
 
     asked = _asked(said)
     files = files_of(asked)
-    for command in secret_commands(asked):
-        say(session, f"first: {command}")
-    texts: dict[str, Json] = dict(files)
-    if out is None:
-        shown = [text for name, text in files.items() if name != "kustomization.yaml"]
-        lines = "---\n".join(shown).splitlines()
-    else:
-        write_files(session.folder / out, files)
-        lines = [f"wrote {out}: {', '.join(files)}", f"apply it: kubectl apply -k {out}"]
-    emit(session, "deploy.render", {"files": texts, "first": list(secret_commands(asked))}, lines)
+    show_files(session, files, secret_commands(asked), out)
 
 
 @apply.command("coordinator")
-@_service_options
-@click.option("--kubeconfig", type=_PATH, metavar="FILE", help="Where clusters are named.")
-@click.option("--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]")
-@click.option("--dry-run", is_flag=True, help="Let the server try it, and write nothing.")
+@apply_options(_OPTIONS)
 @common_options
 def apply_coordinator(
     session: Session,
@@ -112,8 +89,7 @@ def apply_coordinator(
     config = None if kubeconfig is None else session.folder / kubeconfig
     with workshop(config, context, session.folder, lambda line: say(session, line)) as (shop, _usual):
         done = apply_it(shop.api, _asked(said), dry_run=dry_run)
-    rows: list[Json] = [{"object": one.object, "state": one.state} for one in done]
-    emit(session, "deploy.apply", {"objects": rows}, [f"{one.state:<16} {one.object}" for one in done])
+    show_applied(session, done)
 
 
 def _asked(said: dict[str, Any]) -> "Coordinator":

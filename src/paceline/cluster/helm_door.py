@@ -38,6 +38,8 @@ class Helm:
 
     def release(self, name: str, namespace: str) -> Release | None:
         words = ["list", "--namespace", namespace, "--filter", f"^{name}$"]
+        # Also one that was begun and never finished: whoever is killed in between leaves it so.
+        words += ["--deployed", "--failed", "--pending", "--uninstalling"]
         answer = self._run([*words, "--output", "json"])
         try:
             found = json.loads(answer or "[]")
@@ -53,14 +55,18 @@ class Helm:
     def upgrade(self, chart: Chart, *, dry_run: bool = False) -> None:
         self._run(chart.upgrade(dry_run=dry_run))
 
-    def take_back(self, release: str, namespace: str, revision: int | None) -> None:
-        """To this revision; None: it was not there before."""
-        if self.release(release, namespace) is None:
-            return  # it never came to be, or somebody was quicker
+    def take_back(self, release: str, namespace: str, revision: int | None, made: int | None) -> str:
+        """To this revision; None: it was not there before. Why not; empty: it is. `made`: ours, if known."""
+        found = self.release(release, namespace)
+        if found is None:
+            return ""  # it never came to be, or somebody was quicker
+        if made is not None and found.revision != made:
+            return f"release {release} is at revision {found.revision}, and this fix made {made}"
         if revision is None:
             self._run(["uninstall", release, "--namespace", namespace, "--wait"])
         else:
             self._run(["rollback", release, str(revision), "--namespace", namespace, "--wait"])
+        return ""
 
     def _run(self, words: Sequence[str]) -> str:
         path = shutil.which("helm")

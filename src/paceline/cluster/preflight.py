@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 from paceline.cluster.job_objects import find_job, there_already
 from paceline.cluster.job_pending import find_pending
-from paceline.cluster.kinds import CONFIG_MAP, EVENT, NODE, POD, POD_LOG, QUOTA, Kind, kind_of
+from paceline.cluster.kinds import CONFIG_MAP, EVENT, NODE, POD, POD_LOG, QUOTA, RESOURCE_SLICE, Kind, kind_of
 from paceline.cluster.port import Api, ConflictError, ForbiddenError, Manifest, NotThereError
 from paceline.errors import Problem
 from paceline.kube.checks.trainer import CONFIG, CONFIG_NAMESPACE, version_in
 from paceline.kube.diagnosis.snapshot import Object, name_of
+from paceline.kube.submission.claims import has_claims, with_claims, with_devices
 from paceline.kube.submission.fit import Row, fit, quota_rows
-from paceline.kube.submission.gang import roles
+from paceline.kube.submission.gang import Role, roles
 from paceline.kube.submission.trainer_fit import has_train_job, misfit
 
 _NODE_POOL = Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False)
@@ -102,18 +103,31 @@ def _room(
     api: Api, manifests: Sequence[Manifest], namespace: str, *, fits: bool
 ) -> tuple[list[Row], list[str]]:
     gang, notes, rows = roles(manifests), list[str](), list[Row]()
+    claiming = with_claims(gang, manifests)
     try:
-        rows += quota_rows(gang, api.find(QUOTA, namespace).items)
+        rows += quota_rows(claiming, api.find(QUOTA, namespace).items)
     except (ForbiddenError, NotThereError):
         notes.append("quotas may not be seen: the server will say if one is too small")
     try:
-        found = [] if not fits or _adds_nodes(api) else fit(gang, api.find(NODE).items)
+        found = [] if not fits or _adds_nodes(api) else _on_nodes(api, gang, claiming, notes)
         if fits and not found:
             notes.append("nodes come when they are needed, or none was seen: whether it fits is not known")
         rows += found
     except (ForbiddenError, NotThereError):
         notes.append("nodes may not be seen: whether it fits is not known")
     return rows, notes
+
+
+def _on_nodes(api: Api, gang: Sequence[Role], claiming: Sequence[Role], notes: list[str]) -> list[Row]:
+    """`claiming` counts what is claimed by DRA, too; where nobody says what nodes offer, `gang` must do."""
+    nodes = api.find(NODE).items
+    if not has_claims(gang):
+        return fit(gang, nodes)
+    try:
+        return fit(claiming, with_devices(nodes, api.find(RESOURCE_SLICE).items))
+    except (ForbiddenError, NotThereError):
+        notes.append("ResourceSlices may not be seen: whether there are GPUs for its claims is not known")
+        return fit(gang, nodes)
 
 
 def _adds_nodes(api: Api) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from paceline.errors import Problem
+from paceline.kube.plain_words import read_plain
 from paceline.kube.schema import Path
 
 _MOST_NODES = 200_000  # nine lines of aliases would fill the memory
@@ -101,7 +102,8 @@ def _scalar(node: yaml.ScalarNode) -> object:
             except ValueError:  # such as 12:30, which Kubernetes does not take for a number
                 return text
         case _:
-            return text
+            read = read_plain(text) if node.style is None else None
+            return text if read is None else read
 
 
 def _integer(text: str) -> int:

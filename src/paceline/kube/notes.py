@@ -15,7 +15,7 @@ def notes(intent: Intent, target: Target) -> list[str]:
             found.append(f"claim {claim.name} is new and empty, and this job only reads it: fill it first")
     if torch.has_gpu_claims:
         found.append(
-            "claims of GPUs need Kubernetes 1.34 and NVIDIA's DRA driver; a queue or quota of GPUs"
+            "claims of GPUs need Kubernetes 1.34 and NVIDIA's DRA driver; a queue or quota of nvidia.com/gpu"
             " does not count them"
         )
     if torch.results == "/results":

@@ -7,6 +7,7 @@ import yaml
 
 from paceline.kube.intent import Intent
 from paceline.kube.parts import Object
+from paceline.kube.plain_words import read_plain
 from paceline.kube.targets import beside, hyperpod, job, node_port, pytorchjob, raycluster, rayjob, trainjob
 
 
@@ -51,8 +52,9 @@ class _Plain(yaml.SafeDumper):
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        """Text of several lines stays readable, such as a file of settings."""
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+        """Text of several lines stays readable, such as a file of settings; a number in words is quoted."""
+        style = "|" if "\n" in data else None if read_plain(data) is None else "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, indentless=False)

@@ -4,7 +4,7 @@ Each reader gives what it understood, and a problem for what it did not.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from paceline.errors import Problem
@@ -84,12 +84,20 @@ def read_variables(texts: Sequence[str]) -> Read[tuple[str, str]]:
             # What was typed may be a secret, so only the name is shown.
             what = f"env for {name[:40]!r} is not NAME=VALUE"
             problems.append(Problem(what, "write --env OMP_NUM_THREADS=4, for example", "--env"))
-        elif _TAKEN.fullmatch(name):
-            what = f"env sets {name}, which says who is who in a job"
-            problems.append(Problem(what, "leave it out: it is set for every pod", "--env"))
+        elif taken := find_taken([name], "--env"):
+            problems += taken
         else:
             found.append((name, value))
     return tuple(found), problems
+
+
+def find_taken(names: Iterable[str], flag: str) -> list[Problem]:
+    hint, said = "leave it out: it is set for every pod", flag.removeprefix("--").replace("-", "_")
+    return [
+        Problem(f"{said} sets {name}, which says who is who in a job", hint, flag)
+        for name in names
+        if _TAKEN.fullmatch(name)
+    ]
 
 
 def read_labels(texts: Sequence[str], flag: str) -> Read[tuple[str, str]]:

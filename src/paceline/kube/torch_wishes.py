@@ -15,6 +15,7 @@ from paceline.kube.render import Target
 from paceline.kube.torch_checks import find_in_torch_wishes
 from paceline.kube.torch_flags import (
     clashes,
+    find_taken,
     read_claims,
     read_labels,
     read_variables,
@@ -50,6 +51,7 @@ def torch_intent_of(
     said = [*wishes.secret_env, *([secret_of(torch.hf_secret)] if torch.hf_secret else [])]
     secrets, unknown = read_secrets(said)
     problems += [*more, *unread, *unknown, *find_in_names(plan.run, wishes, LONGEST_NAME), *untold(config)]
+    problems += find_taken((one.name for one in secrets), "--secret-env")
     problems += find_in_torch_wishes(plan, wishes, target, procs)
     results, elsewhere = _results(config, read.checkpoints)
     problems += elsewhere

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from paceline.kube.checks.finding import Finding, Level, counted, named
+from paceline.kube.checks.finding import Finding, Level, counted, miscounted, named
 from paceline.kube.checks.machines import efa_of
 from paceline.kube.checks.need import Need
 from paceline.kube.checks.node_facts import NodeFacts, facts_of
@@ -68,27 +68,26 @@ def _numbers(having: list[NodeFacts]) -> Iterator[Finding]:
     more = [node for node in having if node.plugin_efa > (efa_of(node.machine) or node.plugin_efa)]
     fewer = [node for node in having if 0 < node.plugin_efa < (efa_of(node.machine) or 0)]
     if more:
-        first = more[0]
-        yield Finding(
-            area=AREA,
-            level=Level.WARNING,
-            what=f"more EFA devices are offered than there are, by {counted(len(more), 'node')}: "
-            f"{named([n.name for n in more])}",
-            evidence=f"{first.name}: {first.plugin_efa} of {efa_of(first.machine)} ({first.machine})",
+        yield miscounted(
+            AREA,
+            "more EFA devices are offered than there are",
+            [node.name for node in more],
+            evidence=_offered(more[0]),
             why="plugins before v0.5.10 take NVLink's ibp* devices for EFA; pods that get them fail",
             command="kubectl get daemonsets -A -l app.kubernetes.io/name=aws-efa-k8s-device-plugin -o wide",
         )
     if fewer:
-        first = fewer[0]
-        yield Finding(
-            area=AREA,
-            level=Level.WARNING,
-            what=f"fewer EFA devices are offered than there are, by {counted(len(fewer), 'node')}: "
-            f"{named([n.name for n in fewer])}",
-            evidence=f"{first.name}: {first.plugin_efa} of {efa_of(first.machine)} ({first.machine})",
+        yield miscounted(
+            AREA,
+            "fewer EFA devices are offered than there are",
+            [node.name for node in fewer],
+            evidence=_offered(fewer[0]),
             why="bandwidth is lost, and a job that asks for all of them does not fit there",
-            command=f"kubectl describe node {first.name}",
         )
+
+
+def _offered(node: NodeFacts) -> str:
+    return f"{node.plugin_efa} of {efa_of(node.machine)} ({node.machine})"
 
 
 def _in_one_zone(having: list[NodeFacts], need: Need) -> Iterator[Finding]:

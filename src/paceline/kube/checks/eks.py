@@ -22,7 +22,7 @@ def check(seen: EksFacts, need: Need) -> Iterator[Finding]:
     yield from _itself(seen, need)
     yield from _version(seen)
     for group in seen.groups:
-        yield from _group(seen, group, need)
+        yield from _group(seen, group)
     for addon in seen.addons:
         yield from _addon(seen, addon, need)
     yield from _missing(seen, need)
@@ -82,7 +82,7 @@ def _version(seen: EksFacts) -> Iterator[Finding]:
         yield _wrong(seen, Level.WARNING, what, "EKS upgrades it by itself, at a time of its own")
 
 
-def _group(seen: EksFacts, group: NodeGroup, need: Need) -> Iterator[Finding]:
+def _group(seen: EksFacts, group: NodeGroup) -> Iterator[Finding]:
     told = f"aws eks describe-nodegroup --cluster-name {seen.name} --region {seen.region}"
     told += f" --nodegroup-name {group.name}"
     if group.status not in ("ACTIVE", *_BUSY) or group.issues:
@@ -99,7 +99,7 @@ def _group(seen: EksFacts, group: NodeGroup, need: Need) -> Iterator[Finding]:
     if has_gpus and group.image.endswith(("_STANDARD", "_x86_64", "_ARM_64", "_FIPS")) and not _drives(group):
         yield Finding(
             area=AREA,
-            level=need.broken(matters=need.gpus > 0),
+            level=Level.WARNING,  # whether its nodes offer their GPUs all the same, they say themselves
             what=f"node group {group.name} has GPUs ({named(has_gpus)}) and an image without a driver",
             evidence=f"amiType is {group.image}",
             why="nothing on these nodes can use their GPUs, unless NVIDIA's operator brings the driver",

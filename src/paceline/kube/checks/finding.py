@@ -49,3 +49,17 @@ def named(names: Sequence[str]) -> str:
 
 def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def miscounted(
+    area: str, what: str, nodes: Sequence[str], *, evidence: str, why: str, command: str = ""
+) -> Finding:
+    """Nodes that offer another number of devices than they have; `evidence` is of the first."""
+    return Finding(
+        area=area,
+        level=Level.WARNING,
+        what=f"{what}, by {counted(len(nodes), 'node')}: {named(nodes)}",
+        evidence=f"{nodes[0]}: {evidence}",
+        why=why,
+        command=command or f"kubectl describe node {nodes[0]}",
+    )

@@ -57,6 +57,11 @@ class NodeFacts:
         return self.is_worker and not self.troubles
 
 
+def gpus_by_claim(slices: Sequence[Object]) -> dict[str, int]:
+    """By node: whole GPUs that NVIDIA's DRA driver offers."""
+    return {node: _claimed_gpus(its) for node, its in _newest(slices).items()}
+
+
 def facts_of(seen: Snapshot) -> list[NodeFacts]:
     slices = _newest(seen.of("resourceslices.resource.k8s.io"))
     return [_facts(node, slices.get(name_of(node), [])) for node in seen.of("nodes")]
@@ -72,7 +77,7 @@ def _facts(node: Object, slices: Sequence[Object]) -> NodeFacts:
         machine=str(labels.get("node.kubernetes.io/instance-type", "")).removeprefix("ml."),
         zone=str(labels.get("topology.kubernetes.io/zone", "")),
         plugin_gpus=_amount(allocatable, GPU),
-        claimed_gpus=sum(_devices(one, "gpu") for one in slices if _driver(one) == GPU_DRIVER),
+        claimed_gpus=_claimed_gpus(slices),
         gpu_capacity=_amount(mapping(node, "status", "capacity"), GPU),
         has_gpu_parts=any(
             name.startswith(("nvidia.com/mig-", f"{GPU}.shared")) and _amount(allocatable, name)
@@ -88,6 +93,10 @@ def _facts(node: Object, slices: Sequence[Object]) -> NodeFacts:
         is_built_in=labels.get("eks.amazonaws.com/compute-type") == "auto"
         or "bottlerocket" in str(info.get("osImage", "")).lower(),
     )
+
+
+def _claimed_gpus(slices: Sequence[Object]) -> int:
+    return sum(_devices(one, "gpu") for one in slices if _driver(one) == GPU_DRIVER)
 
 
 def _troubles(node: Object) -> list[str]:

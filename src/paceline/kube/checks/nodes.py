@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from paceline.kube.checks.finding import Finding, Level, counted, named
+from paceline.kube.checks.finding import Finding, Level, counted, miscounted, named
 from paceline.kube.checks.machines import gpus_of
 from paceline.kube.checks.need import Need, Target
 from paceline.kube.checks.node_facts import NodeFacts, facts_of
@@ -55,14 +55,12 @@ def _lost_gpus(nodes: list[NodeFacts], need: Need) -> Iterator[Finding]:
     fewer = [node for node in ready if 0 < node.gpus < (gpus_of(node.machine) or 0)]
     if fewer:
         first = fewer[0]
-        yield Finding(
-            area=AREA,
-            level=Level.WARNING,
-            what=f"fewer GPUs are offered than there are, by {counted(len(fewer), 'node')}: "
-            f"{named([n.name for n in fewer])}",
-            evidence=f"{first.name}: {first.gpus} of {gpus_of(first.machine)} ({first.machine})",
+        yield miscounted(
+            AREA,
+            "fewer GPUs are offered than there are",
+            [node.name for node in fewer],
+            evidence=f"{first.gpus} of {gpus_of(first.machine)} ({first.machine})",
             why="a GPU that fell off the bus, or was found unhealthy, is not offered any more",
-            command=f"kubectl describe node {first.name}",
         )
 
 
@@ -89,6 +87,8 @@ def _by_claims(usable: list[NodeFacts], need: Need) -> Iterator[Finding]:
     why = "pods get them by a ResourceClaim; nvidia.com/gpu waits, unless a DeviceClass stands for it"
     if need.target is Target.TRAINJOB:
         why += ", and a TrainJob cannot carry a claim"
+    elif need.target in (Target.RAYJOB, Target.RAYCLUSTER):
+        why += ", and job render makes no claims for Ray"
     else:
         why += ": job render --gpu-claims asks in that way"
     yield Finding(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from paceline.kube.checks.finding import Finding, Level
-from paceline.kube.checks.need import Need
+from paceline.kube.checks.need import Need, Target
 from paceline.kube.checks.node_facts import GPU
 from paceline.kube.checks.snapshot import Object, Snapshot, labels_of, name_of
 from paceline.kube.checks.workloads import fine
@@ -41,9 +41,11 @@ def _namespace(seen: Snapshot, need: Need) -> Iterator[Finding]:
         "baseline": "what is rendered passes, but for EFA's IPC_LOCK",
     }
     if enforced in says:
+        # Workers of a PyTorchJob get a container that is not ours, unless its operator was told otherwise.
+        adds = enforced == "restricted" and need.target is Target.PYTORCHJOB and need.nodes > 1
         yield Finding(
             area=AREA,
-            level=Level.PROBLEM if need.efa else Level.NOTE,
+            level=Level.PROBLEM if need.efa else Level.WARNING if adds else Level.NOTE,
             what=f"namespace {seen.namespace} enforces Pod Security {enforced}",
             evidence="label pod-security.kubernetes.io/enforce",
             why=says[enforced],

@@ -35,7 +35,7 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
     controllers = deployments(seen, _is_trainer)
     troubles = operator_at_work(seen, need, AREA, controllers, name="Kubeflow Trainer", matters=matters)
     troubles += _job_set(seen, need, matters=matters)
-    troubles += _runtime(seen, need, matters=matters)
+    troubles += _runtime(seen)
     yield from troubles
     version = _version(seen)
     if not troubles:
@@ -61,16 +61,17 @@ def _job_set(seen: Snapshot, need: Need, *, matters: bool) -> list[Finding]:
     ]
 
 
-def _runtime(seen: Snapshot, need: Need, *, matters: bool) -> list[Finding]:
+def _runtime(seen: Snapshot) -> list[Finding]:
+    """What we render brings a runtime of its own, so nothing that was asked for is in the way."""
     if not any(seen.knows(kind) for kind in _RUNTIMES) or _torch(seen):
         return []
     return [
         Finding(
             area=AREA,
-            level=need.broken(matters=matters) if matters else Level.WARNING,
+            level=Level.WARNING,
             what="there is no runtime for torch",
             evidence=f"no (Cluster)TrainingRuntime with the label {_FRAMEWORK}=torch",
-            why="a TrainJob names the runtime that it runs in",
+            why="a TrainJob of others names the runtime that it runs in; job render brings one with its own",
             command=_INSTALL,
             cure="runtime",
         )

@@ -8,8 +8,8 @@ See docs/guides/deploy.md.
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.kube.deploy import kustomize
-from paceline.kube.parts import USER, Object
+from paceline.kube.deploy import kustomize, service
+from paceline.kube.parts import Object
 from paceline.plan.codec import Json
 
 PORT = 7400
@@ -74,17 +74,11 @@ def secret_commands(asked: Coordinator) -> list[str]:
 
 
 def labels(asked: Coordinator) -> Object:
-    return {
-        "app.kubernetes.io/name": "paceline",
-        "app.kubernetes.io/component": "coordinator",
-        "app.kubernetes.io/instance": asked.name,
-        "app.kubernetes.io/managed-by": "paceline",
-    }
+    return service.labels("coordinator", asked.name)
 
 
 def _head(asked: Coordinator, version: str, kind: str) -> Object:
-    about: Object = {"name": asked.name, "namespace": asked.namespace, "labels": labels(asked)}
-    return {"apiVersion": version, "kind": kind, "metadata": about}
+    return service.head("coordinator", asked.name, asked.namespace, version, kind)
 
 
 def _mine(asked: Coordinator) -> Object:
@@ -161,20 +155,11 @@ def _set(asked: Coordinator) -> Object:
 
 
 def _pod(asked: Coordinator) -> Object:
-    secrets: Object = {} if asked.pull_secret is None else {"imagePullSecrets": [{"name": asked.pull_secret}]}
-    user: Object = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
     # Read by the group alone: a key that others could read is refused.
     keys: Object = {"secretName": asked.tls_secret, "defaultMode": 0o440, "items": _items(asked)}
     return {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
+        **service.restricted(asked.pull_secret),
         "terminationGracePeriodSeconds": GRACE_S,
-        "securityContext": {
-            **user,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        **secrets,
         "affinity": _affinity(asked),
         "containers": [_container(asked)],
         "volumes": [{"name": "pki", "secret": keys}, {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}],
@@ -212,10 +197,7 @@ def _container(asked: Coordinator) -> Object:
         "args": list(arguments(asked)),
         "env": [{"name": _NODE, "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}],
         "ports": [{"name": "grpc", "containerPort": PORT}],
-        "resources": {
-            "requests": {"cpu": asked.cpu, "memory": asked.memory},
-            "limits": {"memory": asked.memory},
-        },
+        "resources": service.amounts(asked.cpu, asked.memory),
         "startupProbe": {**answers, "periodSeconds": 2, "failureThreshold": 60},
         "livenessProbe": {**answers, "periodSeconds": 10, "failureThreshold": 6},
         "readinessProbe": {
@@ -224,11 +206,7 @@ def _container(asked: Coordinator) -> Object:
             "timeoutSeconds": 10,
             "failureThreshold": 2,
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": dict(service.CONTAINER_SECURITY),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "data", "mountPath": DATA},

@@ -7,8 +7,8 @@ keeps a machine from being emptied or says nothing. See docs/guides/deploy.md.
 
 from dataclasses import dataclass
 
-from paceline.kube.deploy import kustomize
-from paceline.kube.parts import USER, Object
+from paceline.kube.deploy import kustomize, service
+from paceline.kube.parts import Object
 from paceline.plan.codec import Json
 
 PORT = 8642
@@ -62,17 +62,11 @@ def look_commands(asked: Dashboard) -> list[str]:
 
 
 def labels(asked: Dashboard) -> Object:
-    return {
-        "app.kubernetes.io/name": "paceline",
-        "app.kubernetes.io/component": "dashboard",
-        "app.kubernetes.io/instance": asked.name,
-        "app.kubernetes.io/managed-by": "paceline",
-    }
+    return service.labels("dashboard", asked.name)
 
 
 def _head(asked: Dashboard, version: str, kind: str) -> Object:
-    about: Object = {"name": asked.name, "namespace": asked.namespace, "labels": labels(asked)}
-    return {"apiVersion": version, "kind": kind, "metadata": about}
+    return service.head("dashboard", asked.name, asked.namespace, version, kind)
 
 
 def _service(asked: Dashboard) -> Object:
@@ -111,6 +105,8 @@ def _deployment(asked: Dashboard) -> Object:
         **_head(asked, "apps/v1", "Deployment"),
         "spec": {
             "replicas": 1,
+            # A volume of one machine cannot be at two: the old pod goes before the new one comes.
+            "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": labels(asked)},
             "template": {"metadata": {"labels": labels(asked)}, "spec": _pod(asked)},
         },
@@ -118,19 +114,10 @@ def _deployment(asked: Dashboard) -> Object:
 
 
 def _pod(asked: Dashboard) -> Object:
-    secrets: Object = {} if asked.pull_secret is None else {"imagePullSecrets": [{"name": asked.pull_secret}]}
-    user: Object = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
     # Read by the group alone: a token that others could read is refused.
     token: Object = {"secretName": asked.token_secret, "defaultMode": 0o440, "items": [_item()]}
     return {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {
-            **user,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        **secrets,
+        **service.restricted(asked.pull_secret),
         "containers": [_container(asked)],
         "volumes": [
             {"name": "runs", "persistentVolumeClaim": {"claimName": asked.claim, "readOnly": True}},
@@ -155,18 +142,11 @@ def _container(asked: Dashboard) -> Object:
         "command": ["sh", "-c", 'exec "$0" "$@" > /dev/null', "paceline"],
         "args": list(arguments(asked)),
         "ports": [{"name": "http", "containerPort": PORT}],
-        "resources": {
-            "requests": {"cpu": asked.cpu, "memory": asked.memory},
-            "limits": {"memory": asked.memory},
-        },
+        "resources": service.amounts(asked.cpu, asked.memory),
         "startupProbe": {**listens, "periodSeconds": 2, "failureThreshold": 60},
         "livenessProbe": {**listens, "periodSeconds": 10, "failureThreshold": 6},
         "readinessProbe": {**listens, "periodSeconds": 5},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": dict(service.CONTAINER_SECURITY),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             _runs(asked),

@@ -18,6 +18,7 @@ from paceline.kube.diagnosis.fits import (
 )
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping
+from paceline.kube.submission.claims import CLAIMED
 from paceline.kube.submission.gang import Role
 from paceline.kube.words import read_quantity
 
@@ -129,7 +130,7 @@ def needed(roles: Sequence[Role]) -> dict[str, Decimal]:
 def quota_rows(roles: Sequence[Role], quotas: Sequence[Object]) -> list[Row]:
     """What is left of each quota of the namespace. Those for pods of one sort only are left to the server."""
     asked = {f"requests.{name}": amount for name, amount in needed(roles).items()}
-    asked |= {name: amount for name, amount in needed(roles).items() if name in ("cpu", "memory")}
+    asked |= {name: amount for name, amount in needed(roles).items() if name in ("cpu", "memory", CLAIMED)}
     pods = Decimal(sum(role.count for role in roles))
     asked |= {"pods": pods, "count/pods": pods}
     rows = []

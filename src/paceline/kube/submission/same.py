@@ -1,9 +1,11 @@
-"""Is what was wished for already there? A server adds fields and defaults; it changes none."""
+"""Is what was wished for already there? A server adds fields and defaults, and leaves out what is empty."""
 
 from paceline.kube.words import read_quantity
 
 
 def is_part_of(wanted: object, found: object) -> bool:
+    if found is None and wanted in ({}, []):
+        return True  # `egress: []` does not come back
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(
             is_part_of(value, found.get(key)) for key, value in wanted.items()

@@ -1,0 +1,74 @@
+"""Does text stay text on its way through YAML to Kubernetes, whose reader is Go's and not Python's?"""
+
+import pytest
+import yaml
+
+from paceline.kube.manifest import read_documents
+from paceline.kube.plain_words import read_plain
+from paceline.kube.render import to_yaml
+from paceline.kube.validate import validate
+
+NUMBERS = ["1e-05", "1e5", "1E+3", "1.5e3", "-.5", ".5e3", "0o17", "0X1F", "1_0e2", "+1", "007", "3.", "0b1"]
+WORDS = ["y", "Y", "n", "N"]
+TEXTS = [
+    "1e",
+    "e5",
+    "1e5x",
+    "0x",
+    "yes, please",
+    "1.2.3",
+    "sha256:1e5",
+    "--lr",
+    "-",
+    ".",
+    "1e999",
+    "ny",
+    "1-2",
+]
+
+
+@pytest.mark.parametrize("text", [*NUMBERS, *WORDS])
+def test_what_go_takes_for_no_text_is_quoted(text: str) -> None:
+    written = to_yaml([{"args": [text]}])
+    assert f"'{text}'" in written
+    assert yaml.safe_load(written) == {"args": [text]}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_what_is_text_to_both_is_left_as_it_is(text: str) -> None:
+    assert read_plain(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-05", 1e-05),
+        ("1e1", 10),
+        ("y", True),
+        ("'1e1'", "1e1"),
+        ('"y"', "y"),
+        ("0o17", 15),
+        ("1e999", "1e999"),
+    ],
+)
+def test_a_file_is_read_as_kubernetes_reads_it(text: str, value: object) -> None:
+    ((document,), problems) = read_documents(f"a: {text}\n", "x.yaml")
+    assert (document.value, problems) == ({"a": value}, [])
+    assert isinstance(document.value, dict)
+    assert type(document.value["a"]) is type(value)
+
+
+def test_a_number_where_text_must_stand_is_a_problem() -> None:
+    settings = {"name": "LR", "value": "1e-05"}
+    container = {"name": "a", "image": "example.com/x:1", "env": [settings]}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "demo"},
+        "spec": {"template": {"spec": pod}},
+    }
+    text = to_yaml([job])  # type: ignore[list-item]  # JSON
+    assert not any("must be text" in one.what for one in validate(text, "x.yaml").problems)
+    (problem,) = validate(text.replace("'1e-05'", "1e-05"), "x.yaml").problems
+    assert "it is 1e-05, but it must be text" in problem.what
