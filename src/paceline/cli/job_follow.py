@@ -30,14 +30,16 @@ def follow_job(
 ) -> ExitCode:
     """For so many seconds, then a watcher goes on; 0: to the end. `output`: a file for the lines too."""
     from paceline.app.job_watcher import start_watcher
+    from paceline.cluster.port import ApiError
 
     told: list[Finding] = []
     with kept_lines(session, output) as keep:
         follower = _follower(session, cluster, name, told, keep)
         try:
             done = follower.follow(for_s or None)
-        except KeyboardInterrupt:
-            say(session, f"the job goes on: paceline job attach {name} -n {cluster.namespace}")
+        except (KeyboardInterrupt, ApiError):
+            attach = f"paceline job attach {name} -n {cluster.namespace}"
+            say(session, f"the job goes on, and nobody here starts it again: {attach}")
             raise
     answer: dict[str, Json] = {"name": name, "namespace": cluster.namespace, "attempt": done.attempt}
     answer["finding"] = told[-1].to_json() if told else None
