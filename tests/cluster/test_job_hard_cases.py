@@ -15,6 +15,8 @@ from paceline.app.cluster_reach import Cluster
 from paceline.app.job_follow import Follower
 from paceline.app.job_live import job_status, list_jobs, stop_job
 from paceline.app.job_submit import submit
+from paceline.cli.main import run
+from paceline.cli.session import Session
 from paceline.cluster.kinds import CONFIG_MAP, JOB, JOB_KINDS, POD, SERVICE, Kind
 from paceline.cluster.kubernetes_door import reach
 from paceline.cluster.port import ForbiddenError, UnreachableError
@@ -180,6 +182,35 @@ def test_who_lost_the_right_does_not_take_it_from_who_has_it_now(cluster: Cluste
     assert read_watch(server.of(JOB)[0]).watcher == "other"
 
 
+def test_a_job_that_somebody_removed_is_named(cluster: Cluster, server: ApiServer) -> None:
+    made(cluster)
+    follower = follow(cluster)
+    running(server, 0)
+    until(lambda: "the job is running" in follower.screen.said, "it is followed")
+    stop_job(cluster, "demo")
+    follower.end()
+    (told,) = follower.screen.told
+    assert told.cause.startswith("Job/demo was deleted, and not from here")
+    assert "-n train" in told.command
+
+
+def test_ctrl_c_says_how_to_come_back(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And not to run the same command: the job's name is taken now."""
+    made(cluster)
+
+    def press(_follower: Follower, _for_s: float | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Follower, "follow", press)
+    place = ["--kubeconfig", str(tmp_path / "kubeconfig"), "-n", "train"]
+    assert run(["job", "attach", "demo", *place], Session(variables={})) == ExitCode.INTERRUPTED
+    said = capsys.readouterr().err
+    assert "paceline job attach demo -n train" in said
+    assert "run the same command" not in said
+
+
 def restarted(server: ApiServer, count: int, state: Object) -> None:
     one = {"name": "pytorch", "image": "example.com/x:1", "restartCount": count, "state": state}
     put_pod(server, 0, state, containerStatuses=[one])
@@ -220,7 +251,7 @@ def test_a_stream_that_is_cut_as_its_container_is_started_again_loses_and_double
     first.cuts = [2]  # within the second line
     is_next = [False]
 
-    def start_again(verb: str, kind: Kind, what: Object) -> None:
+    def start_again(verb: str, kind: Kind, _what: Object) -> None:
         """Before the stream is opened again."""
         if (verb, kind) == ("get", POD) and not is_next[0]:
             is_next[0] = True

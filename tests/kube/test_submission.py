@@ -266,7 +266,7 @@ def test_a_failure_of_the_cluster_is_announced_and_tried_again_when_its_time_has
     while not state.again:
         actions, state = look(seen(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
     (says,) = [one.text for one in actions if isinstance(one, Say) and "attempt 2" in one.text]
-    assert "from step 0 unless it finds a checkpoint" in says
+    assert "s, from step 0;" in says, "no volume of it keeps any"
     early, state = look(seen(lost(), at_s=state.again.not_before_s - 1), job(), state, RetryPolicy())
     assert early == []
     assert state.again is not None
@@ -329,7 +329,7 @@ def test_a_checkpoint_that_went_with_its_pod_is_not_gone_on_from() -> None:
     failed = {**job(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
     actions, _ = look(seen(body, logs=(log,)), failed, Following(), RetryPolicy(app=5))
     said = [one.text for one in actions if isinstance(one, Say)]
-    assert any("from step 0 unless it finds a checkpoint" in text for text in said)
+    assert any("in 15 s, from step 0; 1 of 5" in text for text in said)
     assert any("no volume keeps checkpoints" in text and "--checkpoint-volume" in text for text in said)
 
 

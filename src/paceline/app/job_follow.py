@@ -8,7 +8,7 @@ import queue
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from paceline.app.cluster_reach import Cluster
@@ -17,7 +17,7 @@ from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import NotReadyError, PacelineError
 from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.diagnosis.snapshot import Snapshot
+from paceline.kube.diagnosis.snapshot import Removal, Snapshot
 from paceline.kube.reading import mapping
 from paceline.kube.submission.following import Again, Charge, End, Following, Remove, Say, Tell, look
 from paceline.kube.submission.mark import Mark, Watch, read_mark, read_watch, watch_patch
@@ -67,6 +67,7 @@ class Follower:
     _items: "queue.Queue[Line | None]" = field(default_factory=queue.Queue)
     _state: Following = field(default_factory=Following)
     _uid: str = ""
+    _last: "Manifest | None" = None  # as it was when it was seen last
     _mark: Mark | None = None
     _charge: Charge = Charge.NOBODYS
     _missing_since_s: float | None = None
@@ -199,7 +200,12 @@ class Follower:
             attempts = self._mark.attempts if self._mark is not None else Following().watching.attempts
             self._state = Following.after(attempts)
             self._again.tidy(attempts.number)
-        return job, job_snapshot(api, job, self.name, namespace)
+        snapshot = job_snapshot(api, job, self.name, namespace)
+        if job is None and self._last is not None:
+            gone = Removal(subject=self._last, ours=False, at_s=snapshot.at_s)
+            snapshot = replace(snapshot, removals=(gone,))
+        self._last = job or self._last
+        return job, snapshot
 
     def _may_come_back(self, snapshot: Snapshot) -> bool:
         """Another watcher may be making the next attempt."""

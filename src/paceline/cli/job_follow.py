@@ -37,9 +37,10 @@ def follow_job(
         follower = _follower(session, cluster, name, told, keep)
         try:
             done = follower.follow(for_s or None)
-        except (KeyboardInterrupt, ApiError):
-            attach = f"paceline job attach {name} -n {cluster.namespace}"
-            say(session, f"the job goes on, and nobody here starts it again: {attach}")
+        except KeyboardInterrupt as stopped:
+            raise type(stopped)(_goes_on(name, cluster)) from None  # for `guard`: what to do now
+        except ApiError:
+            say(session, _goes_on(name, cluster))
             raise
     answer: dict[str, Json] = {"name": name, "namespace": cluster.namespace, "attempt": done.attempt}
     answer["finding"] = told[-1].to_json() if told else None
@@ -57,6 +58,11 @@ def follow_job(
     answer |= {"ended": False, "watcher": watcher.pid, "log": str(watcher.log)}
     emit(session, command, answer, [])
     return ExitCode.OK
+
+
+def _goes_on(name: str, cluster: "Cluster") -> str:
+    attach = f"paceline job attach {name} -n {cluster.namespace}"
+    return f"the job goes on, and nobody here starts it again if it fails: {attach}"
 
 
 @contextmanager
