@@ -23,6 +23,7 @@ from paceline.cluster.port import ForbiddenError, UnreachableError
 from paceline.errors import ConfigError, ExitCode, PacelineError
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.submission.mark import Watch, read_watch, watch_patch
+from paceline.kube.submission.pending import written
 
 Object = dict[str, Any]
 SILENT = (503, "ServiceUnavailable", "the server is in trouble")
@@ -123,6 +124,21 @@ def test_a_job_that_is_stopped_after_its_watcher_looked_does_not_come_back(
     assert server.of(JOB) == server.of(CONFIG_MAP) == []
 
 
+def test_what_a_watcher_decides_while_its_job_is_stopped_is_not_wanted(
+    cluster: Cluster, server: ApiServer
+) -> None:
+    made(cluster)
+    (job,) = server.of(JOB)
+
+    def decide(verb: str, kind: Kind, _what: Object) -> None:
+        if (verb, kind) == ("delete", JOB):
+            server.put(written("demo", "train", job, [], "attempt 2", Watch(watcher="w", until_s=4e9)))
+
+    server.rules.append(decide)
+    assert stop_job(cluster, "demo") == ["Job/demo", "Service/demo"]
+    assert server.of(CONFIG_MAP) == server.of(JOB) == []
+
+
 def test_who_may_see_no_job_is_not_told_that_there_is_none(cluster: Cluster, server: ApiServer) -> None:
     made(cluster)
     for kind in JOB_KINDS:
@@ -163,22 +179,24 @@ def test_a_server_that_is_silent_while_a_job_is_removed_is_asked_again(
     assert server.of(JOB) == []
 
 
-def test_who_lost_the_right_does_not_take_it_from_who_has_it_now(cluster: Cluster, server: ApiServer) -> None:
+def test_who_lost_the_right_does_not_take_it_from_who_has_it_now(
+    cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(cluster)
-    screen = Screen()
-    follower = Follower(cluster=cluster, name="demo", shown=screen.shown(), pace=PACE)
+    follower = Follower(cluster=cluster, name="demo", shown=Screen().shown(), pace=PACE)
 
-    def taken(verb: str, kind: Kind, _what: Object) -> None:
-        """As soon as we have it, ours has run out: the machine slept, and another is at it."""
-        if (verb, kind) == ("list", POD):
-            (job,) = server.of(JOB)
-            theirs: Any = watch_patch(Watch(watcher="other", until_s=4e9))["metadata"]
-            notes = {**job["metadata"]["annotations"], **theirs["annotations"]}
-            if read_watch(job).watcher == follower.watcher:
-                server.change(JOB, "demo", "train", metadata={**job["metadata"], "annotations": notes})
+    def sleep(_follower: Follower, _until_s: float | None) -> None:
+        """The machine sleeps while ours runs out; it wakes to Ctrl-C, and another is at it."""
+        (job,) = server.of(JOB)
+        assert read_watch(job).watcher == follower.watcher
+        theirs: Any = watch_patch(Watch(watcher="other", until_s=4e9))["metadata"]
+        notes = {**job["metadata"]["annotations"], **theirs["annotations"]}
+        server.change(JOB, "demo", "train", metadata={**job["metadata"], "annotations": notes})
+        raise KeyboardInterrupt
 
-    server.rules.append(taken)
-    follower.follow(0.6)
+    monkeypatch.setattr(Follower, "_wait", sleep)
+    with pytest.raises(KeyboardInterrupt):
+        follower.follow(None)
     assert read_watch(server.of(JOB)[0]).watcher == "other"
 
 
@@ -205,10 +223,23 @@ def test_ctrl_c_says_how_to_come_back(
 
     monkeypatch.setattr(Follower, "follow", press)
     place = ["--kubeconfig", str(tmp_path / "kubeconfig"), "-n", "train"]
-    assert run(["job", "attach", "demo", *place], Session(variables={})) == ExitCode.INTERRUPTED
+    assert run(["job", "attach", "demo", *place], Session()) == ExitCode.INTERRUPTED
     said = capsys.readouterr().err
     assert "paceline job attach demo -n train" in said
     assert "run the same command" not in said
+
+
+def test_lines_are_shown_as_they_come_though_the_last_are_cut_off(
+    cluster: Cluster, server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made(cluster)
+    running(server, 0, 1)
+    for rank in (0, 1):
+        server.say("train", f"demo-{rank}", "pytorch", "2026-11-15T12:00:00Z", "hello")
+    server.log("train", "demo-1", "pytorch").cuts = [1]
+    place = ["--kubeconfig", str(tmp_path / "kubeconfig"), "-n", "train"]
+    assert run(["job", "logs", "demo", *place], Session()) == ExitCode.UNREACHABLE
+    assert capsys.readouterr().out == "[r0 0] hello\n"
 
 
 def restarted(server: ApiServer, count: int, state: Object) -> None:
