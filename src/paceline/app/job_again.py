@@ -52,7 +52,7 @@ class Restart:
         # The job stands as long as nothing is written: a server that does not answer now is asked again.
         wait = self._patience(pending)
         is_written = until_answered(lambda: write_down(self.cluster.api, noted), wait)
-        if not until_answered(lambda: self._is_still(snapshot), wait):
+        if not until_answered(lambda: self._is_still(manifest, snapshot), wait):
             forget(self.cluster.api, self.name, self.cluster.namespace)
             self.say(f"attempt {pending.attempt} is not made: the job was stopped meanwhile")
             return
@@ -86,13 +86,17 @@ class Restart:
         if found is not None and found.pending.attempt <= attempt:
             forget(self.cluster.api, self.name, self.cluster.namespace)
 
-    def _is_still(self, snapshot: Snapshot) -> bool:
+    def _is_still(self, manifest: Object, snapshot: Snapshot) -> bool:
         """Is the job there that was judged? Who stops it between that look and now must not see it again."""
-        from paceline.cluster.job_objects import find_job
+        from paceline.cluster.kinds import kind_of
+        from paceline.cluster.port import NotThereError
 
         judged = {mapping(job, "metadata").get("uid") for job in snapshot.jobs if name_of(job) == self.name}
-        found = find_job(self.cluster.api, self.name, self.cluster.namespace)
-        about = {} if found is None else mapping(found[1], "metadata")
+        try:
+            now = self.cluster.api.get(kind_of(dict(manifest)), self.name, self.cluster.namespace)
+        except NotThereError:
+            return False
+        about = mapping(now, "metadata")
         return about.get("uid") in judged and about.get("deletionTimestamp") is None
 
     def _patience(self, pending: "Pending", *, is_written: bool = False) -> Callable[[], None]:
