@@ -107,3 +107,63 @@ def test_busybox_has_all_that_is_needed(pod: VolumePod, api: KubernetesApi, tmp_
     pod.path = busybox_tools(tmp_path / "tools")
     fetched(api, tmp_path / "out")
     assert tree(tmp_path / "out") == tree(pod.volume / "sp500")
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", ".//etc/passwd", "./../../x", "./a/../../x"])
+def test_a_pod_that_lies_about_its_files_writes_nowhere_else(
+    pod: VolumePod, api: KubernetesApi, tmp_path: Path, name: str
+) -> None:
+    honest = pod.server.exec
+
+    def lying(its: str, command: list[str], stdin: bytes) -> tuple[int, bytes, bytes]:
+        is_list = "find . " in command[2]
+        return (0, f"5 0 {name}\n".encode(), b"") if is_list else honest(its, command, stdin)
+
+    pod.server.exec = lying
+    with pytest.raises(PacelineError, match="leads out of the folder"):
+        fetched(api, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_may_not_be_read_is_told_and_the_others_are_here(
+    pod: VolumePod, api: KubernetesApi, tmp_path: Path
+) -> None:
+    honest = pod.server.exec
+
+    def without(its: str, command: list[str], stdin: bytes) -> tuple[int, bytes, bytes]:
+        """As `sha256sum` answers whoever may not read one of the files."""
+        code, stdout, stderr = honest(its, command, stdin)
+        if "xargs -0 sha256sum" in command[2]:
+            stdout = b"".join(line for line in stdout.splitlines(True) if b"result.json" not in line)
+        return code, stdout, stderr
+
+    pod.server.exec = without
+    with pytest.raises(PacelineError, match=r"1 file on the volume cannot be read: result\.json"):
+        fetched(api, tmp_path / "out")
+    others = {name: its for name, its in tree(pod.volume / "sp500").items() if name != "result.json"}
+    assert tree(tmp_path / "out") == others
+
+
+@pytest.mark.parametrize("name", ["result.json", "checkpoint.pt"])
+def test_what_cannot_be_written_here_is_told_and_gone_on_with(
+    pod: VolumePod, api: KubernetesApi, tmp_path: Path, name: str
+) -> None:
+    in_the_way = tmp_path / "out" / name / "a folder"
+    in_the_way.mkdir(parents=True)
+    with pytest.raises(PacelineError, match=rf"cannot write .*{name}: .*irectory") as told:
+        fetched(api, tmp_path / "out")
+    assert "run it again" in told.value.hint
+    in_the_way.rmdir()
+    in_the_way.parent.rmdir()
+    fetched(api, tmp_path / "out")
+    assert tree(tmp_path / "out") == tree(pod.volume / "sp500")
+
+
+def test_what_a_file_system_keeps_for_itself_is_no_result(
+    pod: VolumePod, api: KubernetesApi, tmp_path: Path
+) -> None:
+    (pod.volume / "lost+found").mkdir()
+    (pod.volume / "lost+found" / "#12").write_bytes(b"a piece of something")
+    fetched(api, tmp_path / "out", ".")
+    assert tree(tmp_path / "out" / "sp500") == tree(pod.volume / "sp500")
+    assert not (tmp_path / "out" / "lost+found").exists()

@@ -216,3 +216,11 @@ def test_no_kubeconfig_is_one_clear_error(tmp_path: Path) -> None:
         reach(tmp_path / "nothing")
     with pytest.raises(NotReadyError, match="no cluster is named by"):
         reach(None)
+
+
+def test_a_watch_that_ends_in_the_middle_of_a_word_was_cut(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "_stream", lambda *_: iter([b'{"type": "ADD']))
+    with pytest.raises(UnreachableError, match="watching pods"):
+        list(api.watch(POD, "train", since="1"))

@@ -14,7 +14,7 @@ from paceline.app.upload import Upload, plan_upload
 from paceline.cluster.helper_pod import Helper, helper_on
 from paceline.cluster.kinds import POD, Kind
 from paceline.cluster.kubernetes_door import KubernetesApi, reach
-from paceline.cluster.port import UnreachableError
+from paceline.cluster.port import ForbiddenError, UnreachableError
 from paceline.cluster.upload import Uploaded, upload
 from paceline.errors import NotReadyError, PacelineError
 from paceline.kube.transfer.chunks import CHUNK_BYTES
@@ -252,6 +252,21 @@ def test_a_pod_whose_making_was_answered_by_nobody_is_made_once_and_removed(
     with helper_on(api, WANTED, SwiftClock(), lambda _: None) as helper:
         assert [one["metadata"]["name"] for one in pod.server.of(POD)] == [helper.pod]
     assert pod.server.of(POD) == []
+
+
+def test_who_may_make_no_pod_is_not_told_to_remove_one(pod: VolumePod, api: KubernetesApi) -> None:
+    def refuse(verb: str, kind: Kind, _what: dict[str, object]) -> Refusal | None:
+        is_refused = kind == POD and verb in ("create", "delete")
+        return (403, "Forbidden", "pods is forbidden") if is_refused else None
+
+    pod.server.rules.append(refuse)
+    said: list[str] = []
+    with (
+        pytest.raises(ForbiddenError, match="pods is forbidden"),
+        helper_on(api, Wanted(namespace=NAMESPACE, claim="data"), SwiftClock(), said.append),
+    ):
+        raise AssertionError("there is no pod")
+    assert not any("could not be removed" in one for one in said)
 
 
 def test_helpers_that_ended_are_swept_and_others_are_left(pod: VolumePod, api: KubernetesApi) -> None:

@@ -56,7 +56,7 @@ def test_pauses_double_up_to_five_minutes_and_are_spread() -> None:
     for n in range(7):
         decision, past = decide(finding(NODE_LOST, step=10 * n), past, policy, None, 0.0, 1.0)
         assert isinstance(decision, Resubmit)
-        assert "from step 0, for want of a checkpoint" in decision.says
+        assert "from step 0 unless it finds a checkpoint" in decision.says
         pauses.append(decision.not_before_s)
     assert pauses == [15, 30, 60, 120, 240, 300, 300]
     early, _ = decide(finding(NODE_LOST), Attempts(), policy, None, 0.0, 0.0)

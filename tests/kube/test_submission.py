@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import ExitCode
+from paceline.kube.diagnosis.progress import newest_checkpoint
 from paceline.kube.diagnosis.retry import Attempts, Fingerprint, RetryPolicy
 from paceline.kube.diagnosis.snapshot import Log, Snapshot
 from paceline.kube.diagnosis.times import write_time
@@ -265,7 +266,7 @@ def test_a_failure_of_the_cluster_is_announced_and_tried_again_when_its_time_has
     while not state.again:
         actions, state = look(seen(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
     (says,) = [one.text for one in actions if isinstance(one, Say) and "attempt 2" in one.text]
-    assert "from step 0, for want of a checkpoint" in says
+    assert "s, from step 0;" in says, "no volume of it keeps any"
     early, state = look(seen(lost(), at_s=state.again.not_before_s - 1), job(), state, RetryPolicy())
     assert early == []
     assert state.again is not None
@@ -273,6 +274,46 @@ def test_a_failure_of_the_cluster_is_announced_and_tried_again_when_its_time_has
     assert isinstance(again, Again)
     assert again.attempts.number == 2
     assert state.again is None
+
+
+def announced() -> Following:
+    state = Following()
+    while not state.again:
+        _, state = look(seen(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
+    return state
+
+
+def test_who_has_lost_the_right_does_not_make_what_it_has_announced() -> None:
+    state = announced()
+    assert state.again is not None
+    late = seen(lost(), at_s=state.again.not_before_s)
+    for charge in (Charge.ANOTHERS, Charge.NOBODYS):
+        actions, after = look(late, job(), state, RetryPolicy(), charge=charge)
+        assert not any(isinstance(one, Again) for one in actions)
+        assert after.again is None
+
+
+def test_a_job_that_succeeds_while_its_next_attempt_is_announced_is_not_started_again() -> None:
+    state = announced()
+    assert state.again is not None
+    done = {**job(), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    actions, _ = look(seen(at_s=state.again.not_before_s), done, state, RetryPolicy())
+    assert actions[-1] == End(ExitCode.OK, "the job has succeeded")
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("saved checkpoint at step 40", 40),
+        ("checkpoint of step 40 written in 3 s", 40),
+        ("checkpoint at step 40 could not be written: no space left", None),
+        ("checkpoint step 40 not complete", None),
+        ("failed to write: nothing saved, checkpoint of step 40", None),
+        ("saved checkpoint at step 40\nwrote partial checkpoint at step 50", 40),
+    ],
+)
+def test_only_a_checkpoint_that_came_to_be_is_gone_on_from(text: str, step: int | None) -> None:
+    assert newest_checkpoint(seen(logs=(Log(pod="demo-0", text=text),))) == step
 
 
 def kept(one: dict[str, Any]) -> dict[str, Any]:
@@ -288,7 +329,7 @@ def test_a_checkpoint_that_went_with_its_pod_is_not_gone_on_from() -> None:
     failed = {**job(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
     actions, _ = look(seen(body, logs=(log,)), failed, Following(), RetryPolicy(app=5))
     said = [one.text for one in actions if isinstance(one, Say)]
-    assert any("from step 0, for want of a checkpoint" in text for text in said)
+    assert any("in 15 s, from step 0; 1 of 5" in text for text in said)
     assert any("no volume keeps checkpoints" in text and "--checkpoint-volume" in text for text in said)
 
 

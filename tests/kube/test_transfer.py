@@ -146,3 +146,14 @@ def test_a_pod_that_is_going_does_not_run() -> None:
 def test_the_claim_of_the_results_is_the_one_that_is_written_to(example: str, claims: list[str]) -> None:
     objects = list(yaml.safe_load_all((EXAMPLES / example).read_text()))
     assert written_claims(objects[-1]) == claims
+
+
+def test_a_claim_that_is_mounted_to_be_read_and_to_be_written_is_written() -> None:
+    mounts = [
+        {"name": "all", "mountPath": "/data", "readOnly": True, "subPath": "data"},
+        {"name": "all", "mountPath": "/output", "subPath": "output"},
+        {"name": "input", "mountPath": "/input", "readOnly": True},
+    ]
+    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in ("all", "input")]
+    pod = {"containers": [{"name": "main", "volumeMounts": mounts}], "volumes": volumes}
+    assert written_claims({"kind": "Job", "spec": {"template": {"spec": pod}}}) == ["all"]

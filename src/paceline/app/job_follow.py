@@ -8,7 +8,7 @@ import queue
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from paceline.app.cluster_reach import Cluster
@@ -17,7 +17,7 @@ from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import NotReadyError, PacelineError
 from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.diagnosis.snapshot import Snapshot
+from paceline.kube.diagnosis.snapshot import Removal, Snapshot
 from paceline.kube.reading import mapping
 from paceline.kube.submission.following import Again, Charge, End, Following, Remove, Say, Tell, look
 from paceline.kube.submission.mark import Mark, Watch, read_mark, read_watch, watch_patch
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from paceline.cluster.kinds import Kind
     from paceline.cluster.port import Manifest
 
+_TRIES = 5  # at a write that others get in the way of
 _NO_RETRIES = RetryPolicy(infra=0)  # for jobs that others have sent
 
 
@@ -66,6 +67,7 @@ class Follower:
     _items: "queue.Queue[Line | None]" = field(default_factory=queue.Queue)
     _state: Following = field(default_factory=Following)
     _uid: str = ""
+    _last: "Manifest | None" = None  # as it was when it was seen last
     _mark: Mark | None = None
     _charge: Charge = Charge.NOBODYS
     _missing_since_s: float | None = None
@@ -198,7 +200,12 @@ class Follower:
             attempts = self._mark.attempts if self._mark is not None else Following().watching.attempts
             self._state = Following.after(attempts)
             self._again.tidy(attempts.number)
-        return job, job_snapshot(api, job, self.name, namespace)
+        snapshot = job_snapshot(api, job, self.name, namespace)
+        if job is None and self._last is not None:
+            gone = Removal(subject=self._last, ours=False, at_s=snapshot.at_s)
+            snapshot = replace(snapshot, removals=(gone,))
+        self._last = job or self._last
+        return job, snapshot
 
     def _may_come_back(self, snapshot: Snapshot) -> bool:
         """Another watcher may be making the next attempt."""
@@ -219,7 +226,7 @@ class Follower:
             return
         mine = watch_patch(
             Watch(watcher=self.watcher, until_s=now_s + self.pace.lease_s),
-            str(mapping(job, "metadata").get("resourceVersion", "")),
+            _version(job),
         )
         try:
             self.cluster.api.patch(kind, self.name, self.cluster.namespace, mine)
@@ -230,13 +237,22 @@ class Follower:
             self._charge = Charge.NOBODYS
 
     def _give_up_charge(self, kind: "Kind") -> None:
-        from paceline.cluster.port import ApiError
+        from paceline.cluster.port import ApiError, ConflictError
 
         if self._charge is not Charge.OURS:
             return
         self._charge = Charge.ANOTHERS
+        api, namespace = self.cluster.api, self.cluster.namespace
         try:
-            self.cluster.api.patch(kind, self.name, self.cluster.namespace, watch_patch(None))
+            for _ in range(_TRIES):
+                job = api.get(kind, self.name, namespace)
+                if read_watch(job).watcher != self.watcher:  # ours ran out, and another took it
+                    return
+                try:
+                    api.patch(kind, self.name, namespace, watch_patch(None, _version(job)))
+                    return
+                except ConflictError:  # somebody wrote meanwhile: the operator, or another watcher
+                    continue
         except ApiError as error:  # it ends by itself
             if error.status != 404:
                 self.shown.say(f"the right to start it again ends in {self.pace.lease_s:.0f} s: {error}")
@@ -249,10 +265,27 @@ class Follower:
         return True
 
     def _remove(self, kind: "Kind") -> None:
+        """A server that does not answer is asked again; what may not be removed is said."""
         from paceline.cluster.job_objects import remove_job
+        from paceline.cluster.port import ForbiddenError, UnreachableError
 
         self._drain()
-        remove_job(self.cluster.api, kind, self.name, self.cluster.namespace, self._mark)
+        until_s = monotonic_s() + self.pace.gone_s
+        while True:
+            try:
+                remove_job(self.cluster.api, kind, self.name, self.cluster.namespace, self._mark)
+                return
+            except ForbiddenError as error:
+                self.shown.say(f"{error.what}; {error.hint}")
+                return
+            except UnreachableError:
+                if monotonic_s() > until_s:
+                    raise
+                self._again.pause()
+
+
+def _version(job: "Manifest") -> str:
+    return str(mapping(job, "metadata").get("resourceVersion", ""))
 
 
 def no_such_job(name: str, namespace: str) -> PacelineError:

@@ -14,7 +14,7 @@ from paceline.kube.diagnosis.progress import newest_checkpoint
 from paceline.kube.diagnosis.record import narrowed
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of, namespace_of
-from paceline.kube.reading import mappings
+from paceline.kube.reading import mapping, mappings
 from paceline.kube.secrets import hidden
 from paceline.kube.submission.keeping import resumes_from
 from paceline.kube.submission.mark import Mark, read_mark, read_watch
@@ -107,17 +107,28 @@ def _decided(found: "Found") -> Explained:
 def stop_job(cluster: Cluster, name: str) -> list[str]:
     """What was removed. Volumes stay."""
     from paceline.cluster.job_objects import find_job, remove_job
-    from paceline.cluster.job_pending import find_pending, forget
+    from paceline.cluster.job_pending import find_pending, take_back
 
-    found = find_job(cluster.api, name, cluster.namespace)
-    pending = find_pending(cluster.api, name, cluster.namespace)
-    if pending is not None:  # first, so that nobody makes the next attempt of what is being removed
-        forget(cluster.api, name, cluster.namespace)
+    api, space = cluster.api, cluster.namespace
+    found = find_job(api, name, space)
+    pending = find_pending(api, name, space)
+    take_back(api, pending, space)  # first, so that nobody makes the next attempt of what is being removed
     if found is not None:
-        return remove_job(cluster.api, found[0], name, cluster.namespace, read_mark(found[1]))
-    if pending is None:
-        raise no_such_job(name, cluster.namespace)
-    return remove_job(cluster.api, pending.kind, name, cluster.namespace, pending.pending.mark)
+        gone = remove_job(api, found[0], name, space, read_mark(found[1]))
+    elif pending is not None:
+        gone = remove_job(api, pending.kind, name, space, pending.pending.mark)
+    else:
+        raise no_such_job(name, space)
+    # A watcher may have decided to start it again while it was removed here.
+    take_back(api, find_pending(api, name, space), space)
+    back = find_job(api, name, space)
+    if back is not None and (found is None or _uid(back[1]) != _uid(found[1])) and read_mark(back[1]):
+        remove_job(api, back[0], name, space, read_mark(back[1]))
+    return gone
+
+
+def _uid(one: Object) -> object:
+    return mapping(one, "metadata").get("uid")
 
 
 def list_jobs(cluster: Cluster, *, everywhere: bool) -> list[dict[str, str]]:

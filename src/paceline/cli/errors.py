@@ -45,9 +45,9 @@ def _problems_of(error: BaseException, session: Session) -> tuple[Sequence[Probl
         case PacelineError():
             return error.problems, error.exit_code
         case Terminated():
-            return [Problem("stopped by SIGTERM", _AGAIN)], ExitCode.TERMINATED
+            return [Problem("stopped by SIGTERM", _hint_of(error))], ExitCode.TERMINATED
         case KeyboardInterrupt() | click.Abort():
-            return [Problem("stopped by Ctrl-C", _AGAIN)], ExitCode.INTERRUPTED
+            return [Problem("stopped by Ctrl-C", _hint_of(error))], ExitCode.INTERRUPTED
         case SystemExit() | GeneratorExit():
             raise error  # whoever raised it has already said why
         case _:
@@ -55,6 +55,11 @@ def _problems_of(error: BaseException, session: Session) -> tuple[Sequence[Probl
 
 
 _AGAIN = "run the same command to start again"
+
+
+def _hint_of(stopped: BaseException) -> str:
+    """A command that was stopped may know better what to do next."""
+    return str(stopped) or _AGAIN
 
 
 def _usage_problem(error: click.ClickException) -> Problem:

@@ -30,14 +30,17 @@ def follow_job(
 ) -> ExitCode:
     """For so many seconds, then a watcher goes on; 0: to the end. `output`: a file for the lines too."""
     from paceline.app.job_watcher import start_watcher
+    from paceline.cluster.port import ApiError
 
     told: list[Finding] = []
     with kept_lines(session, output) as keep:
         follower = _follower(session, cluster, name, told, keep)
         try:
             done = follower.follow(for_s or None)
-        except KeyboardInterrupt:
-            say(session, f"the job goes on: paceline job attach {name} -n {cluster.namespace}")
+        except KeyboardInterrupt as stopped:
+            raise type(stopped)(_goes_on(name, cluster)) from None  # for `guard`: what to do now
+        except ApiError:
+            say(session, _goes_on(name, cluster))
             raise
     answer: dict[str, Json] = {"name": name, "namespace": cluster.namespace, "attempt": done.attempt}
     answer["finding"] = told[-1].to_json() if told else None
@@ -55,6 +58,11 @@ def follow_job(
     answer |= {"ended": False, "watcher": watcher.pid, "log": str(watcher.log)}
     emit(session, command, answer, [])
     return ExitCode.OK
+
+
+def _goes_on(name: str, cluster: "Cluster") -> str:
+    attach = f"paceline job attach {name} -n {cluster.namespace}"
+    return f"the job goes on, and nobody here starts it again if it fails: {attach}"
 
 
 @contextmanager

@@ -62,13 +62,20 @@ def logs(
     from paceline.app.cluster_reach import reached
     from paceline.app.job_live import job_logs
 
-    with reached(place) as cluster:
-        found = list(job_logs(cluster, name, rank, tail))
-    with kept_lines(session, output) as keep:
-        for one in found:
-            keep(f"{one.prefix} {one.text}")
-    rows: list[Json] = [{"pod": one.pod, "prefix": one.prefix, "text": one.text} for one in found]
-    emit(session, "job.logs", {"lines": rows}, [f"{one.prefix} {one.text}" for one in found])
+    rows: list[Json] = []
+    is_empty = True
+    with reached(place) as cluster, kept_lines(session, output) as keep:
+        for one in job_logs(cluster, name, rank, tail):
+            is_empty = False
+            text = f"{one.prefix} {one.text}"
+            keep(text)
+            if session.common.json:
+                rows.append({"pod": one.pod, "prefix": one.prefix, "text": one.text})
+            else:
+                print(text)  # as it comes: logs may be larger than memory, and be cut
+    if is_empty:
+        say(session, f"nothing is written yet: paceline job status {name} -n {cluster.namespace}")
+    emit(session, "job.logs", {"lines": rows}, [])
 
 
 @click.command("attach")

@@ -8,7 +8,8 @@ told if it does not come to rest.
 import hashlib
 import io
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -60,7 +61,7 @@ def _file(line: str) -> File:
     _, _, name = rest.partition(" ")
     path = name.removeprefix("./")
     why = why_not_sent(path) if size.isdigit() and path else "its name has a line break or a backslash"
-    if why is None and ".." in PurePosixPath(path).parts:
+    if why is None and (".." in PurePosixPath(path).parts or PurePosixPath(path).is_absolute()):
         why = "its path leads out of the folder"
     if why is not None:
         raise PacelineError(f"{line!r} on the volume cannot be fetched: {why}", "rename it there")
@@ -70,13 +71,18 @@ def _file(line: str) -> File:
 def fetch(helper: Helper, folder: str, said: str, out: Path, on_bytes: OnBytes) -> Fetched:
     """Raises PacelineError, also when files do not come to rest."""
     got: dict[str, int] = {}
+    unread: list[str] = []
     for number in range(_ROUNDS + 1):
         seen = listed(helper, folder, said)
-        files = [_summed(helper, folder, one) for one in seen if one.is_large()]
-        files += _small(helper, folder, [one for one in seen if not one.is_large()])
+        files = _read(helper, folder, seen)
+        # One that vanished since is not listed again; one that still is cannot be read.
+        before, unread = unread, sorted({one.path for one in seen} - {one.path for one in files})
         here = {one.path for one in files if _is_here(out, one)}
         wanted = [one for one in files if one.path not in here]
+        if not wanted and unread and unread != before and number < _ROUNDS:
+            continue
         if not wanted:
+            _see_all_read(unread)
             total = sum(one.bytes for one in files)
             return Fetched(files=len(files), bytes=total, got_files=len(got), got_bytes=sum(got.values()))
         if number == _ROUNDS:
@@ -86,6 +92,21 @@ def fetch(helper: Helper, folder: str, said: str, out: Path, on_bytes: OnBytes) 
     names = ", ".join(one.path for one in wanted[:3])
     what = f"{counted(len(wanted), 'file')} changed while being fetched: {names}"
     raise PacelineError(what, "the others are here; run it again when the job has ended")
+
+
+def _see_all_read(unread: Sequence[str]) -> None:
+    if unread:
+        what = f"{counted(len(unread), 'file')} on the volume cannot be read: {', '.join(unread[:3])}"
+        raise PacelineError(
+            what, "the others are here; those belong to another user than 1000, or are damaged"
+        )
+
+
+def _read(helper: Helper, folder: str, seen: Sequence[File]) -> list[File]:
+    """With their sums, those that can be read."""
+    large = [_summed(helper, folder, one) for one in seen if one.is_large()]
+    small = _small(helper, folder, [one for one in seen if not one.is_large()])
+    return [one for one in large if one.parts] + small
 
 
 def _summed(helper: Helper, folder: str, file: File) -> File:
@@ -101,7 +122,6 @@ def _small(helper: Helper, folder: str, files: Sequence[File]) -> list[File]:
         sums = {
             path.removeprefix("./"): its for its, _, path in (o.partition("  ") for o in said.split("\n"))
         }
-        # One that vanished since has no sum; the next round does not list it.
         found += [replace(one, sha256=sums[one.path]) for one in group if one.path in sums]
     return found
 
@@ -142,9 +162,10 @@ def _get_bundle(helper: Helper, folder: str, out: Path, bundle: Bundle) -> list[
                 continue
             content = source.read()
             if hashlib.sha256(content).hexdigest() == one.sha256:
-                place = _placed(out, one.path, _UNFINISHED)
-                place.write_bytes(content)
-                place.replace(out / one.path)
+                with _writing(out / one.path):
+                    place = _placed(out, one.path)
+                    place.write_bytes(content)
+                    place.replace(out / one.path)
                 arrived.append(one)
     return arrived
 
@@ -154,12 +175,13 @@ def _get_part(helper: Helper, folder: str, out: Path, part: Part) -> None:
     data = _given(helper, GET_PART, *words)
     if data is None:
         return
-    place = _placed(out, part.file.path, _UNFINISHED)
-    with place.open("r+b" if place.exists() else "w+b") as file:
-        file.seek(part.index * CHUNK_BYTES)
-        file.write(data)
-        if part.is_last:
-            file.truncate()
+    with _writing(out / part.file.path):
+        place = _placed(out, part.file.path)
+        with place.open("r+b" if place.exists() else "w+b") as file:
+            file.seek(part.index * CHUNK_BYTES)
+            file.write(data)
+            if part.is_last:
+                file.truncate()
 
 
 def _given(helper: Helper, script: str, *words: str, stdin: bytes = b"") -> bytes | None:
@@ -175,12 +197,10 @@ def _given(helper: Helper, script: str, *words: str, stdin: bytes = b"") -> byte
 
 def _finish(out: Path, file: File) -> bool:
     """A large file is complete, or stays unfinished."""
-    place = _placed(out, file.path, _UNFINISHED)
-    if not place.exists() or place.stat().st_size != file.bytes:
-        return False
     if len(_parts_here(out, file)) != len(file.parts):
         return False
-    place.replace(out / file.path)
+    with _writing(out / file.path):
+        _placed(out, file.path).replace(out / file.path)
     return True
 
 
@@ -211,13 +231,19 @@ def _at(sums: Sequence[str], index: int) -> str:
     return sums[index] if index < len(sums) else ""
 
 
-def _placed(out: Path, path: str, more: str = "") -> Path:
-    """With the folders above it."""
-    place = out / f"{path}{more}"
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PacelineError(
-            f"cannot make {place.parent}: {error.strerror}", "choose another --out"
-        ) from error
+def _placed(out: Path, path: str) -> Path:
+    """Where it grows until it is whole, with the folders above it."""
+    place = out / f"{path}{_UNFINISHED}"
+    place.parent.mkdir(parents=True, exist_ok=True)
     return place
+
+
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    """A full disk, a folder where a file goes, a name that is too long here."""
+    try:
+        yield
+    except OSError as error:
+        what = f"cannot write {place}: {error.strerror}"
+        hint = "make room there, or choose another --out; run it again: what is here is not fetched twice"
+        raise PacelineError(what, hint) from error

@@ -101,15 +101,21 @@ def helper_on(api: Api, wanted: Wanted, clock: Clock, say: Say) -> Iterator[Help
     _see_claim(api, wanted, clock, say)
     _sweep(api, wanted, clock, say)
     name = f"paceline-files-{secrets.token_hex(4)}"
+    is_refused = False
     try:
         say(f"pod {name} ({wanted.image}) carries the files, and is removed afterwards")
-        _create(api, helper_pod(name, wanted), clock, say)
+        try:
+            _create(api, helper_pod(name, wanted), clock, say)
+        except (ForbiddenError, RefusedError):
+            is_refused = True
+            raise
         _wait(api, name, wanted, clock, say)
         helper = Helper(api, name, wanted, clock, say)
         _see_tools(helper, wanted)
         yield helper
     finally:
-        _remove(api, name, wanted, clock, say)
+        if not is_refused:  # then there is none to remove
+            _remove(api, name, wanted, clock, say)
 
 
 def _see_claim(api: Api, wanted: Wanted, clock: Clock, say: Say) -> None:

@@ -13,6 +13,7 @@ from paceline.cluster.port import Api, ApiError, ForbiddenError, GoneError, NotT
 from paceline.kube.diagnosis.snapshot import name_of
 
 _PAUSE_S = 2.0
+_BREATH_S = 0.2
 _WATCH_S = 50.0
 
 
@@ -47,6 +48,7 @@ class Bell:
                     since = change.version
                     if name_of(change.object).startswith(self.job):
                         self.ring()
+                self._over.wait(_BREATH_S)  # a server that ends every watch at once is not run down
             except GoneError:
                 since = ""
             except (ForbiddenError, NotThereError):  # looking now and then must do

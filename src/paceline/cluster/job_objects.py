@@ -6,6 +6,7 @@ from typing import TypeVar, cast
 from paceline.cluster.kinds import JOB, JOB_KINDS, JOB_SET, KINDS, POD, Kind, kind_of
 from paceline.cluster.port import (
     Api,
+    ApiError,
     ConflictError,
     ForbiddenError,
     Manifest,
@@ -27,28 +28,43 @@ _MADE_OF = {"TrainJob": (JOB_SET,), "RayJob": (JOB,)}
 
 
 def find_job(api: Api, name: str, namespace: str) -> tuple[Kind, Manifest] | None:
-    """Of whichever kind; one that we have sent comes before others of that name."""
+    """Of whichever kind; one that we have sent comes before others of that name. Raises ForbiddenError where
+    no kind of job may be seen: then nobody knows."""
     found: list[tuple[Kind, Manifest]] = []
+    refused: list[ForbiddenError] = []
     for kind in JOB_KINDS:
         try:
             found.append((kind, {"kind": kind.name, **api.get(kind, name, namespace)}))
-        except (NotThereError, ForbiddenError):  # not there, not installed, or not ours to see
+        except NotThereError:  # or not installed
             continue
+        except ForbiddenError as error:
+            refused.append(error)
+    _see_some(refused)
     found.sort(key=lambda pair: RUN not in mapping(pair[1], "metadata", "labels"))
     return found[0] if found else None
 
 
 def jobs_of_ours(api: Api, namespace: str | None) -> list[tuple[Kind, Manifest]]:
-    """Without a namespace: of all."""
+    """Without a namespace: of all. Raises ForbiddenError where no kind of job may be seen."""
     found: list[tuple[Kind, Manifest]] = []
+    refused: list[ForbiddenError] = []
     for kind in JOB_KINDS:
         try:
             marked_ones = api.find(kind, namespace, labels=RUN).items
-        except (NotThereError, ForbiddenError):
+        except NotThereError:
+            continue
+        except ForbiddenError as error:
+            refused.append(error)
             continue
         # KubeRay copies a RayJob's labels to the RayCluster that it makes.
         found += [(kind, one) for one in marked_ones if not mapping(one, "metadata").get("ownerReferences")]
+    _see_some(refused)
     return found
+
+
+def _see_some(refused: Sequence[ForbiddenError]) -> None:
+    if len(refused) == len(JOB_KINDS):
+        raise refused[0]
 
 
 def in_namespace(manifests: Sequence[Object], namespace: str) -> list[Manifest]:
@@ -99,17 +115,35 @@ def create_job(
 ) -> Manifest:
     """What it needs first. If one cannot be made, those before it are taken back. `send` makes the job, if
     it is not we who do."""
+    wanted = cast("Manifest", marked(job, mark))
     made: list[Manifest] = []
     try:
         for one in beside:
-            api.create(one)
             made.append(one)
-        wanted = cast("Manifest", marked(job, mark))
+            api.create(one)
+        made.append(wanted)
         return api.create(wanted) if send is None else _sent(api, wanted, send)
-    except BaseException:
-        for one in reversed(made):
-            api.delete(kind_of(dict(one)), name_of(one), _namespace(one))
+    except BaseException as error:
+        if isinstance(error, PacelineError) and not isinstance(error, UnreachableError):
+            made.pop()  # it was refused; where no answer came, and after Ctrl-C, it may be there
+        _take_back(api, made, error)
         raise
+
+
+def _take_back(api: Api, made: Sequence[Manifest], error: BaseException) -> None:
+    """Raises PacelineError naming what is left, where the server does not let it go."""
+    left: list[str] = []
+    for one in reversed(made):
+        try:
+            api.delete(kind_of(dict(one)), name_of(one), _namespace(one))
+        except ApiError:
+            left.append(f"{str(one['kind']).lower()}/{name_of(one)}")
+    if left:
+        what = (
+            f"{error or 'it was stopped'}; what may have been made could not be taken back: {', '.join(left)}"
+        )
+        where = f" -n {_namespace(made[0])}" if _namespace(made[0]) else ""
+        raise PacelineError(what, f"kubectl delete{where} --ignore-not-found {' '.join(left)}") from error
 
 
 def _sent(api: Api, wanted: Manifest, send: Send) -> Manifest:
@@ -132,14 +166,24 @@ def goes_with(beside: Sequence[Manifest]) -> tuple[str, ...]:
 
 
 def remove_job(api: Api, kind: Kind, name: str, namespace: str, mark: Mark | None) -> list[str]:
-    """The job, and what was made with it but volumes."""
+    """The job, and what was made with it but volumes. What may not be removed keeps nothing else there.
+    Raises ForbiddenError that names what is left."""
     api.delete(kind, name, namespace)
     gone = [f"{kind.name}/{name}"]
+    left: list[str] = []
     for said in mark.beside if mark is not None else ():
         version, its_kind, its_name = said.split(" ")
         its = next(k for k in KINDS if (k.api_version, k.name) == (version, its_kind))
-        api.delete(its, its_name, namespace if its.is_namespaced else None)
-        gone.append(f"{its_kind}/{its_name}")
+        try:
+            api.delete(its, its_name, namespace if its.is_namespaced else None)
+            gone.append(f"{its_kind}/{its_name}")
+        except ForbiddenError:
+            left.append(f"{its_kind}/{its_name}")
+    if left:
+        what = f"{', '.join(gone)} is removed; you may not remove {', '.join(left)}"
+        raise ForbiddenError(
+            what, f"have it removed: kubectl -n {namespace} delete {' '.join(left)}", status=403
+        )
     return gone
 
 
@@ -160,20 +204,20 @@ def recreate(
     `wait` returns after a moment, or raises when it has been long enough. A server that does not answer is
     asked again. `is_wanted` is asked before it is created: False when it is not any more.
     """
-    _until_answered(lambda: api.delete(kind, name, namespace), wait)
+    until_answered(lambda: api.delete(kind, name, namespace), wait)
     old = [(kind, name), *((its, name) for its in _MADE_OF.get(kind.name, ())), *((POD, pod) for pod in pods)]
-    while _until_answered(lambda: any(_is_there(api, its, one, namespace) for its, one in old), wait):
+    while until_answered(lambda: any(_is_there(api, its, one, namespace) for its, one in old), wait):
         wait()
-    if not _until_answered(is_wanted, wait):
+    if not until_answered(is_wanted, wait):
         return False
     try:
-        _until_answered(lambda: api.create(cast("Manifest", dict(manifest))), wait)
+        until_answered(lambda: api.create(cast("Manifest", dict(manifest))), wait)
     except ConflictError:  # made by a call whose answer was lost
         return True
     return True
 
 
-def _until_answered(ask: Callable[[], Answer], wait: Callable[[], None]) -> Answer:
+def until_answered(ask: Callable[[], Answer], wait: Callable[[], None]) -> Answer:
     while True:
         try:
             return ask()

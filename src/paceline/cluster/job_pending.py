@@ -6,7 +6,15 @@ from typing import cast
 
 from paceline.cluster.job_objects import recreate
 from paceline.cluster.kinds import CONFIG_MAP, Kind, kind_of
-from paceline.cluster.port import Api, ApiError, ConflictError, ForbiddenError, Manifest, NotThereError
+from paceline.cluster.port import (
+    Api,
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    Manifest,
+    NotThereError,
+    UnreachableError,
+)
 from paceline.kube.diagnosis.snapshot import Object
 from paceline.kube.reading import mapping
 from paceline.kube.submission.mark import Watch, read_watch, watch_patch
@@ -83,10 +91,17 @@ def renew(api: Api, job: str, namespace: str, mine: Watch) -> None:
 
 
 def forget(api: Api, job: str, namespace: str) -> None:
+    """What may not be removed, or cannot be just now, is known by its number and tidied away later."""
     try:
         api.delete(CONFIG_MAP, pending_name(job), namespace)
-    except ForbiddenError:
+    except (ForbiddenError, UnreachableError):
         return
+
+
+def take_back(api: Api, found: Found | None, namespace: str) -> None:
+    """The attempt is not wanted any more. Raises ApiError: a job that comes back was not stopped."""
+    if found is not None:
+        api.delete(CONFIG_MAP, pending_name(found.pending.job), namespace)
 
 
 def make(api: Api, pending: Pending, namespace: str, *, is_written: bool, wait: Callable[[], None]) -> bool:

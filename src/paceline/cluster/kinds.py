@@ -1,6 +1,9 @@
 """Which kinds of objects are there, and under which path does a server keep them?"""
 
 from dataclasses import dataclass
+from urllib.parse import quote
+
+from paceline.errors import ConfigError, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +19,21 @@ class Kind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        """Without a namespace: the objects of all namespaces."""
+        """Without a namespace: the objects of all namespaces. Raises ConfigError for what is no name: an
+        empty one would mean all objects of the kind, and dots those above it."""
         parts = ["apis", self.group] if self.group else ["api"]
         parts.append(self.version)
         if self.is_namespaced and namespace is not None:
-            parts += ["namespaces", namespace]
-        parts += [self.plural] if name is None else [self.plural, name]
+            parts += ["namespaces", _named(namespace, "Namespace")]
+        parts += [self.plural] if name is None else [self.plural, _named(name, self.name)]
         return "/" + "/".join(parts)
+
+
+def _named(name: str, kind: str) -> str:
+    if name in ("", ".", ".."):
+        hint = "is a variable of the shell empty? `paceline job list` says which names there are"
+        raise ConfigError([Problem(f"{name!r} is no name of a {kind}", hint)])
+    return quote(name, safe="")
 
 
 POD = Kind("Pod", "pods")

@@ -109,7 +109,10 @@ class KubernetesApi:
         until = str(int(min(seconds, _QUIET_S / 2)))
         chosen = _chosen(watch="1", resourceVersion=since, labelSelector=labels, timeoutSeconds=until)
         for line in self._stream(kind.path(namespace), {**chosen, "allowWatchBookmarks": "true"}):
-            said = json.loads(line)
+            try:
+                said = json.loads(line)
+            except ValueError as error:  # an orderly end in the middle of a word
+                raise self._cut(f"watching {kind.plural}", error) from error
             if said["type"] == "ERROR":
                 status = _dict(said["object"])
                 if status.get("code") == 410:

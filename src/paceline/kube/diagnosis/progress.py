@@ -10,12 +10,20 @@ _SAVED = re.compile(r"(?:saved|wrote|written)[^\n]*checkpoint[^\n]*\bstep[ =:#/_
 _SAVED_AT = re.compile(
     r"checkpoint[^\n]*\bstep[ =:#/_-]*(\d+)[^\n]*\b(?:saved|written|complete)", re.IGNORECASE
 )
+# A line that speaks of a checkpoint that did not come to be.
+_NOT = re.compile(
+    r"\b(?:not|no|never|nothing|cannot|unable|fail\w*|error|damaged|corrupt\w*|partial\w*|incomplete|aborted"
+    r"|skipp\w+)\b|n't\b",
+    re.IGNORECASE,
+)
 
 
 def newest_checkpoint(snapshot: Snapshot) -> int | None:
     """None when none is known of: then another attempt begins at step 0."""
     said = [str(mapping(job, "metadata", "annotations").get(ANNOTATION, "")) for job in snapshot.jobs]
     steps = [int(text) for text in said if text.isdigit()]
-    for log in snapshot.logs:
-        steps += [int(number) for words in (_SAVED, _SAVED_AT) for number in words.findall(log.text)]
+    for line in (line for log in snapshot.logs for line in log.text.split("\n")):
+        found = _SAVED.search(line) or _SAVED_AT.search(line)
+        if found is not None and not _NOT.search(line):
+            steps.append(int(found[1]))
     return max(steps, default=None)

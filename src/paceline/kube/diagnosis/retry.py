@@ -173,7 +173,9 @@ def _announced(
     excluded: tuple[str, ...],
     checkpoint: int | None,
 ) -> str:
-    start = "from step 0, for want of a checkpoint" if checkpoint is None else f"from step {checkpoint}"
+    # Only the ends of some logs were read: that none tells of a checkpoint does not mean that there is none.
+    unknown = "from step 0 unless it finds a checkpoint (no log tells of one)"
+    start = unknown if checkpoint is None else f"from step {checkpoint}"
     spent = {"infra": f"{after.infra_used} of {policy.infra} for the cluster's failures"}
     spent["app"] = f"{after.app_used} of {policy.app} for the program's failures"
     said = f"attempt {after.number} of the whole gang in {delay_s:.0f} s, {start}"

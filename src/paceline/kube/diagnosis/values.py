@@ -13,7 +13,9 @@ _PULLED = re.compile(r'[Ii]mage "([^"]+)"|reference "([^"]+)"|manifest for (\S+)
 
 def values_of(sign: Sign, snapshot: Snapshot) -> dict[str, str]:
     pod = sign.pod
-    somewhere = next((namespace_of(one) for one in (*snapshot.jobs, *snapshot.pods) if namespace_of(one)), "")
+    gone = [one.subject for one in snapshot.removals]
+    all_of_it = (*snapshot.jobs, *snapshot.pods, *gone)
+    somewhere = next((namespace_of(one) for one in all_of_it if namespace_of(one)), "")
     known = {
         "pod": name_of(pod),
         "namespace": namespace_of(pod) or somewhere,

@@ -86,7 +86,9 @@ def look(
     dice: float = 1.0,
 ) -> tuple[list[Action], Following]:
     now = phase_of(job, snapshot.pods)
-    if past.again is not None and now is not Phase.GONE:
+    if charge is not Charge.OURS:
+        past = replace(past, again=None)  # whoever has the right now decides anew
+    if past.again is not None and now not in (Phase.GONE, Phase.SUCCEEDED):
         if snapshot.at_s < past.again.not_before_s:
             return [], past
         return [Again(past.watching.attempts)], Following.after(past.watching.attempts)

@@ -1,10 +1,10 @@
 """Does what a job writes outlive its pods? Only then does another attempt go on from a checkpoint."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 from paceline.kube.diagnosis.progress import newest_checkpoint
 from paceline.kube.diagnosis.snapshot import Object, Snapshot
-from paceline.kube.reading import mapping, mappings
+from paceline.kube.reading import mapping, mappings, pod_specs
 from paceline.kube.submission.mark import KEEPS
 
 # They are made with a pod, or cannot be written to.
@@ -16,8 +16,8 @@ LOST = (
 
 
 def resumes_from(snapshot: Snapshot, job: Object) -> int | None:
-    """The step of the newest checkpoint that is still there; None: from step 0."""
-    return newest_checkpoint(snapshot) if keeps_checkpoints(job) else None
+    """The step of the newest checkpoint that is still there; 0 where none is kept; None: nobody knows."""
+    return newest_checkpoint(snapshot) if keeps_checkpoints(job) else 0
 
 
 def keeps_checkpoints(job: Object) -> bool:
@@ -28,7 +28,7 @@ def keeps_checkpoints(job: Object) -> bool:
 
 def keeps_in(manifests: Sequence[Object]) -> bool:
     """Also where it cannot be known: pods of a runtime that is the cluster's, whose volumes are not seen."""
-    pods = [pod for one in manifests for pod in _pod_specs(mapping(one, "spec"))]
+    pods = [pod for one in manifests for pod in pod_specs(mapping(one, "spec"))]
     if not pods:
         return True
     said = str([mapping(one, "spec") for one in manifests])  # a store is a word of a command, or a variable
@@ -47,15 +47,3 @@ def _keeps(pod: Object) -> bool:
         for container in mappings(pod, "containers")
         for mount in mappings(container, "volumeMounts")
     )
-
-
-def _pod_specs(value: object) -> Iterator[Object]:
-    if isinstance(value, Mapping):
-        if isinstance(value.get("containers"), list):
-            yield value
-            return
-        for inner in value.values():
-            yield from _pod_specs(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _pod_specs(inner)

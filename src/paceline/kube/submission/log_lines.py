@@ -23,6 +23,7 @@ class LogCursor:
         self._newest_s: float | None = None
         self._pruned_s = 0.0
         self._stamp = ""
+        self.news = 0  # lines that were new so far
 
     @property
     def since(self) -> str:
@@ -47,6 +48,7 @@ class LogCursor:
         if self._again[key] <= self._seen[key]:
             return None
         self._seen[key] += 1
+        self.news += 1
         self._prune()
         return text
 

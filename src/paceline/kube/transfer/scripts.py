@@ -21,7 +21,8 @@ cd "$1" 2>/dev/null || exit 0
 printf '%s\\n' "$list" | sha256sum -c 2>/dev/null || true"""
 
 # folder, path, bytes of a part, how many parts -> size, and the sum of each part; nothing if it is not there
-PARTS = """cd "$1" 2>/dev/null && [ -f "./$2" ] || exit 0
+# or may not be read
+PARTS = """cd "$1" 2>/dev/null && [ -f "./$2" ] && [ -r "./$2" ] || exit 0
 stat -c %s "./$2"
 i=0
 while [ "$i" -lt "$4" ]; do
@@ -73,9 +74,9 @@ mv -f -- "$part" "$1/$2" """
 # folder
 REMOVE = 'rm -rf -- "$1"'
 
-# folder -> `size seconds path` of each file
+# folder -> `size seconds path` of each file; what a file system keeps for its own repairs is none
 LIST = """cd "$1" 2>/dev/null || exit 66
-find . -name .paceline -prune -o -type f -exec stat -c '%s %Y %n' {} +"""
+find . -name .paceline -prune -o -path ./lost+found -prune -o -type f -exec stat -c '%s %Y %n' {} +"""
 
 # folder, N; stdin: paths -> their sums
 SUMS = """list=$(head -c "$2")

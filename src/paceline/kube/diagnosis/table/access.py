@@ -76,7 +76,7 @@ DELETED_OUTSIDE = Failure(
     name="deleted-outside",
     what="somebody removed the job",
     kind=FailureClass.CONFIG,
-    cause="{subject} was deleted, and not by paceline; it was last written by {manager}",
+    cause="{subject} was deleted, and not from here; it was last written by {manager}",
     why="somebody else, or a time limit of the cluster, removed it; it does not come back by itself",
     command="kubectl get events -n {namespace} --sort-by=.lastTimestamp | tail",
     remedy=Remedy.STOP,
