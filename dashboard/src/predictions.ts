@@ -12,24 +12,28 @@ export const CARDS: Card[] = [
   { action: "pause", title: "Freeze a worker", does: "SIGSTOP to its process, SIGCONT after 15 s", radius: "one worker; it is left out until it wakes", lasts: "15 s", more: { for_s: 15 },
     predicts: ["the others go on without it within 10 s", "no committed step is lost", "it is let go"] },
   { action: "slow", title: "Slow a worker ×4", does: "stops its process three quarters of the time", radius: "who waits for it: everybody in synchronous modes", lasts: "20 s", more: { factor: 4, for_s: 20 },
-    predicts: ["its steps take longer than the others' computing", "no committed step is lost", "it is let go"] },
+    predicts: ["its own part of a step takes 1.3 times the others'", "no committed step is lost", "it is let go"] },
 ];
 
+/** How long a worker's steps took in this time without waiting for others, on average; null: it made none. */
+export type OwnTime = (worker: string, from_s: number, to_s: number) => number | null;
+
 /** `events` of the whole run, oldest first; `id` is the wish that struck. */
-export function ticks(card: Card, id: string, events: Happening[], view: View): Tick[] {
+export function ticks(card: Card, id: string, events: Happening[], view: View, own: OwnTime): Tick[] {
   const mine = events.filter((e) => e.kind === "action" && e.fields.id === id);
   const applied = mine.find((e) => e.fields.phase === "applied" && e.fields.action === card.action);
   if (!applied) return card.predicts.map((what) => ({ what, state: "open", measured: "" }));
   const target = String(applied.fields.target), at = applied.t_s;
   const generation = view.generations.find((g) => g.at_s > at);
+  const letGo = events.find((e) => e.t_s > at && e.kind === "action" && e.fields.action === "resume" && e.fields.target === target && e.fields.phase === "applied")?.t_s ?? null;
   const judge: Record<string, () => Tick> = {
     "the loss is noticed within 2 s": () => within(generation?.recovery?.detect_s ?? null, 2),
     "the others go on in a new generation within 5 s": () => within(generation ? generation.at_s - at : null, 5),
     "the others go on without it within 10 s": () => within(generation ? generation.at_s - at : null, 10),
     "no committed step is lost": () => kept(events, at, card.action === "slow" || !!generation),
     "the worker is replaced within 30 s": () => within(since(events, at, (e) => e.kind === "worker_started" && e.who === target), 30),
-    "it is let go": () => within(since(events, at, (e) => e.kind === "action" && e.fields.action === "resume" && e.fields.target === target && e.fields.phase === "applied"), Infinity),
-    "its steps take longer than the others' computing": () => slowness(view, target),
+    "it is let go": () => within(letGo === null ? null : letGo - at, Infinity),
+    "its own part of a step takes 1.3 times the others'": () => slowness(view, target, at, own, letGo),
   };
   return card.predicts.map((what) => ({ ...judge[what](), what }));
 
@@ -60,9 +64,11 @@ function kept(events: Happening[], at: number, isKnown: boolean): Tick {
   return checked || isKnown ? { what: "", state: isKnown ? "held" : "open", measured: checked ? `${checked} workers agree` : "nobody had to go back" } : { what: "", state: "open", measured: "" };
 }
 
-function slowness(view: View, target: string): Tick {
-  const row = view.workers.find((w) => w.worker === target);
-  const speed = row?.relative_speed ?? null;
-  if (speed === null || speed > 0.9) return { what: "", state: "open", measured: speed === null ? "" : `${Math.round(speed * 100)} % of the median` };
-  return { what: "", state: "held", measured: `${Math.round(speed * 100)} % of the median` };
+function slowness(view: View, target: string, at: number, own: OwnTime, letGo: number | null): Tick {
+  const to = letGo ?? view.now_s;
+  const others = view.workers.filter((w) => w.worker !== target).map((w) => own(w.worker, at, to)).filter((v): v is number => v !== null).sort((a, b) => a - b);
+  const mine = own(target, at, to);
+  if (mine === null || !others.length || to - at < 2) return { what: "", state: "open", measured: "" };
+  const times = mine / others[Math.floor(others.length / 2)];
+  return { what: "", state: times >= 1.3 ? "held" : letGo === null ? "open" : "broken", measured: `${times.toFixed(1)} times` };
 }

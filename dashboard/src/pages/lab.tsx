@@ -6,7 +6,8 @@ import { act, key, LifeCycle, progressOf } from "../acting";
 import { ask, choose, post } from "../connection";
 import { Panel } from "../panel";
 import { CARDS, ticks, type Card, type Tick } from "../predictions";
-import { events, mayAct, mayStrike, tell, view } from "../state";
+import { events, mayAct, mayStrike, steps, tell, view } from "../state";
+import { endOf } from "../steps";
 
 interface Scenario { name: string; what: string; times: number; how: string; expects: string[] }
 interface Expectation { what: string; limit: string; measured: string; ok: boolean }
@@ -36,12 +37,17 @@ export function Lab() {
   );
 }
 
+function ownTime(worker: string, from_s: number, to_s: number): number | null {
+  const rows = steps.between(worker, from_s, to_s);
+  return rows.length ? rows.reduce((sum, row) => sum + endOf(row) - row[1] - row[6], 0) / rows.length : null;
+}
+
 function LiveCard({ card, victim }: { card: Card; victim: string }) {
   const now = view.value!;
   // After a reload, or in a recording, the newest of its kind.
   const last = begun.value[card.action] ?? progressOf(events.value).find((one) => one.action === card.action && one.steps.some((s) => s.phase === "applied"))?.id;
   const progress = progressOf(events.value).find((one) => one.id === last);
-  const list: Tick[] = last ? ticks(card, last, events.value, now) : card.predicts.map((what) => ({ what, state: "open", measured: "" }));
+  const list: Tick[] = last ? ticks(card, last, events.value, now, ownTime) : card.predicts.map((what) => ({ what, state: "open", measured: "" }));
   const strike = async () => {
     const id = await act(card.action, { worker: victim, ...card.more });
     if (id) begun.value = { ...begun.value, [card.action]: id };

@@ -40,7 +40,7 @@ class Hall:
         name, folder = self.folder(run)
         if name not in self._watched:
             self._watched[name] = Watched(folder, self._rules, self.counted)
-            self._watched[name].start()
+        self._watched[name].start()
         return self._watched[name]
 
     def recorded(self, run: str | None) -> Recorded:

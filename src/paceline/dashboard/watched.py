@@ -14,6 +14,7 @@ from pathlib import Path
 from paceline.clock import monotonic_s
 from paceline.dashboard.counted import Counted
 from paceline.dashboard.mailbox import Kind, Mailbox, Message
+from paceline.errors import PacelineError
 from paceline.plan.codec import Json
 from paceline.watch.feed import Feed
 from paceline.watch.rules import Rules
@@ -44,8 +45,16 @@ class Watched:
         return len(self._viewers)
 
     def start(self) -> None:
-        if self._task is None:
+        """Again, if a log that could not be read has ended it."""
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._follow(), name=f"follow {self.run_dir.name}")
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whoever watches looks anew, and is told what is wrong with the log."""
+        if not task.cancelled() and isinstance(task.exception(), PacelineError):
+            for mailbox in self._viewers:
+                mailbox.reset(self._told_seq)
 
     async def close(self) -> None:
         if self._task is not None:
