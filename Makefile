@@ -9,6 +9,7 @@ WORKERS ?= 2
 PEERS_PYTHON ?= $(BIN)/python
 RAY_PYTHON ?= $(BIN)/python
 STAMP := $(VENV)/.paceline-ready
+PAGE := src/paceline/dashboard/page/app.js
 # Targets are made at once, but apt-get does one thing at a time.
 APT_GET := flock /var/lib/dpkg env DEBIAN_FRONTEND=noninteractive apt-get -qq
 APT := $(APT_GET) install -y --no-install-recommends
@@ -17,7 +18,7 @@ TOOLS := chromium shellcheck engine aws-tools promtool
 # Where it is set, every process that a test starts compiles torch, Ray and TensorFlow anew: seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check setup tools chromium shellcheck engine aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch sim proto docs clean
+.PHONY: demo test check setup tools chromium shellcheck engine aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -153,7 +154,19 @@ examples: setup  ## write the manifests under examples anew
 docs: setup  ## write the generated reference pages anew
 	$(BIN)/python -m docs.generate
 
-setup: $(STAMP)  ## create .venv and install everything the tests need
+setup: $(STAMP) $(PAGE)  ## create .venv and install everything the tests need
+
+page: $(PAGE)  ## build the dashboard's page anew, if its sources changed
+
+# Loud, but no failure: everything but the dashboard works without it, and its tests say that they were skipped.
+$(PAGE): $(wildcard dashboard/src/*.* dashboard/src/pages/*.*) dashboard/package.json | $(STAMP)
+	@$(BIN)/python dashboard/build.py || echo "NOTE: no page, so tests that open the dashboard are SKIPPED; they need npm and its registry"
+
+screenshots: setup chromium  ## every page of the dashboard, light and dark, in screenshots/; look at them
+	$(BIN)/python -m benchmarks.dashboard_screenshots
+
+bench-dashboard: setup chromium  ## from a sample to its pixels, first load, what watching costs training, stalled viewers
+	$(BIN)/python -m benchmarks.dashboard
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: paceline needs Python 3.11 or newer, and $(PYTHON) is older"; echo "hint: make $(or $(WANTED),$(MAKECMDGOALS)) PYTHON=python3.11"; exit 4; }
@@ -163,5 +176,5 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:  ## remove what was built; runs/ stays
-	rm -rf $(VENV) .venv-tools .venv-checkov build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-tools .venv-checkov build dist dashboard/node_modules src/paceline/dashboard/page .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,7 +19,7 @@ RUN apt-get update \
 
 WORKDIR /src
 # What changes seldom first, so that a change of our code reuses the layer with torch and Ray.
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
 RUN mkdir -p src/paceline && touch src/paceline/__init__.py \
  && pip install --no-cache-dir --constraint constraints.txt "ray[default,train]==${RAY_VERSION}" ".[${EXTRAS}]" \
  && pip uninstall --yes paceline

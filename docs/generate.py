@@ -15,6 +15,7 @@ import click
 
 from docs.failures_page import failures_page
 from docs.grpc_page import grpc_page
+from docs.http_page import http_page
 from docs.images_page import images_page
 from docs.messages import messages
 from docs.metrics_page import metrics_page
@@ -89,6 +90,7 @@ def pages() -> dict[str, str]:
         "exit-codes.md": _exit_codes(),
         "failures.md": failures_page(),
         "grpc.md": grpc_page(),
+        "http.md": http_page(),
         "image-checks.md": images_page(),
         "laws.md": _laws(),
         "metrics.md": metrics_page(),

@@ -11,7 +11,9 @@ from pathlib import Path
 
 PREFIX = "PACELINE_"
 # Variables with our prefix that are not configuration keys.
-RESERVED = frozenset({"PACELINE_TOKEN", "PACELINE_COLOR", "PACELINE_COORDINATOR", "PACELINE_DATA_FOLDER"})
+RESERVED = frozenset(
+    {"PACELINE_TOKEN", "PACELINE_COLOR", "PACELINE_COORDINATOR", "PACELINE_DATA_FOLDER", "PACELINE_LIVE_LOG"}
+)
 
 
 def config_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -49,6 +51,11 @@ def token() -> str | None:
 def coordinator() -> str | None:
     """`PACELINE_COORDINATOR`, where a cluster's nodes are (HOST:PORT,…); None when it says nothing."""
     return os.environ.get("PACELINE_COORDINATOR", "").strip() or None
+
+
+def wants_live_log() -> bool:
+    """`PACELINE_LIVE_LOG`: somebody watches, so a log is written every 50 ms, and not twice a second."""
+    return os.environ.get("PACELINE_LIVE_LOG", "").strip() not in ("", "0")
 
 
 def has_s3_endpoint() -> bool:

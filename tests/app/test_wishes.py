@@ -76,7 +76,7 @@ def test_what_is_still_open_when_the_run_ends_has_failed(node: EmbeddedNode) -> 
 
 def test_other_actions_are_somebody_elses(node: EmbeddedNode) -> None:
     with desk(node) as wishes:
-        ask(node, "checkpoint")
+        ask(node, "pause")
         number = ask(node, "remove", count="many")
         assert heard(wishes) == [Wish(number, "remove", 0)]
 

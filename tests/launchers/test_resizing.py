@@ -51,3 +51,10 @@ def test_a_name_is_free_once_its_worker_is_gone() -> None:
     given = answer(Wish(1, "add"), leaving)
     assert isinstance(given, Refused)
     assert "still leaving" in given.reason
+
+
+def test_a_checkpoint_moves_nobody() -> None:
+    given = answer(Wish(7, "checkpoint"), Crew({"worker-0"}, set(), 1, 2, 2))
+    assert isinstance(given, Granted)
+    assert given.is_saving
+    assert (given.start, given.leave) == ((), ())

@@ -5,6 +5,7 @@ Whatever shows or compares runs reads that folder and nothing else.
 """
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -185,7 +186,13 @@ def _begin_log(plan: Plan, run_dir: Path, started_ns: int, resume_from: Checkpoi
     path = run_dir / "events.jsonl"
     write_header(path, run=plan.run, plan=plan_hash(plan), t0_ns=started_ns, started_unix_s=unix_now_s())
     log = EventLog(path, who="launcher", clock=SystemClock())
-    log.write("run_started", plan=plan_hash(plan), launcher=plan.launcher.value, unix_s=unix_now_s())
+    log.write(
+        "run_started",
+        plan=plan_hash(plan),
+        launcher=plan.launcher.value,
+        unix_s=unix_now_s(),
+        pid=os.getpid(),
+    )
     if resume_from is not None:
         # With elastic servers the one that begins says what it goes back to.
         clocks = "" if server_names(plan) else ",".join(map(str, resume_from.clocks))

@@ -23,7 +23,7 @@ from paceline.coordinator.shell.tls import Certificate
 from paceline.coordinator.shell.tokens import Token
 from paceline.launchers.resizing import Answer, Granted, Refused, Wish
 
-KINDS = ("add", "remove")
+KINDS = ("add", "remove", "checkpoint")
 LOOK_S = 2.0  # without a bell
 PATIENCE_S = 3.0  # of a cluster that elects a leader; more is silence
 
@@ -142,7 +142,8 @@ class Wishes:
                 await self._report(given.number, pb.ACTION_REFUSED, given.reason)
             else:
                 await self._report(given.number, pb.ACTION_ACCEPTED, given.reason)
-                self._open[given.number] = given
+                if not given.is_saving:  # whoever asked reads in the log that it was
+                    self._open[given.number] = given
             del self._answers[0]
         view = await self._client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
         self._generation = view.generation.number

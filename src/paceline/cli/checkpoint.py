@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.acting import carry_out
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
@@ -32,6 +33,14 @@ def list_(session: Session, run: Path) -> None:
     rows = list_checkpoints(session.folder / run)
     lines = [_line(row) for row in rows] or ["no checkpoints"]
     emit(session, "checkpoint.list", {"run": str(run), "checkpoints": to_rows(rows)}, lines)
+
+
+@checkpoint.command("now")
+@click.argument("run", type=click.Path(path_type=Path))
+@common_options
+def now(session: Session, run: Path) -> ExitCode:
+    """Let RUN, elastic and at work, write a checkpoint after its next step, and wait until it has."""
+    return carry_out(session, run, "checkpoint")
 
 
 @checkpoint.command("verify")

@@ -52,6 +52,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "deploy": ("paceline.cli.deploy", "deploy", "Run the coordinator, or a dashboard, on Kubernetes."),
     "image": ("paceline.cli.image", "image", "Check, build, test and push container images."),
+    "dashboard": (
+        "paceline.cli.dashboard",
+        "dashboard",
+        "Watch runs in a browser, live or recorded, and break them there.",
+    ),
+    "stop": ("paceline.cli.stop", "stop", "Ask a run to stop in good order, with a checkpoint."),
     "lab": ("paceline.cli.lab", "lab", "Break a run on purpose, and see what was promised hold."),
     "coordinator": (
         "paceline.cli.coordinator",

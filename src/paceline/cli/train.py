@@ -27,9 +27,17 @@ if TYPE_CHECKING:
     metavar="RUN",
     help="Go on with this run (its folder, or s3://BUCKET/PREFIX) from its newest checkpoint.",
 )
+@click.option(
+    "--dashboard",
+    "with_dashboard",
+    is_flag=True,
+    help="Also show the run in a browser, on this machine; prints the address.",
+)
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would happen, like `paceline plan`.")
 @common_options
-def train(session: Session, flags: Sequence[Written], resume: str | None, dry_run: bool) -> ExitCode:
+def train(
+    session: Session, flags: Sequence[Written], resume: str | None, with_dashboard: bool, dry_run: bool
+) -> ExitCode:
     """Train a task with many workers.
 
     Each setting can also be a variable (PACELINE_NUM_WORKERS) or a key of the
@@ -40,6 +48,10 @@ def train(session: Session, flags: Sequence[Written], resume: str | None, dry_ru
 
         show_plan(session, flags)
         return ExitCode.OK
+    if with_dashboard:
+        from paceline.cli.with_dashboard import showing
+
+        session.start_trainer = showing(session)
     return _train(session, flags, resume)
 
 

@@ -1,4 +1,4 @@
-"""`paceline workers`: who trains in a run, and more or fewer of them."""
+"""`paceline workers`: who trains in a run, more or fewer of them, and what happens without one."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.acting import carry_out
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, ExitCode, Problem
 
 if TYPE_CHECKING:
     from paceline.app.workers import Crew, Resized
@@ -29,7 +30,7 @@ _within = click.option(
 @click.group("workers")
 @common_options
 def workers(session: Session) -> None:
-    """Look at the workers of an elastic run that is at work, and change how many there are."""
+    """Look at the workers of a run that is at work, change how many there are, and strike one."""
 
 
 @workers.command("list")
@@ -80,6 +81,51 @@ def remove(session: Session, run: Path, which: str, wait: bool, within_s: float)
     name = "" if which.isdecimal() else which
     done = app.remove(session.folder / run, count, name, wait=wait, within_s=within_s)
     _show(session, "remove", run, done)
+
+
+_for = click.option(
+    "--for", "for_s", type=float, default=30.0, show_default=True, help="Seconds; at most 300."
+)
+
+
+@workers.command("kill")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("worker")
+@click.option("--force", is_flag=True, help="Also where it ends the run.")
+@common_options
+def kill(session: Session, run: Path, worker: str, force: bool) -> ExitCode:
+    """kill -9 of WORKER of RUN, and how the run went on; for experiments."""
+    return carry_out(session, run, "kill", worker, force=force)
+
+
+@workers.command("pause")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("worker")
+@_for
+@common_options
+def pause(session: Session, run: Path, worker: str, for_s: float) -> ExitCode:
+    """Stop WORKER of RUN for a while; Ctrl-C lets it go on at once."""
+    return carry_out(session, run, "pause", worker, for_s=for_s)
+
+
+@workers.command("resume")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("worker")
+@common_options
+def resume(session: Session, run: Path, worker: str) -> ExitCode:
+    """Let WORKER of RUN go on, whoever holds it."""
+    return carry_out(session, run, "resume", worker)
+
+
+@workers.command("slow")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("worker")
+@click.option("--factor", type=float, default=4.0, show_default=True, help="Times as long.")
+@_for
+@common_options
+def slow(session: Session, run: Path, worker: str, factor: float, for_s: float) -> ExitCode:
+    """Make WORKER of RUN slower for a while; Ctrl-C lets it go on at once."""
+    return carry_out(session, run, "slow", worker, factor=factor, for_s=for_s)
 
 
 def _show(session: Session, verb: str, run: Path, done: "Resized") -> None:

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from paceline import environ
 from paceline.clock import Clock, SystemClock
 from paceline.events.read import PlainEvent
 from paceline.events.sample_rows import CustomRow
 from paceline.events.schema import COLUMN_KINDS, SCHEMA, AbandonedRow, PartRow, Scalar, ServerRow, StepRow
 
 FLUSH_NS = 500_000_000
+LIVE_FLUSH_NS = 50_000_000  # while somebody watches
 FLUSH_ROWS = 4096
 
 
@@ -114,6 +116,7 @@ class EventLog:
         self._parts: list[PartRow] = []
         self._custom: list[CustomRow] = []
         self._flushed_ns = clock.now_ns()
+        self._flush_ns = LIVE_FLUSH_NS if environ.wants_live_log() else FLUSH_NS
 
     @property
     def is_on(self) -> bool:
@@ -163,7 +166,7 @@ class EventLog:
             self._fd = None
 
     def _maybe_flush(self, rows: int, now_ns: int) -> None:
-        if rows >= FLUSH_ROWS or now_ns - self._flushed_ns > FLUSH_NS:
+        if rows >= FLUSH_ROWS or now_ns - self._flushed_ns > self._flush_ns:
             self.flush()
 
     def _flush_columns(

@@ -99,7 +99,8 @@ COLUMN_KINDS: dict[str, tuple[str, ...]] = {
 
 # kind -> what it means; docs/reference/events.md is made from this.
 PLAIN_KINDS: dict[str, str] = {
-    "run_started": "the launcher begins; fields: plan (hash), launcher, unix_s (by the calendar)",
+    "run_started": "the launcher begins; fields: plan (hash), launcher, unix_s (by the calendar), pid (of "
+    "the command that began it)",
     "run_resumed": "a stopped or lost run goes on; fields: version, clocks (steps kept, by rank)",
     "worker_started": "a participant is ready to step; fields: pid, clock (steps or updates behind it)",
     "worker_finished": "a participant ended orderly; fields: steps, reason (done, stopped, left)",
@@ -140,6 +141,9 @@ PLAIN_KINDS: dict[str, str] = {
     "score (times as long as its peers), shard_ms, peers_ms, best_ms (its own), step, reason",
     "shards_dealt": "the shards are dealt out by speed from the next step on; fields: step, counts and "
     "workers (by rank), reason",
+    "action": "an operator asked something of the run, and how far it has come; fields: id, action (pause, "
+    "resume, slow, kill, partition, checkpoint, stop), target, phase (requested, accepted, applied, "
+    "effect_seen, refused, failed), note, by, source (ui, cli, api), for_s (pause, slow), factor (slow)",
     "step_skipped": "the mean gradient of a step was not finite, and no worker made its update; fields: step "
     "(of the run), shards (whose gradient it was)",
     "alert_silenced": "somebody does not want to hear of alerts for a while; fields: rule and worker (empty: "

@@ -156,10 +156,14 @@ class ElasticSupervisor:
         if self._is_ending:
             given: Answer = Refused(wish.number, "it is ending")
         elif self.server_restarts is not None:
-            given = Refused(wish.number, "a run with parameter servers keeps the workers that it began with")
+            saves = "saves by --checkpoint-every"
+            what = saves if wish.kind == "checkpoint" else "keeps the workers that it began with"
+            given = Refused(wish.number, f"a run with parameter servers {what}")
         else:
             given = answer(wish, crew)
-        if isinstance(given, Granted):
+        if isinstance(given, Granted) and given.is_saving:
+            self._orders.append({"op": "save"})
+        elif isinstance(given, Granted):
             self._resize(given, len(here) + len(given.start))
         self.say(given.reason if isinstance(given, Granted) else f"not done: {given.reason}")
         self.desk.answer(given)

@@ -9,7 +9,7 @@ class Wish:
     """What somebody asked of the run."""
 
     number: int
-    kind: str  # add, remove
+    kind: str  # add, remove, checkpoint
     count: int = 1
     worker: str = ""  # remove: this one; empty: whoever is newest
 
@@ -20,6 +20,7 @@ class Granted:
     start: tuple[str, ...] = ()
     leave: tuple[str, ...] = ()
     reason: str = ""
+    is_saving: bool = False  # nobody comes or goes: the run's log will say that it was saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ def answer(wish: Wish, crew: Crew) -> Answer:
             return _add(wish, crew)
         case "remove":
             return _remove(wish, crew)
+        case "checkpoint":
+            return Granted(wish.number, reason="a checkpoint is written after the next step", is_saving=True)
         case _:
             return Refused(wish.number, f"this run knows no action {wish.kind!r}")
 

@@ -111,7 +111,7 @@ class Figures:
             return "finished"
         if worker.is_lost or (self.track.outcome == "failed"):
             return "lost"
-        if worker.is_stopped:
+        if worker.is_stopped and not worker.is_called_slow:  # one that is slowed is stopped now and then
             return "paused"
         if worker.total_steps == 0:
             return "starting"

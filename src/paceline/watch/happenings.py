@@ -31,6 +31,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "step_skipped": ("▲", "step {step} was left out: the gradient of {shards} was not finite"),
     "alert_silenced": ("●", "{by} silenced {rule}: {comment}"),
     "notified": ("●", "{alerts} alerts by {notifier}: {outcome}"),
+    "action": ("⚡", "{action} {target}: {phase}, {note}"),
     "fault_injected": ("⚡", "{by} injects {fault} into {target}"),
     "run_finished": ("■", "the run is over: {outcome}"),
 }

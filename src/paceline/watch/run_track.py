@@ -230,6 +230,8 @@ class RunTrack:
                 self.worker(str(fields["worker"])).is_called_slow = bool(fields["is_slow"])
             case "supervision":
                 self._supervision(str(fields["decision"]), at_s)
+            case "action" if fields.get("phase") == "applied" and fields.get("action") in ("slow", "resume"):
+                self.worker(str(fields["target"])).is_called_slow = fields["action"] == "slow"
             case "fault_injected":
                 self.injected.append((at_s, str(fields.get("target", ""))))
             case "alert_silenced":

@@ -84,7 +84,8 @@ class Series:
 
     def read(self, from_s: float, to_s: float, points: int) -> list[Bucket]:
         """At most so many buckets, from the finest ring that still knows the beginning."""
-        oldest_s = self._rings[-1].begins_s
+        # What was there within the first wide bucket was there from the beginning.
+        oldest_s = self._rings[-1].begins_s + self._rings[-1].width_s
         for ring in self._rings:
             if len(ring) and (ring.begins_s <= max(from_s, oldest_s) + ring.width_s):
                 return thinned(ring.between(from_s, to_s), points)

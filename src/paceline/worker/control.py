@@ -44,6 +44,10 @@ class ControlBlock:
     def is_paused(self) -> bool:
         return bool(self._pause[0])
 
+    def ask_to_save(self) -> None:
+        """Whoever saves for all, after its next step; the others find it asked when that becomes theirs."""
+        self.rows[:, _SAVE] = 1.0
+
     def ask_to_leave(self, worker: int) -> None:
         self.rows[worker, _LEAVE] = 1.0
 

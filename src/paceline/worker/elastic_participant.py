@@ -85,6 +85,7 @@ def _build(
     membership = Membership(lambda: coordinator_client(place), run=place.run, worker=name, note=control.note)
     writer = writer_for(plan, seat.checkpoints, WHO, RunCatalogue(membership, place.run), participants=1)
     shared = SharedSaver(plan, replica, log=log, report=report, writer=writer)
+    shared.takes_wish = control.takes_save
 
     def worker_for(strategy: ElasticStrategy, rank: int) -> Worker:
         if rank == 0:

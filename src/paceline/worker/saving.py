@@ -72,11 +72,13 @@ class WorkerSaver:
         # All must save after the same sync and under one name, also where some have made more steps (fedavg).
         name = finished if outcome.shares_done is None else outcome.shares_done
         at = finished if outcome.shares_done is None else outcome.shares_done // self._num_workers
-        is_due = self._every > 0 and at >= self._due
         is_last = outcome.stop or outcome.is_last or at == self._total
-        if (outcome.synced or outcome.resumable) and (is_due or is_last):
+        if (outcome.synced or outcome.resumable) and (is_last or self._is_due(at)):
             self.begin_at(Clock(at))
             self.save(finished, name=name, at=at, must=is_last)
+
+    def _is_due(self, at: int) -> bool:
+        return self._every > 0 and at >= self._due
 
     def save(self, finished: Clock, *, name: int, at: int, must: bool = True) -> None:
         self._writer.save(name, finished, lambda: self._live(finished, at), must=must)
@@ -119,6 +121,7 @@ class SharedSaver(WorkerSaver):
         report: Callable[[Report], None] = tell_nobody,
     ) -> None:
         self._generation = 0
+        self.takes_wish: Callable[[], bool] = lambda: False  # has an operator asked for one since?
         super().__init__(plan, replica, None, log=log, writer=writer, report=report)
         self._every = commits_in(plan, plan.checkpoint_every)
         self.begin_at(Clock(0))
@@ -127,6 +130,9 @@ class SharedSaver(WorkerSaver):
         """From now on this worker is the one that saves, in this generation."""
         self._generation, self._strategy = generation, strategy
         self.begin_at(Clock(committed))
+
+    def _is_due(self, at: int) -> bool:
+        return super()._is_due(at) or self.takes_wish()
 
     def begin_at(self, clock: Clock) -> None:
         self._due = (clock // self._every + 1) * self._every if self._every else int(clock)

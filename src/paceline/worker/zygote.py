@@ -111,6 +111,8 @@ class Zygote:
                 self._end_run()
             case "leave" if self._seat is not None:
                 self._seat.control.ask_to_leave(int(str(order["index"])))
+            case "save" if self._seat is not None:
+                self._seat.control.ask_to_save()
             case "pause" if self._seat is not None:
                 saver = order.get("saver")
                 self._seat.control.pause(bool(order["is_paused"]), None if saver is None else int(str(saver)))

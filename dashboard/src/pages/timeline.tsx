@@ -1,0 +1,91 @@
+// What did each worker do, when?
+
+import { signal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { GanttBox, lanesOf, Legend } from "../ganttbox";
+import { cividis, drawHeat, heatOf, HEATS, type HeatName } from "../heat";
+import { Panel } from "../panel";
+import { frames, range, server, steps, theme, view } from "../state";
+import { PHASES } from "../types";
+import { plain, seconds, share } from "../words";
+
+const byLag = signal(false);
+const width_s = signal(30);
+const heat = signal<HeatName>("step time");
+
+export function Timeline() {
+  const now = view.value!;
+  const lanes = lanesOf(byLag.value);
+  const [from, to] = range.value ?? [Math.max(0, steps.newest_s - width_s.value), steps.newest_s];
+  const stay = () => { range.value = range.value ? null : [from, to]; };
+  return (
+    <div class="timeline">
+      <Panel title="Phases of steps" what="one lane for each worker; a box is a phase of a step, white is idle" good="boxes end together and little is grey" todo="press S to bring whoever lags to the top; its longest colour is the reason"
+        side={<div class="row">
+          <Legend />
+          <label>window <select value={String(width_s.value)} onChange={(e) => { width_s.value = Number(e.currentTarget.value); range.value = null; }}>{[5, 10, 30, 60, 120].map((s) => <option key={s} value={String(s)}>{s} s</option>)}</select></label>
+          <button id="sort" aria-pressed={byLag.value} onClick={() => { byLag.value = !byLag.value; }}>Sort by lag</button>
+          <button aria-pressed={!!range.value} onClick={stay}>{range.value ? "Follow (L)" : "Stand still"}</button>
+        </div>}>
+        <p class="muted">{seconds(from)} to {seconds(to)} since the start{now.run.staleness_bound !== null ? `; nobody may be more than ${now.run.staleness_bound} steps ahead` : ""}</p>
+        <div class="lanes">
+          <ol class="names">{lanes.length <= 40 && lanes.map((name) => <li key={name}>{name}</li>)}</ol>
+          <GanttBox lanes={lanes} height={Math.max(120, Math.min(640, lanes.length * (lanes.length > 40 ? 5 : 26)))} width_s={width_s.value} canMove label={`Phases of ${lanes.length} workers from ${seconds(from)} to ${seconds(to)}`} />
+        </div>
+        <Shares lanes={lanes} from={from} to={to} />
+      </Panel>
+      <HeatPanel lanes={lanes} />
+      <p class="row"><a class="button" href={`/api/v1/trace?run=${encodeURIComponent(server.value?.run ?? "")}`} download="trace.json">Chrome trace (for Perfetto)</a><button onClick={() => download(lanes, from, to)}>CSV of this window</button></p>
+    </div>
+  );
+}
+
+/** The same for those who do not see the picture, and where the time went for those who do. */
+function Shares({ lanes, from, to }: { lanes: string[]; from: number; to: number }) {
+  const sums = new Map(lanes.map((name) => {
+    const all = new Array<number>(8).fill(0);
+    for (const row of steps.between(name, from, to)) for (let i = 0; i < 8; i++) all[i] += row[i + 2];
+    return [name, all] as const;
+  }));
+  const total = PHASES.map((_, i) => [...sums.values()].reduce((sum, all) => sum + all[i], 0));
+  const whole = total.reduce((a, b) => a + b, 0) || 1;
+  return (
+    <>
+      <p>In this window: {PHASES.map((name, i) => [name, total[i] / whole] as const).filter(([, part]) => part >= 0.005).sort((a, b) => b[1] - a[1]).map(([name, part]) => `${name} ${share(part)}`).join(", ") || "no step"}.</p>
+      <div class="sr-only"><table><caption>Seconds by worker and phase</caption><thead><tr><th scope="col">worker</th>{PHASES.map((name) => <th scope="col" key={name}>{name}</th>)}</tr></thead>
+        <tbody>{lanes.slice(0, 64).map((name) => <tr key={name}><th scope="row">{name}</th>{(sums.get(name) ?? []).map((value, i) => <td key={i}>{value.toFixed(3)}</td>)}</tr>)}</tbody></table></div>
+    </>
+  );
+}
+
+function HeatPanel({ lanes }: { lanes: string[] }) {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const back_s = 60;
+  const to = range.value ? range.value[1] : steps.newest_s;
+  const from = range.value ? range.value[0] : Math.max(0, to - back_s);
+  const found = heatOf(heat.value, lanes, from, Math.max(to, from + 0.1), 120);
+  const tick = Math.floor(frames.value / 10);
+  useEffect(() => {
+    const style = getComputedStyle(document.documentElement);
+    drawHeat(canvas.current!, found, style.getPropertyValue("--paper").trim(), style.getPropertyValue("--line").trim());
+  }, [tick, heat.value, theme.value, lanes.join(), range.value?.join(), view.value?.seq]);
+  const unit = heat.value === "step time" ? seconds : heat.value === "loss" ? plain : share;
+  const css = { height: `${Math.max(60, Math.min(300, lanes.length * 14))}px` };
+  return (
+    <Panel title="Heat map" what={`${heat.value} of each worker over the last ${back_s} s, or the chosen window; hatched: nothing known`} good="one colour" todo="a bright row is a worker, a bright column a moment; look at that one above"
+      side={<label>colour <select value={heat.value} onChange={(e) => { heat.value = e.currentTarget.value as HeatName; }}>{HEATS.map((name) => <option key={name}>{name}</option>)}</select></label>}>
+      <canvas ref={canvas} class="heat" style={css} role="img" aria-label={`${heat.value} by worker and time, from ${unit(found.low)} to ${unit(found.high)}`} />
+      <p class="scale"><span>{unit(found.low)}</span><svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">{Array.from({ length: 10 }, (_, i) => <rect key={i} x={i * 10} width="10.2" height="8" fill={cividis(i / 10 + 0.01)} />)}</svg><span>{unit(found.high)}</span></p>
+    </Panel>
+  );
+}
+
+function download(lanes: string[], from: number, to: number): void {
+  const lines = [["worker", "step", "start_s", ...PHASES.map((p) => `${p}_s`), "loss"].join(",")];
+  for (const name of lanes) for (const row of steps.between(name, from, to)) lines.push([name, ...row].join(","));
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
+  link.download = "steps.csv";
+  link.click();
+  URL.revokeObjectURL(link.href);
+}

@@ -1,0 +1,72 @@
+// What happened, and when? One axis under every page; of a recording it is the player.
+
+import { useEffect, useRef } from "preact/hooks";
+import { seek, setPlaying, setSpeed } from "./connection";
+import { cursor_s, duration_s, events, isReplay, page, playing, range, speed, view } from "./state";
+import type { Happening } from "./types";
+import { clockTime, seconds } from "./words";
+
+const TOLD = new Set(["run_started", "run_resumed", "run_finished", "worker_started", "worker_lost", "worker_finished", "generation_entered", "generation_lost", "checkpoint", "checkpoint_failed", "evaluated", "early_stop", "action", "slow_worker", "server_promoted", "server_restored", "step_skipped", "stop_requested", "supervision", "alert", "adapted"]);
+
+/** One mark for each thing that happened, not one for each worker that said it. */
+export function told(all: Happening[]): Happening[] {
+  const seen = new Set<string>();
+  return all.filter((event) => {
+    if (!TOLD.has(event.kind)) return false;
+    if (event.kind === "action" && event.fields.phase !== "applied") return false;
+    if (event.kind === "generation_lost" || event.kind === "worker_finished") return false;
+    if (event.kind !== "generation_entered") return true;
+    const name = `generation ${event.fields.number}`;
+    return seen.has(name) ? false : !!seen.add(name);
+  });
+}
+
+export function jump(event: Happening): void {
+  if (isReplay.value) return void (playing.value = false, seek(event.t_s));
+  range.value = [Math.max(0, event.t_s - 5), event.t_s + 5];
+  page.value = "timeline";
+}
+
+export function step(by: 1 | -1): void {
+  const all = told(events.value);
+  const now = cursor_s.value ?? view.value?.now_s ?? 0;
+  const found = by > 0 ? all.find((e) => e.t_s > now + 0.01) : [...all].reverse().find((e) => e.t_s < now - 0.01);
+  if (isReplay.value && by > 0 && !found) return void seek(now + 1); // a later one is not known yet
+  if (found) jump(found);
+}
+
+export function Ribbon() {
+  const now = view.value;
+  const list = useRef<HTMLOListElement>(null);
+  const found = told(events.value).slice(-60);
+  useEffect(() => { if (list.current) list.current.scrollLeft = list.current.scrollWidth; }, [found.length]);
+  if (!now) return null;
+  return (
+    <footer class="ribbon" aria-label="What happened">
+      <ol ref={list} tabIndex={0} aria-label="Events, oldest first">
+        {found.map((event) => (
+          <li key={event.seq}><button onClick={() => jump(event)} title={`${new Date((now.t0_unix_s + event.t_s) * 1000).toISOString()} · ${event.who}: ${event.text}`}>
+            <span aria-hidden="true">{event.glyph}</span> {event.text} <span class="muted">{clockTime(now.t0_unix_s + event.t_s)}</span>
+          </button></li>
+        ))}
+      </ol>
+      {isReplay.value && <Player />}
+    </footer>
+  );
+}
+
+function Player() {
+  const at = cursor_s.value ?? 0;
+  return (
+    <div class="player">
+      <button aria-label="To the beginning" onClick={() => seek(0)}>⏮</button>
+      <button aria-label="The event before" onClick={() => step(-1)}>◀</button>
+      <button aria-label={playing.value ? "Pause" : "Play"} onClick={() => setPlaying(!playing.value)}>{playing.value ? "❚❚" : "▶"}</button>
+      <button aria-label="The next event" onClick={() => step(1)}>▶▏</button>
+      <button aria-label="To the end" onClick={() => { playing.value = false; seek(duration_s.value); }}>⏭</button>
+      <label>speed <select value={String(speed.value)} onChange={(e) => setSpeed(Number(e.currentTarget.value))}>{[0.5, 1, 2, 4, 8, 16, 32].map((s) => <option value={String(s)} key={s}>{s}×</option>)}</select></label>
+      <input type="range" aria-label="Moment of the recording" min={0} max={duration_s.value || 1} step={0.01} value={at} onChange={(e) => { playing.value = false; seek(Number(e.currentTarget.value)); }} />
+      <output>{seconds(at)} of {seconds(duration_s.value)}</output>
+    </div>
+  );
+}

@@ -1,0 +1,38 @@
+"""How does a program follow an experiment while it goes on? As JSON lines: what is said, then what held.
+
+`python -m paceline.app.lab.told NAME TIMES FOLDER`; it stops with whoever started it (stdin closes).
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+from paceline.app.lab.catalog import SCENARIOS
+from paceline.errors import PacelineError
+
+
+def main(name: str, times: int, run_dir: Path) -> None:
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    try:
+        found = SCENARIOS[name].body(run_dir, times, lambda line: _tell({"said": line}))
+    except PacelineError as error:
+        _tell({"problem": f"{error.what}; {error.hint}"})
+        return
+    _tell({"expectations": [asdict(one) for one in found]})
+
+
+def _tell(message: dict[str, object]) -> None:
+    print(json.dumps(message), flush=True)
+
+
+def _end_with_stdin() -> None:
+    if not sys.stdin.read():
+        os.kill(os.getpid(), signal.SIGINT)  # what the experiment has started it then takes down itself
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

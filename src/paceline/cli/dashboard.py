@@ -1,0 +1,100 @@
+"""`paceline dashboard`: runs in a browser, live or recorded."""
+
+from pathlib import Path
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.errors import ConfigError, NotReadyError, Problem
+
+
+@click.command("dashboard")
+@click.argument("place", metavar="[RUN|FOLDER]", type=click.Path(path_type=Path), default=Path("runs"))
+@click.option("--replay", is_flag=True, help="Play a recorded run from its beginning.")
+@click.option("--readonly", is_flag=True, help="Only show: nothing can be asked of a run.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), help="[default: 8642, or any that is free]")
+@click.option(
+    "--name", "names", multiple=True, help="Another name by which browsers may call it. Repeatable."
+)
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), help="Holds the token; made if it is not there."
+)
+@click.option(
+    "--allow-faults/--no-faults",
+    default=None,
+    help="Whether workers may be struck from the page. [default: only in runs of this machine]",
+)
+@click.option("--rules", type=click.Path(path_type=Path), help="Alert rules. [default: the built-in ones]")
+@click.option("--beside", is_flag=True, hidden=True, help="End when stdin is closed.")
+@common_options
+def dashboard(
+    session: Session,
+    place: Path,
+    replay: bool,
+    readonly: bool,
+    host: str,
+    port: int | None,
+    names: tuple[str, ...],
+    token_file: Path | None,
+    allow_faults: bool | None,
+    rules: Path | None,
+    beside: bool,
+) -> None:
+    """Watch a run, or a folder of runs, in a browser on this machine.
+
+    Prints an address with a secret in it: whoever has it may look, and act.
+    """
+    try:
+        from paceline.dashboard.server import serve
+    except ModuleNotFoundError as error:
+        raise NotReadyError(
+            f"the dashboard needs a package that is not installed: {error.name}",
+            "pip install 'paceline[dashboard]'",
+        ) from error
+    from paceline.dashboard.settings import PORT, Settings
+    from paceline.dashboard.token import token_of
+
+    is_loopback = host in ("127.0.0.1", "localhost", "::1")
+    if not is_loopback and allow_faults is None:
+        allow_faults = False  # beyond this machine only who says so may break things
+    settings = Settings(
+        place=session.folder / place,
+        token=token_of(token_file),
+        host=host,
+        port=_port(host, PORT) if port is None else port,
+        names=names,
+        is_replay=replay,
+        is_readonly=readonly,
+        allows_faults=allow_faults,
+        rules=rules,
+        stops_with_stdin=beside,
+    )
+    if replay and not (settings.place / "events.jsonl").exists():
+        raise ConfigError([Problem(f"{place} is no run's folder", "name one, to replay it", "RUN")])
+
+    def ready(url: str) -> None:
+        emit(session, "dashboard", {"url": url, "place": str(place), "is_replay": replay}, [url])
+        _flush()
+        say(session, "Ctrl-C ends it; from another machine:  ssh -L PORT:localhost:PORT THIS_HOST")
+
+    serve(settings, ready)
+
+
+def _flush() -> None:
+    import sys
+
+    sys.stdout.flush()  # whoever started us waits for the line
+
+
+def _port(host: str, usual: int) -> int:
+    """The usual one, unless it is taken."""
+    import socket
+
+    try:
+        with socket.create_server((host, usual)):
+            return usual
+    except OSError:
+        return 0

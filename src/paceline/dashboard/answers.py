@@ -1,0 +1,267 @@
+"""How is each request answered? One function for each road; roads.py says which."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from paceline.app.actions.wanted import Phase
+from paceline.dashboard import comparing
+from paceline.dashboard.asked import BadRequestError, integer, number, read_order
+from paceline.dashboard.hall import Hall
+from paceline.dashboard.replaying import SPEEDS
+from paceline.plan.codec import Json
+
+HEARTBEAT_S = 15.0
+MOST_TRACED = 200_000  # steps
+ANSWER_S = 10.0  # how long a wish is waited for to be accepted or refused
+MOST_LOG_BYTES = 60_000
+TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+
+
+def hall_of(request: Request) -> Hall:
+    hall = request.app.state.hall
+    assert isinstance(hall, Hall), "the app was built with one"
+    return hall
+
+
+def as_json(value: Json, status: int = 200) -> Response:
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return Response(text, status_code=status, media_type="application/json")
+
+
+async def page(request: Request) -> Response:
+    folder = hall_of(request).settings.page
+    return FileResponse(folder / "index.html", media_type="text/html")
+
+
+async def asset(request: Request) -> Response:
+    folder, name = hall_of(request).settings.page, request.path_params["name"]
+    if name not in {path.name for path in folder.iterdir()}:
+        return as_json({"error": f"there is no {name}", "hint": "reload the page"}, 404)
+    return FileResponse(folder / name, media_type=TYPES.get(Path(name).suffix, "application/octet-stream"))
+
+
+async def snapshot(request: Request) -> Response:
+    hall, run, at_s = hall_of(request), request.query_params.get("run"), number(request.query_params, "at_s")
+    about = hall.about(run)
+    if hall.settings.is_replay or at_s is not None:
+        recorded = hall.recorded(run)
+        view, about["duration_s"] = await recorded.snapshot(at_s), await recorded.duration_s()
+    else:
+        view = await (await hall.watched(run)).snapshot()
+    return as_json({"schema": "paceline.dashboard/1", "server": about, "view": view})
+
+
+async def stream(request: Request) -> Response:
+    hall, query = hall_of(request), request.query_params
+    run, at_s = query.get("run"), number(query, "at_s")
+    headers = {"X-Accel-Buffering": "no"}
+    if hall.settings.is_replay or at_s is not None:
+        speed = min(SPEEDS[1], max(SPEEDS[0], number(query, "speed") or 1.0))
+        body = _play(hall, run, at_s or 0.0, speed)
+    else:
+        hall.folder(run)  # told now, if it is not there
+        said = request.headers.get("last-event-id") or query.get("seq") or ""
+        body = _follow(hall, run, int(said) if said.isdecimal() else None)
+    return StreamingResponse(body, media_type="text/event-stream", headers=headers)
+
+
+async def _follow(hall: Hall, run: str | None, last_seq: int | None) -> AsyncIterator[bytes]:
+    watched = await hall.watched(run)
+    hall.counted.viewers += 1
+    bells: list[asyncio.Event] = []
+    try:
+        yield b"retry: 1000\n\n"
+        async with watched.viewer(last_seq) as (mailbox, bell):
+            bells.append(bell)
+            hall.bells.add(bell)
+            while not hall.closing.is_set():
+                try:
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await bell.wait()
+                except TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                bell.clear()
+                if taken := mailbox.take():
+                    yield b"".join(message.wire() for message in taken)
+    finally:
+        hall.counted.viewers -= 1
+        hall.bells -= set(bells)
+
+
+async def _play(hall: Hall, run: str | None, at_s: float, speed: float) -> AsyncIterator[bytes]:
+    yield b"retry: 1000\n\n"
+    async for message in hall.recorded(run).play(at_s, speed):
+        if hall.closing.is_set():
+            return
+        yield message.wire()
+    yield b"event: end\ndata: {}\n\n"
+
+
+async def timeline(request: Request) -> Response:
+    hall, query = hall_of(request), request.query_params
+    at_s, to_s = number(query, "at_s"), number(query, "to_s") or 1e12
+    from_s, most = number(query, "from_s") or 0.0, integer(query, "most", 4000, most=20_000)
+    if hall.settings.is_replay or at_s is not None:
+        return as_json(await hall.recorded(query.get("run")).timeline(at_s, from_s, to_s, most))
+    return as_json(await (await hall.watched(query.get("run"))).timeline(from_s, to_s, most))
+
+
+async def series(request: Request) -> Response:
+    hall, query = hall_of(request), request.query_params
+    at_s, from_s, to_s = (number(query, name) for name in ("at_s", "from_s", "to_s"))
+    names = [name for name in query.get("names", "").split(",") if name] or None
+    points = integer(query, "points", 600, most=4000)
+    if hall.settings.is_replay or at_s is not None:
+        return as_json(await hall.recorded(query.get("run")).series(at_s, names, from_s, to_s, points))
+    watched = await hall.watched(query.get("run"))
+    return as_json(await watched.series(names, from_s, to_s, points))
+
+
+async def runs(request: Request) -> Response:
+    hall = hall_of(request)
+    rows = await asyncio.to_thread(hall.runs.rows)
+    return as_json({"runs": rows, "usual": hall.runs.usual()})
+
+
+async def compare(request: Request) -> Response:
+    hall = hall_of(request)
+    names = [name for name in request.query_params.get("runs", "").split(",") if name]
+    if not 1 <= len(names) <= comparing.MOST_RUNS:
+        raise BadRequestError(
+            f"{len(names)} runs were named", f"say runs=A,B with up to {comparing.MOST_RUNS}"
+        )
+    rows: list[dict[str, Json]] = []
+    for name in names:
+        # A recording is read once; a run at work goes on.
+        is_still = hall.settings.is_replay
+        view = await (
+            hall.recorded(name).snapshot(None) if is_still else (await hall.watched(name)).snapshot()
+        )
+        rows.append(await asyncio.to_thread(comparing.row_of, name, hall.folder(name)[1], view))
+    plans = [plan for row in rows if isinstance(plan := row.pop("plan"), dict)]
+    return as_json({"runs": list(rows), "differs": comparing.differing(plans)})
+
+
+async def logs(request: Request) -> Response:
+    hall = hall_of(request)
+    _, folder = hall.folder(request.query_params.get("run"))
+    worker = request.query_params.get("worker", "")
+    there = {path.stem: path for path in (folder / "logs").glob("*.log")}
+    lines: list[Json] = []
+    if worker in there:
+        text = await asyncio.to_thread(_tail, there[worker])
+        lines = list(text.splitlines()[-200:])
+    return as_json({"worker": worker, "lines": lines})
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - MOST_LOG_BYTES))
+        return file.read().decode(errors="replace")
+
+
+async def scenarios(request: Request) -> Response:
+    lab = hall_of(request).lab
+    return as_json({"scenarios": lab.scenarios(), "experiments": lab.list()})
+
+
+async def actions(request: Request) -> Response:
+    hall = hall_of(request)
+    name, _ = hall.folder(request.query_params.get("run"))
+    return as_json({"actions": hall.desk.list(name)})
+
+
+async def act(request: Request) -> Response:
+    hall = hall_of(request)
+    is_ours = request.headers.get("sec-fetch-site") is not None or request.headers.get("origin") is not None
+    by = f"viewer at {request.client.host if request.client else 'nowhere'}"
+    order = read_order(await request.body(), by=by, source="ui" if is_ours else "api")
+    if order.wanted is None:
+        return _experiment(hall, order.experiment or "", order.times, order.key)
+    name, folder = hall.folder(order.run)
+    if why_not := hall.why_not(order.run, order.wanted.deed):
+        return as_json({"error": why_not, "hint": "see docs/guides/dashboard.md"}, 403)
+    asked, is_new = hall.desk.ask(name, folder, order.wanted)
+    await asyncio.to_thread(asked.has_answer.wait, ANSWER_S)
+    is_refused = bool(asked.steps) and asked.steps[-1].phase is Phase.REFUSED
+    return as_json(asked.json(), 409 if is_refused else 202 if is_new else 200)
+
+
+def _experiment(hall: Hall, name: str, times: int, key: str) -> Response:
+    settings = hall.settings
+    if settings.is_replay or settings.allows_faults is False:
+        return as_json({"error": "faults are off here", "hint": "start it with --allow-faults"}, 403)
+    known = [str(s["name"]) for s in hall.lab.scenarios() if isinstance(s, dict)]
+    if name not in known:
+        raise BadRequestError(f"there is no experiment {name!r}", f"experiments are {', '.join(known)}")
+    if busy := hall.lab.busy():
+        return as_json({"error": f"{busy} still goes on", "hint": "wait for its end"}, 409)
+    return as_json(hall.lab.start(key, name, max(1, min(100, times))).json(), 202)
+
+
+async def silence(request: Request) -> Response:
+    from paceline.watch.silence import silence as append
+
+    hall = hall_of(request)
+    try:
+        said = json.loads(await request.body())
+        rule, for_s, run = str(said["rule"]), float(said["for_s"]), said.get("run")
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadRequestError(f"cannot read it: {error}", 'send {"rule": …, "for_s": 600}') from error
+    if not 0 < for_s <= 86_400 or hall.settings.is_replay:
+        raise BadRequestError(f"{for_s:g} s are not possible here", "say up to a day, of a run at work")
+    _, folder = hall.folder(run)
+    await asyncio.to_thread(append, folder, for_s=for_s, rule=rule, by="viewer", comment="in the dashboard")
+    return as_json({"rule": rule, "for_s": for_s}, 202)
+
+
+async def metrics(request: Request) -> Response:
+    from paceline.watch.prometheus import CONTENT_TYPE
+
+    hall = hall_of(request)
+    watched = await hall.watched(request.query_params.get("run"))
+    text = await watched.metrics() + hall.counted.exposition()
+    return Response(text, headers={"content-type": CONTENT_TYPE})
+
+
+async def trace(request: Request) -> Response:
+    """What Perfetto and chrome://tracing open."""
+    hall, query = hall_of(request), request.query_params
+    if hall.settings.is_replay:
+        view = await hall.recorded(query.get("run")).timeline(None, 0.0, 1e12, MOST_TRACED)
+    else:
+        view = await (await hall.watched(query.get("run"))).timeline(0.0, 1e12, MOST_TRACED)
+    return as_json({"traceEvents": trace_events(view)})
+
+
+def trace_events(timeline: dict[str, Json]) -> list[Json]:
+    phases, lanes = timeline["phases"], timeline["lanes"]
+    found: list[Json] = []
+    assert isinstance(phases, list), "the contract of watch"
+    assert isinstance(lanes, list), "the contract of watch"
+    for number_, lane in enumerate(lanes):
+        assert isinstance(lane, dict), "the contract of watch"
+        rows = lane["rows"]
+        assert isinstance(rows, list), "the contract of watch"
+        found.append(
+            {"ph": "M", "pid": 1, "tid": number_, "name": "thread_name", "args": {"name": lane["worker"]}}
+        )
+        for row in rows:
+            assert isinstance(row, list), "the contract of watch"
+            at_us = float(str(row[1])) * 1e6
+            for phase, duration in zip(phases, row[2:10], strict=True):
+                lasts_us = float(str(duration)) * 1e6
+                if lasts_us > 0:
+                    event: dict[str, Json] = {"ph": "X", "pid": 1, "tid": number_, "name": phase, "ts": at_us}
+                    found.append({**event, "dur": lasts_us, "args": {"step": row[0]}})
+                at_us += lasts_us
+    with suppress(KeyError):
+        found.sort(key=lambda event: float(str(event.get("ts", 0))) if isinstance(event, dict) else 0.0)
+    return found

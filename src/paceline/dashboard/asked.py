@@ -1,0 +1,101 @@
+"""What did a request ask for? Its query and its body, read into types; whatever is wrong is said at once."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paceline.app.actions.wanted import Deed, Wanted
+from paceline.errors import ExitCode, PacelineError
+
+MOST_BYTES = 10_000
+MOST_KEY = 100
+
+
+class BadRequestError(PacelineError):
+    """A request that cannot be read."""
+
+    exit_code = ExitCode.USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What POST /api/v1/actions was sent: a wish about a run, or an experiment on a run of its own."""
+
+    run: str | None
+    wanted: Wanted | None
+    experiment: str | None = None
+    times: int = 1
+    key: str = ""
+
+
+def number(query: Mapping[str, str], name: str) -> float | None:
+    """None: it was not said."""
+    said = query.get(name)
+    if said is None or said == "":
+        return None
+    try:
+        value = float(said)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise BadRequestError(f"{name} is {said!r}, but it must be a number", f"say {name}=12.5, for example")
+    return value
+
+
+def integer(query: Mapping[str, str], name: str, usual: int, *, most: int) -> int:
+    value = number(query, name)
+    return usual if value is None else max(1, min(most, round(value)))
+
+
+def read_order(body: bytes, *, by: str, source: str) -> Order:
+    said = _object(body)
+    known = {"key", "run", "action", "worker", "factor", "for_s", "force", "scenario", "times"}
+    if unknown := sorted(set(said) - known):
+        raise BadRequestError(f"there is no field {unknown[0]!r}", f"fields are {', '.join(sorted(known))}")
+    key = said.get("key")
+    if not isinstance(key, str) or not 8 <= len(key) <= MOST_KEY:
+        raise BadRequestError(
+            "key is missing",
+            "send a text of 8 to 100 characters of your own: with the same one it is done once",
+        )
+    run = said.get("run")
+    action, worker = str(said.get("action", "")), str(said.get("worker", ""))
+    if action == "lab":
+        return Order(_text(run), None, str(said.get("scenario", "")), int(_number(said, "times", 1)), key)
+    if action not in list(Deed):
+        raise BadRequestError(f"there is no action {action!r}", f"actions are lab, {', '.join(Deed)}")
+    wanted = Wanted(
+        id=key,
+        deed=Deed(action),
+        worker=worker,
+        factor=_number(said, "factor", 4.0),
+        for_s=_number(said, "for_s", 30.0),
+        is_forced=said.get("force") is True,
+        by=by,
+        source=source,
+    )
+    return Order(_text(run), wanted, key=key)
+
+
+def _object(body: bytes) -> dict[str, object]:
+    if len(body) > MOST_BYTES:
+        raise BadRequestError(f"the body has {len(body)} bytes", f"send at most {MOST_BYTES}")
+    try:
+        said = json.loads(body)
+    except ValueError as error:
+        raise BadRequestError(f"the body is no JSON: {error}", "send one JSON object") from error
+    if not isinstance(said, dict):
+        raise BadRequestError("the body is no object", 'send {"key": …, "action": …}')
+    return said
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _number(said: Mapping[str, object], name: str, usual: float) -> float:
+    value = said.get(name, usual)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadRequestError(f"{name} is {value!r}, but it must be a number", f'send "{name}": {usual:g}')
+    return float(value)

@@ -1,0 +1,100 @@
+"""What was asked of runs here, and how far has it come? Asked twice with one key is asked once.
+
+A wish is carried out in a thread by the function that the command line calls
+(app/actions/act.py), so both do the same. What it says goes into the run's own log; here
+it is kept only for whoever asks again.
+"""
+
+import subprocess
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paceline.app.actions.act import Act
+from paceline.app.actions.wanted import LAST_PHASES, Phase, Step, Wanted
+from paceline.errors import PacelineError
+from paceline.plan.codec import Json
+
+MOST_KEPT = 500
+
+
+@dataclass(slots=True)
+class Asked:
+    run: str
+    wanted: Wanted
+    steps: list[Step] = field(default_factory=list)
+    has_answer: threading.Event = field(default_factory=threading.Event)  # accepted, or not
+
+    def json(self) -> dict[str, Json]:
+        wanted = self.wanted
+        return {
+            "id": wanted.id,
+            "run": self.run,
+            "action": wanted.deed.value,
+            "target": wanted.worker,
+            "by": wanted.by,
+            "source": wanted.source,
+            "phase": self.steps[-1].phase.value if self.steps else Phase.REQUESTED.value,
+            "steps": [step.json() for step in self.steps],
+        }
+
+
+class Desk:
+    def __init__(self) -> None:
+        self._asked: dict[str, Asked] = {}
+        self._lock = threading.Lock()
+        self._holders: list[subprocess.Popen[bytes]] = []
+        self._threads: list[threading.Thread] = []
+
+    def ask(self, run: str, run_dir: Path, wanted: Wanted) -> tuple[Asked, bool]:
+        """The wish, and whether it is new."""
+        with self._lock:
+            if (found := self._asked.get(wanted.id)) is not None:
+                return found, False
+            asked = self._asked[wanted.id] = Asked(run, wanted)
+            while len(self._asked) > MOST_KEPT:
+                del self._asked[next(iter(self._asked))]
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            # A daemon: whoever ends the server does not wait for an effect.
+            thread = threading.Thread(target=self._carry_out, args=(run_dir, asked), daemon=True)
+            self._threads.append(thread)
+        thread.start()
+        return asked, True
+
+    def list(self, run: str) -> list[Json]:
+        with self._lock:
+            return [asked.json() for asked in self._asked.values() if asked.run == run]
+
+    def close(self) -> None:
+        """Everybody who is held goes on."""
+        for holder in self._holders:
+            if holder.stdin is not None:
+                holder.stdin.close()
+            holder.wait()
+
+    def _carry_out(self, run_dir: Path, asked: Asked) -> None:
+        def tell(step: Step) -> None:
+            asked.steps.append(step)
+            if step.phase is not Phase.REQUESTED:
+                asked.has_answer.set()
+
+        act = Act(run_dir, asked.wanted, tell, holders=self._holders)
+        try:
+            act.run()
+        except (PacelineError, OSError) as error:
+            what = error.what if isinstance(error, PacelineError) else str(error)
+            tell(Step(Phase.FAILED, what, 0.0))
+        finally:
+            asked.has_answer.set()
+            self._bury()
+
+    def _bury(self) -> None:
+        with self._lock:
+            for holder in [holder for holder in self._holders if holder.poll() is not None]:
+                if holder.stdin is not None:
+                    holder.stdin.close()
+                self._holders.remove(holder)
+
+
+def is_settled(asked: Asked) -> bool:
+    return bool(asked.steps) and asked.steps[-1].phase in LAST_PHASES

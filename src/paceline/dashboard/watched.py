@@ -1,0 +1,199 @@
+"""How do many viewers follow one run that is read once? One reader for all; each viewer has a mailbox.
+
+The log is read in a thread, at most every `TICK_S`. What is new is made into messages
+once, whoever looks, and only if somebody does. `seq` counts lines of the log, so a
+viewer that was away, or another dashboard, goes on exactly where it stood.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from paceline.clock import monotonic_s
+from paceline.dashboard.counted import Counted
+from paceline.dashboard.mailbox import Kind, Mailbox, Message
+from paceline.errors import PacelineError
+from paceline.plan.codec import Json
+from paceline.watch.feed import Feed
+from paceline.watch.rules import Rules
+from paceline.watch.view import RunView
+
+TICK_S = 0.04
+VIEW_S = 0.5
+MANY = 100  # workers
+IDLE_S = 1.0  # between looks while nobody watches
+MOST_BEHIND = 4000  # lines that a viewer may have missed and still be told; more: it looks anew
+
+
+class Watched:
+    def __init__(self, run_dir: Path, rules: Rules | None, counted: Counted) -> None:
+        self.run_dir = run_dir
+        self.feed = Feed(run_dir, rules=rules)
+        self._counted = counted
+        self._viewers: set[Mailbox] = set()
+        self._lock = asyncio.Lock()  # the feed belongs to one thread at a time
+        self._told_seq = 0  # lines that viewers know
+        self._framed_seq = 0  # of the last frame
+        self._view_at_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._someone_came = asyncio.Event()
+
+    @property
+    def viewers(self) -> int:
+        return len(self._viewers)
+
+    def start(self) -> None:
+        """Again, if a log that could not be read has ended it."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._follow(), name=f"follow {self.run_dir.name}")
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whoever watches looks anew, and is told what is wrong with the log."""
+        if not task.cancelled() and isinstance(task.exception(), PacelineError):
+            for mailbox in self._viewers:
+                mailbox.reset(self._told_seq)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def snapshot(self) -> dict[str, Json]:
+        async with self._lock:
+            return await asyncio.to_thread(self._snapshot)
+
+    async def timeline(self, from_s: float, to_s: float, most: int) -> dict[str, Json]:
+        return await self._look(lambda view: view.timeline(from_s, to_s, most=most))
+
+    async def series(
+        self, names: list[str] | None, from_s: float | None, to_s: float | None, points: int
+    ) -> dict[str, Json]:
+        return await self._look(lambda view: view.series(names, from_s=from_s, to_s=to_s, points=points))
+
+    async def _look(self, ask: Callable[[RunView], dict[str, Json]]) -> dict[str, Json]:
+        def look() -> dict[str, Json]:
+            self.feed.read()
+            return ask(self.feed.view)
+
+        async with self._lock:
+            return await asyncio.to_thread(look)
+
+    async def metrics(self) -> bytes:
+        from paceline.watch.prometheus import exposition
+
+        def look() -> bytes:
+            self.feed.read()
+            return exposition(self.feed.view, self.feed.now_ns())
+
+        async with self._lock:
+            return await asyncio.to_thread(look)
+
+    @asynccontextmanager
+    async def viewer(self, last_seq: int | None) -> AsyncIterator[tuple[Mailbox, asyncio.Event]]:
+        """A mailbox that gets everything from `last_seq` on, or at first a reset."""
+        bell = asyncio.Event()
+        mailbox = Mailbox(bell.set)
+        async with self._lock:
+            await asyncio.to_thread(self._catch_up, mailbox, last_seq)
+            self._viewers.add(mailbox)
+        self._someone_came.set()
+        try:
+            yield mailbox, bell
+        finally:
+            self._viewers.discard(mailbox)
+            self._counted.dropped += mailbox.dropped
+
+    def _snapshot(self) -> dict[str, Json]:
+        self.feed.read()
+        return self._view()
+
+    def _view(self) -> dict[str, Json]:
+        view = self.feed.view
+        found = view.snapshot(self.feed.now_ns())
+        # Of a run that is over nothing changes any more, whenever one looks.
+        return view.snapshot() if found["state"] in ("finished", "stopped", "failed") else found
+
+    def _catch_up(self, mailbox: Mailbox, last_seq: int | None) -> None:
+        """Whoever has seen something is told what it missed; the rest comes with the next tick."""
+        if self._told_seq == 0 or not self._viewers:
+            self.feed.read()
+            self._told_seq = self._framed_seq = self.feed.view.seq
+        seq = self.feed.view.seq
+        if last_seq is None or not 0 < last_seq <= seq or seq - last_seq > MOST_BEHIND:
+            mailbox.reset(seq)
+            return
+        for message in self._messages(last_seq, last_seq):
+            mailbox.put(message)
+
+    async def _follow(self) -> None:
+        while True:
+            began_s = monotonic_s()
+            async with self._lock:
+                self._put(await asyncio.to_thread(self._tick))
+                if self._viewers and began_s - self._view_at_s >= self._view_every_s():
+                    self._view_at_s = began_s
+                    self._put([await asyncio.to_thread(self._whole)])  # after the frame, which is urgent
+            wait_s = TICK_S if self._viewers else IDLE_S
+            try:
+                async with asyncio.timeout(max(0.005, wait_s - (monotonic_s() - began_s))):
+                    await self._someone_came.wait()
+            except TimeoutError:
+                continue
+            self._someone_came.clear()
+
+    def _tick(self) -> list[Message]:
+        self.feed.read()
+        if not self._viewers:
+            return []
+        # Somebody else, who asked for a snapshot, may have read the newest lines.
+        messages = self._messages(self._told_seq, self._framed_seq)
+        self._told_seq = self.feed.view.seq
+        if any(message.kind is Kind.FRAME for message in messages):
+            self._framed_seq = self._told_seq
+        return messages
+
+    def _whole(self) -> Message:
+        return Message(Kind.VIEW, self._told_seq, _bytes(without_events(self._view())))
+
+    def _view_every_s(self) -> float:
+        """It grows with the workers; what moves fast is in the frames."""
+        return VIEW_S if len(self.feed.view.track.workers) <= MANY else 2 * VIEW_S
+
+    def _put(self, messages: list[Message]) -> None:
+        self._counted.frames += len(messages)
+        for message in messages:
+            for mailbox in self._viewers:
+                mailbox.put(message)
+
+    def _messages(self, after: int, framed: int) -> list[Message]:
+        """What the lines behind `after` said; `framed`: how far the frame before this one went."""
+        view = self.feed.view
+        if view.seq <= after:
+            return []
+        events = [
+            Message(Kind.EVENT, int(str(event["seq"])), _bytes(event)) for event in view.events_since(after)
+        ]
+        if steps := view.steps_since(after):
+            frame: dict[str, Json] = {
+                "after": framed,
+                "seq": view.seq,
+                "now_s": self._now_s(),
+                "steps": list(steps),
+            }
+            events.append(Message(Kind.FRAME, view.seq, _bytes(frame)))
+        return events
+
+    def _now_s(self) -> float:
+        return (self.feed.now_ns() - self.feed.view.t0_ns) / 1e9
+
+
+def without_events(view: dict[str, Json]) -> dict[str, Json]:
+    """They travel one by one."""
+    return {name: value for name, value in view.items() if name != "events"}
+
+
+def _bytes(value: Json) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

@@ -1,0 +1,102 @@
+"""What may be asked of a run, and what is it promised? That nobody is held for ever, for one."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fixtures.waiting import until
+
+from paceline.app.actions import hold
+from paceline.app.actions.look import state_of
+from paceline.app.actions.wanted import Deed, Wanted, refusal
+from paceline.app.lab.catalog import SCENARIOS
+from paceline.app.lab.promises import PROMISES
+from paceline.app.lab.training import usual_plan
+from paceline.plan.plan import Launcher, Plan
+
+PIDS = {"worker-0": 10, "worker-1": 11}
+ELASTIC = usual_plan(workers=2, steps=10)
+FIXED = Plan(run="a", task="xor", mode="ssgd", num_workers=2, steps=10, batch_sizes=(8, 8))
+
+
+def wanted(deed: Deed, worker: str = "worker-1", *, for_s: float = 30.0, factor: float = 4.0) -> Wanted:
+    return Wanted(id="a", deed=deed, worker=worker, for_s=for_s, factor=factor)
+
+
+def test_a_worker_of_an_elastic_run_may_be_struck() -> None:
+    for deed in (Deed.KILL, Deed.PAUSE, Deed.SLOW, Deed.RESUME):
+        assert refusal(wanted(deed), ELASTIC, PIDS, is_over=False) == ""
+    assert refusal(wanted(Deed.CHECKPOINT, ""), ELASTIC, PIDS, is_over=False) == ""
+
+
+def test_what_would_end_a_run_is_only_done_by_force() -> None:
+    assert "would end" in refusal(wanted(Deed.KILL), FIXED, PIDS, is_over=False)
+    forced = Wanted(id="a", deed=Deed.KILL, worker="worker-1", is_forced=True)
+    assert refusal(forced, FIXED, PIDS, is_over=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (wanted(Deed.KILL, "worker-7"), "there is no worker"),
+        (wanted(Deed.PAUSE, for_s=1000.0), "up to 300 s"),
+        (wanted(Deed.SLOW, factor=1.0), "above 1"),
+        (wanted(Deed.PARTITION), "partition-workers"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(one: Wanted, why: str) -> None:
+    assert why in refusal(one, ELASTIC, PIDS, is_over=False)
+
+
+def test_nothing_is_done_to_a_run_that_is_over_or_elsewhere() -> None:
+    from dataclasses import replace
+
+    assert refusal(wanted(Deed.KILL), ELASTIC, PIDS, is_over=True) == "the run is over"
+    on_ray = replace(FIXED, launcher=Launcher.RAY)
+    assert "no processes of this machine" in refusal(wanted(Deed.PAUSE), on_ray, PIDS, is_over=False)
+    assert "saves by" in refusal(wanted(Deed.CHECKPOINT, ""), FIXED, PIDS, is_over=False)
+
+
+def test_every_experiment_says_what_it_promises() -> None:
+    assert PROMISES.keys() == SCENARIOS.keys()
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    """Somebody who can be held; called like one of ours."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "paceline"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def is_stopped(process: "subprocess.Popen[bytes]") -> bool:
+    return state_of(process.pid) == "T"
+
+
+def test_a_held_worker_goes_on_when_its_holder_is_left_alone(
+    tmp_path: Path, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    holder = hold.begin(tmp_path, "worker-0", sleeper.pid, share=1.0, for_s=300, wish="a")
+    until(lambda: is_stopped(sleeper), "it is stopped")
+    assert holder.stdin is not None
+    holder.stdin.close()  # as when whoever asked is killed
+    holder.wait()
+    assert not is_stopped(sleeper)
+    assert "was let go" in (tmp_path / "events.jsonl").read_text()
+    assert list(tmp_path.glob(".held-*")) == []
+
+
+def test_a_held_worker_goes_on_when_somebody_says_so(
+    tmp_path: Path, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    holder = hold.begin(tmp_path, "worker-0", sleeper.pid, share=0.75, for_s=300, wish="a")
+    until(lambda: is_stopped(sleeper), "it is stopped")
+    assert hold.end(tmp_path, "worker-0")
+    assert holder.stdin is not None
+    holder.wait()
+    holder.stdin.close()
+    assert not is_stopped(sleeper)
+    assert not hold.end(tmp_path, "worker-0")

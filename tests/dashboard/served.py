@@ -1,0 +1,114 @@
+"""How does a test open a dashboard as a user would? As a process, and in a real browser."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page
+from tests.fixtures.command import ROOT
+from tests.fixtures.waiting import until
+
+from paceline.dashboard.settings import PAGE
+
+AXE = ROOT / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
+Scheme = Literal["light", "dark"]
+
+
+def needs_page() -> None:
+    if not (PAGE / "app.js").exists() or not AXE.exists():
+        pytest.skip("NOT SEEN BY A BROWSER: the page was not built; run `make page`, which needs npm")
+
+
+@dataclass
+class Served:
+    url: str
+    process: subprocess.Popen[str]
+
+    @property
+    def origin(self) -> str:
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @property
+    def token(self) -> str:
+        return parse_qs(urlsplit(self.url).query)["token"][0]
+
+    def get(self, path: str) -> Any:  # Any: JSON
+        asking = urllib.request.Request(
+            f"{self.origin}{path}", headers={"Authorization": f"Bearer {self.token}"}
+        )
+        with urllib.request.urlopen(asking, timeout=60) as answer:
+            return json.loads(answer.read())
+
+
+@contextmanager
+def dashboard(*args: str) -> Iterator[Served]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline", "dashboard", *args, "--json", "--port", "0"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        said = json.loads(process.stdout.readline())
+        yield Served(str(said["data"]["url"]), process)
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+@dataclass
+class Opened:
+    """A page, and everything it said or asked for."""
+
+    page: Page
+    said: list[str] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+
+    def until(self, script: str, what: str) -> None:
+        """Not by wait_for_function: the page's own policy forbids it to evaluate texts."""
+        until(lambda: bool(self.page.evaluate(script)), what)
+
+    def go(self, name: str) -> None:
+        self.page.locator("nav a", has_text=name).click()
+        self.until(f"document.getElementById('page').dataset.page === '{name.lower()}'", f"page {name}")
+
+    def view(self) -> Any:  # Any: JSON
+        return json.loads(str(self.page.evaluate("window.__paceline.view()")))
+
+    def violations(self) -> list[str]:
+        """What axe finds fault with, in words."""
+        if not self.page.evaluate("!!window.axe"):
+            self.page.evaluate(AXE.read_text() + "; undefined")
+        found = self.page.evaluate("axe.run({resultTypes: ['violations']}).then(r => r.violations)")
+        return [f"{v['id']}: {[n['target'] for n in v['nodes']][:3]}" for v in found]
+
+
+@contextmanager
+def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Opened]:
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    found = Opened(page)
+    page.on("console", lambda m: found.said.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: found.said.append(str(error)))
+    page.on("request", lambda request: found.asked.add(request.url))
+    try:
+        page.goto(url)
+        found.until("!!window.__paceline && window.__paceline.view() !== 'null'", "the run is shown")
+        yield found
+    finally:
+        context.close()
+
+
+def lines_of(run_dir: Path) -> int:
+    return (run_dir / "events.jsonl").read_bytes().count(b"\n")

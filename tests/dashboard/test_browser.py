@@ -1,0 +1,195 @@
+"""What does a person see who opens a run's dashboard, breaks it, and replays it? In a real browser.
+
+One run serves all of it: four elastic workers that train until somebody stops them.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+from tests.dashboard.served import Opened, Scheme, Served, dashboard, lines_of, needs_page, opened
+from tests.fixtures.command import Running, training
+from tests.fixtures.waiting import descendants, kill, until, until_gone
+from tests.report.browser import open_browser
+
+PAGES = ("Overview", "Workers", "Timeline", "Coordinator", "Metrics", "Lab", "Compare")
+# Judged once a second while a run goes on: a machine that stood still has judged less often.
+OF_MOMENTS = {"alerts", "health", "trends"}
+# Fires at a change of the crew, and is over some seconds later by itself.
+RULES = """\
+version: 1
+rules:
+  - name: CrewChanged
+    severity: warning
+    component: workers
+    all:
+      - {metric: paceline_generation, reduce: increase, window: 8s, above: 0}
+    summary: the crew changed {value} times
+    description: Somebody was lost, or came.
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_run_is_watched_broken_mended_stopped_and_replayed(tmp_path: Path) -> None:
+    needs_page()
+    run_dir, rules = tmp_path / "runs" / "live", tmp_path / "rules.yaml"
+    rules.write_text(RULES)
+    args = ("--task", "digits", "--elastic", "--num-workers", "4", "--pace", "30ms", "--dashboard")
+    with open_browser() as browser, training(run_dir, *args, participants=4) as run:
+        _appears_and_moves(browser, run)
+        _survives_without_dashboard(run)
+        with dashboard(str(run_dir), "--rules", str(rules)) as served:
+            _has_no_gap(served)
+            with opened(browser, served.url) as page:
+                _worker_is_killed(page)
+                _alert_fires_and_resolves(page)
+                live = _is_stopped(page, run, run_dir)
+            for scheme in ("light", "dark"):
+                _is_accessible(browser, served.url, scheme)
+            _asks_nobody_else(page, served)
+        with dashboard(str(run_dir), "--rules", str(rules)) as later, opened(browser, later.url) as page:
+            ended = str(page.page.evaluate("window.__paceline.view()"))
+        with dashboard(str(run_dir), "--replay", "--rules", str(rules)) as again:
+            _shows_the_same(browser, again, live, ended)
+        _waits_for_a_first_run(browser, tmp_path / "empty")
+
+
+def _appears_and_moves(browser: Browser, run: Running) -> None:
+    assert run.process.stderr is not None
+    lines = iter(run.process.stderr.readline, "")
+    said = next(line for line in lines if line.startswith(("dashboard: ", "no dashboard")))
+    assert said.startswith("dashboard: "), said
+    url = said.split(": ", 1)[1].strip()
+    with opened(browser, url) as page:
+        assert "token=" not in page.page.url  # the cookie has it, and the address bar no longer
+        page.until("JSON.parse(window.__paceline.view()).progress.step > 5", "steps are made")
+        loss, step = page.view()["loss"]["smooth"], page.view()["progress"]["step"]
+        page.until(f"JSON.parse(window.__paceline.view()).loss.smooth < {loss}", "the loss falls")
+        page.until(f"JSON.parse(window.__paceline.view()).progress.step > {step}", "the run goes on")
+        assert page.page.locator(".cell").count() == 4
+        until(lambda: page.page.locator("[data-link=live]").count() == 1, "it says that it is live")
+        drawn = "(document.querySelector('canvas').getContext('2d').getImageData(0,0,400,40).data)"
+        page.until(f"new Set({drawn}).size > 3", "phases are drawn")
+        assert page.said == []
+
+
+def _survives_without_dashboard(run: Running) -> None:
+    """kill -9 of the dashboard: nothing of the run waits for it."""
+    children = descendants(run.process.pid)
+    found = [pid for pid, command in children.items() if "paceline dashboard" in command]
+    assert found
+    for pid in found:
+        kill(pid)
+    until_gone(found)
+    run.until_it_trains()
+
+
+def _has_no_gap(served: Served) -> None:
+    """Another dashboard knows every step, also those that were made while there was none."""
+    lanes = served.get("/api/v1/timeline?most=100000")["lanes"]
+    assert len(lanes) == 4
+    for lane in lanes:
+        numbers = [row[0] for row in lane["rows"]]
+        assert len(numbers) > 40
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def _worker_is_killed(opened: Opened) -> None:
+    page, before = opened.page, max(g["number"] for g in opened.view()["generations"])
+    opened.go("Lab")
+    page.locator("#victim").select_option("worker-1")
+    card = page.locator("[data-card=kill]")
+    card.get_by_role("button").click()
+    until(lambda: card.locator("[data-phase=effect_seen]").count() == 1, "the effect of the kill is seen")
+    # Whether the limits were kept is the lab's and the benchmarks' to say; here each prediction is judged.
+    until(lambda: card.locator("[data-state=open]").count() == 0, "all predictions are judged")
+    kept = card.locator("li", has_text="no committed step is lost")
+    assert kept.get_attribute("data-state") == "held"
+    opened.go("Coordinator")
+    row = page.locator(f"[data-generation='{before + 1}']")
+    until(lambda: row.count() == 1, "the new generation is shown")
+    until(lambda: float(row.get_attribute("data-recovery") or 0) > 0, "its recovery time is shown")
+    assert row.locator("[aria-label*=detect]").count() == 1  # by stage
+    assert page.locator("[data-leader]").count() == 1
+
+
+def _alert_fires_and_resolves(opened: Opened) -> None:
+    page = opened.page
+    page.locator("#alerts").click()
+    found = page.locator("[data-rule=CrewChanged]")
+    until(lambda: found.count() >= 1, "the alert is known")
+    until(lambda: page.locator("[data-rule=CrewChanged][data-state=resolved]").count() >= 1, "it is over")
+    alert = next(
+        a for a in opened.view()["alerts"] if a["rule"] == "CrewChanged" and a["state"] == "resolved"
+    )
+    assert alert["active_s"] is not None  # it has fired
+    assert alert["resolved_s"] > alert["active_s"]
+    page.keyboard.press("Escape")
+
+
+def _is_stopped(opened: Opened, run: Running, run_dir: Path) -> str:
+    """By its name, on the page; what is shown in the end."""
+    page = opened.page
+    opened.go("Overview")
+    page.get_by_role("button", name="Stop …").click()
+    page.get_by_label("To stop it").fill(run_dir.name)
+    page.get_by_role("button", name="Stop the run").click()
+    assert run.process.wait(120) == 130  # as by Ctrl-C, with a checkpoint
+    actions = (
+        "JSON.parse(window.__paceline.view()).events.filter(e => e.kind === 'action').at(-1).fields.phase"
+    )
+    opened.until(f"{actions} === 'effect_seen'", "its end is seen")
+    until(lambda: bool(opened.view()["seq"] == lines_of(run_dir)), "all is shown")
+    assert opened.view()["state"] == "stopped"
+    assert opened.said == []
+    return str(page.evaluate("window.__paceline.view()"))
+
+
+def _is_accessible(browser: Browser, url: str, scheme: Scheme) -> None:
+    with opened(browser, url, scheme) as found:
+        for name in PAGES:
+            found.go(name)
+            assert found.violations() == [], (name, scheme)
+        found.page.locator("#alerts").click()
+        assert found.violations() == [], ("alerts", scheme)
+        found.page.keyboard.press("Escape")
+        found.page.set_viewport_size({"width": 360, "height": 740})
+        for number, name in enumerate(PAGES, start=1):
+            found.page.keyboard.press(str(number))
+            found.until(f"document.getElementById('page').dataset.page === '{name.lower()}'", name)
+            assert found.page.evaluate("document.documentElement.scrollWidth") <= 360, name
+        assert found.said == []
+
+
+def _waits_for_a_first_run(browser: Browser, folder: Path) -> None:
+    """Nothing is there yet: that is said, and a run that comes is shown."""
+    folder.mkdir()
+    with dashboard(str(folder)) as served:
+        page = browser.new_page()
+        page.goto(served.url)
+        found = Opened(page)
+        found.until("document.body.innerText.includes('has no run yet')", "it says so")
+        assert found.violations() == []
+        page.close()
+
+
+def _asks_nobody_else(opened: Opened, served: Served) -> None:
+    assert {url for url in opened.asked if not url.startswith((served.origin, "data:", "blob:"))} == set()
+
+
+def _shows_the_same(browser: Browser, served: Served, live: str, ended: str) -> None:
+    with opened(browser, f"{served.url}&at=1000000") as found:
+        found.until("window.__paceline.link() === 'paused'", "it stands still")
+        text = str(found.page.evaluate("window.__paceline.view()"))
+        want, seen = json.loads(live), json.loads(text)
+        for name in want.keys() - OF_MOMENTS:
+            assert seen[name] == want[name], name
+        assert text == ended  # to the last byte
+        end = found.view()["now_s"]
+        found.page.get_by_label("To the beginning").click()
+        found.until(f"JSON.parse(window.__paceline.view()).now_s < {end / 2}", "the beginning is shown")
+        found.page.keyboard.press("]")
+        found.page.get_by_label("Play").click()
+        found.until("JSON.parse(window.__paceline.view()).progress.step > 3", "it plays")
+        assert found.said == []

@@ -1,0 +1,49 @@
+"""Is the page small, typed, and its own? Looked at as files."""
+
+import gzip
+import json
+import re
+import subprocess
+
+import pytest
+from tests.dashboard.served import needs_page
+from tests.fixtures.command import ROOT
+
+from paceline.dashboard.settings import PAGE
+
+SOURCE = ROOT / "dashboard"
+MOST_BYTES = 80_000  # script and style of the first load, gzipped
+
+
+@pytest.fixture(autouse=True)
+def _built() -> None:
+    needs_page()
+
+
+def test_the_first_load_is_small() -> None:
+    packed = sum(len(gzip.compress((PAGE / name).read_bytes(), 9)) for name in ("app.js", "app.css"))
+    assert packed <= MOST_BYTES
+
+
+def test_the_page_is_typed() -> None:
+    checker = SOURCE / "node_modules" / ".bin" / "tsc"
+    done = subprocess.run([checker, "-p", "."], cwd=SOURCE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_nothing_is_inline_and_nothing_comes_from_elsewhere() -> None:
+    text = (PAGE / "index.html").read_text()
+    assert re.findall(r"<script(?![^>]*\bsrc=)", text) == []
+    assert "<style" not in text
+    assert re.findall(r"\s(?:style|on\w+)=", text) == []
+    assert {
+        place.startswith(("/assets/", "data:")) for place in re.findall(r'(?:src|href)="([^"]*)"', text)
+    } == {True}
+
+
+def test_packages_are_named_exactly() -> None:
+    """There is no lock file, which would name a registry; so the versions stand here."""
+    said = json.loads((SOURCE / "package.json").read_text())
+    versions = [*said["dependencies"].values(), *said["devDependencies"].values()]
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions)
+    assert not (SOURCE / "package-lock.json").exists()
