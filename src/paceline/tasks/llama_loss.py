@@ -28,7 +28,9 @@ def mean_loss(stream: Tensor, weight: Tensor, following: Tensor, at_once: int = 
 
 class _InPieces(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, stream: Tensor, weight: Tensor, following: Tensor, at_once: int) -> Tensor:  # Any: torch's
+    def forward(
+        ctx: Any, stream: Tensor, weight: Tensor, following: Tensor, at_once: int
+    ) -> Tensor:  # Any: torch's
         to_stream, to_weight = torch.empty_like(stream), torch.empty_like(weight)
         total = torch.zeros((), dtype=_exact(stream), device=stream.device)
         for first in range(0, len(stream), at_once):

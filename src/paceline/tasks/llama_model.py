@@ -63,16 +63,17 @@ class Llama(nn.Module):
         return mean_loss(stream.flatten(0, -2), self.head.weight, following.flatten())
 
     def _through(self, stream: Tensor, turns: Tensor) -> Tensor:
-        # A model that is split gathers each layer before it computes, which no compiler should look into.
-        if stream.is_cuda and self._is_compiled and not isinstance(self.layers[0], FSDPModule):
+        # Evaluations have samples of other shapes: compiling for them would take longer than they do.
+        is_compiled = self._is_compiled and stream.is_cuda and torch.is_grad_enabled()
+        if is_compiled and not isinstance(self.layers[0], FSDPModule):
             if self._whole is None:
                 self._whole = torch.compile(self._layer_by_layer, fullgraph=True, dynamic=False)
             return self._whole(stream, turns)
-        return self._layer_by_layer(stream, turns)
+        return self._layer_by_layer(stream, turns, is_compiled=is_compiled)
 
-    def _layer_by_layer(self, stream: Tensor, turns: Tensor) -> Tensor:
+    def _layer_by_layer(self, stream: Tensor, turns: Tensor, *, is_compiled: bool = False) -> Tensor:
         for layer in self.layers:
-            stream = layer(stream, turns)
+            stream = layer(stream, turns, is_compiled=is_compiled)
         return stream
 
 
@@ -83,8 +84,17 @@ class Layer(nn.Module):
         self.attention = Attention(shape)
         self.before_network = nn.RMSNorm(shape.width, eps=shape.norm_eps)
         self.network = GatedNetwork(shape.width, shape.inner)
+        self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
 
-    def forward(self, stream: Tensor, turns: Tensor) -> Tensor:
+    def forward(self, stream: Tensor, turns: Tensor, *, is_compiled: bool = False) -> Tensor:
+        if not is_compiled:
+            return self._computed(stream, turns)
+        # A model that is split gathers a layer when it is called, into which no compiler should look.
+        if self._compiled is None:
+            self._compiled = torch.compile(self._computed, fullgraph=True, dynamic=False)
+        return self._compiled(stream, turns)
+
+    def _computed(self, stream: Tensor, turns: Tensor) -> Tensor:
         stream = stream + self.attention(self.before_attention(stream), turns)
         found: Tensor = stream + self.network(self.before_network(stream))
         return found

@@ -63,10 +63,25 @@ _LLAMA_32 = replace(_LLAMA_3, rope_scaling=RopeScaling(factor=32.0), tied=True)
 SHAPES: dict[str, LlamaShape] = {
     # For tests and laptops: bytes as words.
     "llama_tiny": LlamaShape(
-        vocabulary=256, width=64, layers=2, heads=4, shared_heads=2, inner=176, head_size=16, tied=True, places=1024
+        vocabulary=256,
+        width=64,
+        layers=2,
+        heads=4,
+        shared_heads=2,
+        inner=176,
+        head_size=16,
+        tied=True,
+        places=1024,
     ),
     "llama_v2_7b": LlamaShape(
-        vocabulary=32_000, width=4096, layers=32, heads=32, shared_heads=32, inner=11_008, head_size=128, places=4096
+        vocabulary=32_000,
+        width=4096,
+        layers=32,
+        heads=32,
+        shared_heads=32,
+        inner=11_008,
+        head_size=128,
+        places=4096,
     ),
     "llama_v3_1b": replace(_LLAMA_32, width=2048, layers=16, inner=8192, head_size=64),
     "llama_v3_3b": replace(_LLAMA_32, width=3072, layers=28, heads=24, inner=8192),

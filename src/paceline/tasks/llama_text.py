@@ -67,7 +67,9 @@ def tokens_of(file: str | None, tokenizer: str, seed: int) -> Tokens:
         return np.frombuffer(text, dtype=np.uint8) if tokenizer == BYTES else _encoded(tokenizer, [text])
     path = Path(file)
     if not path.is_file():
-        raise _problem(f"llama cannot read {file!r}: there is no such file", "name a text file: --data input.txt")
+        raise _problem(
+            f"llama cannot read {file!r}: there is no such file", "name a text file: --data input.txt"
+        )
     if not path.stat().st_size:
         raise _problem(f"llama has nothing to learn from: {file!r} is empty", "name a longer text file")
     if tokenizer == BYTES:
