@@ -19,16 +19,16 @@ _WORDS = 16_384  # of a row of scores that are read at once
 
 @triton.jit
 def _scores_to_gradient(  # type: ignore[no-untyped-def]  # Triton's own language
-    scores, following, losses, share, words, stride, BLOCK: tl.constexpr
+    scores, following, losses, share, words, stride, block_size: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
     mine = scores + row * stride
     right = tl.load(following + row)
     right_score = tl.load(mine + right).to(tl.float32)
-    at = tl.arange(0, BLOCK)
+    at = tl.arange(0, block_size)
     top = -float("inf")
     total = 0.0
-    for first in range(0, words, BLOCK):
+    for first in range(0, words, block_size):
         block = tl.load(mine + first + at, mask=first + at < words, other=-float("inf")).to(tl.float32)
         higher = tl.maximum(top, tl.max(block, 0))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(block - higher), 0)
@@ -36,7 +36,7 @@ def _scores_to_gradient(  # type: ignore[no-untyped-def]  # Triton's own languag
     log_sum = top + tl.log(total)
     tl.store(losses + row, log_sum - right_score)
     # The row was just read: now it mostly comes out of the cache.
-    for first in range(0, words, BLOCK):
+    for first in range(0, words, block_size):
         inside = first + at < words
         block = tl.load(mine + first + at, mask=inside, other=0.0).to(tl.float32)
         gradient = (tl.exp(block - log_sum) - tl.where(first + at == right, 1.0, 0.0)) * share
@@ -49,15 +49,15 @@ def scores_to_gradient(scores: Tensor, following: Tensor, share: float) -> Tenso
     words = scores.shape[1]
     block = min(_WORDS, triton.next_power_of_2(words))
     _scores_to_gradient[(len(scores),)](
-        scores, following, losses, share, words, scores.stride(0), BLOCK=block, num_warps=32
+        scores, following, losses, share, words, scores.stride(0), block_size=block, num_warps=32
     )
     return losses.sum()
 
 
 @triton.jit
-def _gated(both, out, inner, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's own language
+def _gated(both, out, inner, block_size: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's own language
     row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(1) * block_size + tl.arange(0, block_size)
     inside = at < inner
     gate = tl.load(both + row * 2 * inner + at, mask=inside).to(tl.float32)
     up = tl.load(both + row * 2 * inner + inner + at, mask=inside).to(tl.float32)
@@ -65,9 +65,9 @@ def _gated(both, out, inner, BLOCK: tl.constexpr):  # type: ignore[no-untyped-de
 
 
 @triton.jit
-def _gated_backward(both, gradient, found, inner, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's
+def _gated_backward(both, gradient, found, inner, block_size: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's
     row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(1) * block_size + tl.arange(0, block_size)
     inside = at < inner
     gate = tl.load(both + row * 2 * inner + at, mask=inside).to(tl.float32)
     up = tl.load(both + row * 2 * inner + inner + at, mask=inside).to(tl.float32)
@@ -84,7 +84,7 @@ def gated(both: Tensor) -> Tensor:
     inner = both.shape[-1] // 2
     out = torch.empty(*both.shape[:-1], inner, dtype=both.dtype, device=both.device)
     grid = (out.numel() // inner, triton.cdiv(inner, _COLUMNS))
-    torch.library.wrap_triton(_gated)[grid](both, out, inner, BLOCK=_COLUMNS)
+    torch.library.wrap_triton(_gated)[grid](both, out, inner, block_size=_COLUMNS)
     return out
 
 
@@ -93,11 +93,11 @@ def _gated_gradient(both: Tensor, gradient: Tensor) -> Tensor:
     inner = both.shape[-1] // 2
     found = torch.empty_like(both)
     grid = (gradient.numel() // inner, triton.cdiv(inner, _COLUMNS))
-    torch.library.wrap_triton(_gated_backward)[grid](both, gradient, found, inner, BLOCK=_COLUMNS)
+    torch.library.wrap_triton(_gated_backward)[grid](both, gradient, found, inner, block_size=_COLUMNS)
     return found
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # Any: torch's own shape
+def _remember(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG001 - torch names it
     ctx.save_for_backward(inputs[0])
 
 
@@ -110,10 +110,10 @@ gated.register_autograd(_backward, setup_context=_remember)
 
 
 @triton.jit
-def _scale(numbers, factor, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's own language
+def _scale(numbers, factor, count, block_size: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's own language
     by = tl.load(factor).to(tl.float32)
     if by != 1.0:
-        at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        at = tl.program_id(0).to(tl.int64) * block_size + tl.arange(0, block_size)
         value = tl.load(numbers + at, mask=at < count).to(tl.float32) * by
         tl.store(numbers + at, value.to(numbers.dtype.element_ty), mask=at < count)
 
@@ -121,4 +121,4 @@ def _scale(numbers, factor, count, BLOCK: tl.constexpr):  # type: ignore[no-unty
 def scale_unless_one(numbers: Tensor, factor: Tensor) -> None:
     """In place. Where the factor is 1, nothing is read or written."""
     count = numbers.numel()
-    _scale[(triton.cdiv(count, 8192),)](numbers, factor, count, BLOCK=8192)
+    _scale[(triton.cdiv(count, 8192),)](numbers, factor, count, block_size=8192)
