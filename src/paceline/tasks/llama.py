@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from paceline.errors import ConfigError, Problem
 from paceline.tasks.llama_files import read_folder
+from paceline.tasks.llama_memory import Keeps
 from paceline.tasks.llama_model import Layer, Llama
 from paceline.tasks.llama_shapes import SHAPES, LlamaShape
 from paceline.tasks.llama_text import BYTES, Windows, split, tokens_of, vocabulary_of
@@ -23,7 +24,8 @@ from paceline.tasks.optim import Adam
 from paceline.tasks.port import device_of
 
 _T = TypeVar("_T")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+VALIDATED_AT_ONCE = 8192  # tokens
 
 
 class LlamaTask:
@@ -37,15 +39,19 @@ class LlamaTask:
         data: str | None = None,
         tokenizer: str = BYTES,
         seq_len: int = 128,
-        dtype: str = "float32",
+        dtype: str | None = None,
         start: str | None = None,
         compiled: bool = True,
+        activation_checkpointing: str = Keeps.ALL.value,
         lr: float = 3e-4,
         weight_decay: float = 0.1,
     ) -> None:
         self.shape = _shape(model)
         self.seq_len = seq_len
-        self._dtype = _known(dtype, DTYPES, "dtype")
+        self._dtype = torch.get_default_dtype() if dtype is None else _known(dtype, DTYPES, "dtype")
+        self._keeps = _known(
+            activation_checkpointing, {k.value: k for k in Keeps}, "activation checkpointing"
+        )
         self._start, self._compiled = start, compiled
         self._lr, self._weight_decay = lr, weight_decay
         self._check(tokenizer)
@@ -57,7 +63,7 @@ class LlamaTask:
             )
 
     def model(self) -> nn.Module:
-        model = Llama(self.shape, compiled=self._compiled).to(self._dtype)
+        model = Llama(self.shape, compiled=self._compiled, keeps=self._keeps).to(self._dtype)
         if self._start is not None:
             model.load_state_dict(read_folder(Path(self._start), self.shape))
         return model
@@ -82,11 +88,13 @@ class LlamaTask:
         return {"valid_loss": self._summed(model, rows)}
 
     def _summed(self, model: nn.Module, rows: range) -> float:
-        """The losses of these samples, added up; one at a time, which no memory is too small for."""
+        """The losses of these samples, added up; as many at once as make a few thousand tokens."""
         device, total = device_of(model), 0.0
-        for row in rows:
-            read, following = (part.to(device) for part in self._validation.batch(np.array([row])))
-            total += float(model(read, following))
+        at_once = max(1, VALIDATED_AT_ONCE // self.seq_len)
+        for first in range(rows.start, rows.stop, at_once):
+            some = np.arange(first, min(first + at_once, rows.stop))
+            read, following = (part.to(device) for part in self._validation.batch(some))
+            total += float(model(read, following)) * len(some)
         return total
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:

@@ -1,4 +1,4 @@
-"""How is the loss computed without ever holding all scores? Some tokens at a time, with their gradient at once.
+"""How is the loss computed without ever holding all scores? Some tokens at a time, with their gradient.
 
 The scores of 16 thousand tokens over 128 thousand words are 8 GB in float32, and
 their gradient as much again. But the gradient of a token's scores follows from

@@ -1,4 +1,4 @@
-"""What is a Llama? The whole model, readable in one sitting: norms, rotary places, grouped heads, gated networks.
+"""What is a Llama? The whole model: norms, rotary places, grouped heads, gated networks.
 
 Llama 2 and 3 and Mistral are this with other numbers (tasks/llama_shapes.py). The
 three projections of attention, and the two that open the gated network, are
@@ -7,12 +7,14 @@ Hugging Face's names and layout are in tasks/llama_files.py.
 
 Called with the tokens that follow, the model returns the mean loss and never
 holds all scores (tasks/llama_loss.py): with 128 thousand words they would be by far
-the largest thing in memory. On a GPU the layers are compiled.
+the largest thing in memory. On a GPU the layers are compiled. What a layer keeps
+for backward may be computed again instead (tasks/llama_memory.py).
 """
 
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +23,12 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from paceline.tasks.llama_loss import mean_loss
+from paceline.tasks.llama_memory import Keeps, remembering
 from paceline.tasks.llama_parts import gated, looked_up
 from paceline.tasks.llama_shapes import LlamaShape, RopeScaling
 
 INIT_STD = 0.02
+_Part = TypeVar("_Part", nn.Linear, nn.Embedding)
 # In this order, where they can: cuDNN's is the fastest on Hopper.
 ATTENTION = [
     SDPBackend.CUDNN_ATTENTION,
@@ -37,20 +41,23 @@ ATTENTION = [
 class Llama(nn.Module):
     """Tokens in; out come scores, or the mean loss when the tokens that follow are given."""
 
-    def __init__(self, shape: LlamaShape, *, compiled: bool = True) -> None:
+    def __init__(self, shape: LlamaShape, *, compiled: bool = True, keeps: Keeps = Keeps.ALL) -> None:
         super().__init__()
         self.shape = shape
-        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.embedding = unfilled(nn.Embedding, shape.vocabulary, shape.width)
+        self.layers = nn.ModuleList(Layer(shape, keeps) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.width, eps=shape.norm_eps)
-        self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
+        self.head = unfilled(nn.Linear, shape.width, shape.vocabulary, bias=False)
         if shape.tied:
             self.head.weight = self.embedding.weight
         for part in self.modules():
-            if isinstance(part, nn.Linear | nn.Embedding):
+            if isinstance(part, nn.Embedding) or (isinstance(part, nn.Linear) and not self._is_tied(part)):
                 nn.init.normal_(part.weight, std=INIT_STD)
         self._is_compiled = compiled
         self._whole: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def _is_tied(self, part: nn.Linear) -> bool:
+        return part.weight is self.embedding.weight
 
     def forward(self, tokens: Tensor, following: Tensor | None = None) -> Tensor:
         stream = looked_up(self.embedding.weight, tokens)
@@ -78,8 +85,9 @@ class Llama(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, shape: LlamaShape) -> None:
+    def __init__(self, shape: LlamaShape, keeps: Keeps = Keeps.ALL) -> None:
         super().__init__()
+        self._keeps = keeps
         self.before_attention = nn.RMSNorm(shape.width, eps=shape.norm_eps)
         self.attention = Attention(shape)
         self.before_network = nn.RMSNorm(shape.width, eps=shape.norm_eps)
@@ -88,11 +96,14 @@ class Layer(nn.Module):
 
     def forward(self, stream: Tensor, turns: Tensor, *, is_compiled: bool = False) -> Tensor:
         if not is_compiled:
-            return self._computed(stream, turns)
+            return self._remembering(stream, turns)
         # A model that is split gathers a layer when it is called, into which no compiler should look.
         if self._compiled is None:
-            self._compiled = torch.compile(self._computed, fullgraph=True, dynamic=False)
+            self._compiled = torch.compile(self._remembering, fullgraph=True, dynamic=False)
         return self._compiled(stream, turns)
+
+    def _remembering(self, stream: Tensor, turns: Tensor) -> Tensor:
+        return remembering(self._keeps, self._computed, stream, turns)
 
     def _computed(self, stream: Tensor, turns: Tensor) -> Tensor:
         stream = stream + self.attention(self.before_attention(stream), turns)
@@ -107,8 +118,8 @@ class Attention(nn.Module):
         super().__init__()
         self._heads, self._shared, self._size = shape.heads, shape.shared_heads, shape.head_size
         outputs = (shape.heads + 2 * shape.shared_heads) * shape.head_size
-        self.query_key_value = nn.Linear(shape.width, outputs, bias=False)
-        self.out = nn.Linear(shape.heads * shape.head_size, shape.width, bias=False)
+        self.query_key_value = unfilled(nn.Linear, shape.width, outputs, bias=False)
+        self.out = unfilled(nn.Linear, shape.heads * shape.head_size, shape.width, bias=False)
 
     def forward(self, stream: Tensor, turns: Tensor) -> Tensor:
         all_heads = self.query_key_value(stream).unflatten(-1, (-1, self._size))
@@ -125,12 +136,18 @@ class Attention(nn.Module):
 class GatedNetwork(nn.Module):
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.gate_and_up = nn.Linear(width, 2 * inner, bias=False)
-        self.down = nn.Linear(inner, width, bias=False)
+        self.gate_and_up = unfilled(nn.Linear, width, 2 * inner, bias=False)
+        self.down = unfilled(nn.Linear, inner, width, bias=False)
 
     def forward(self, stream: Tensor) -> Tensor:
         found: Tensor = self.down(gated(self.gate_and_up(stream)))
         return found
+
+
+def unfilled(kind: type[_Part], *sizes: int, **more: bool) -> _Part:
+    """A part without torch's own first numbers: ours follow, and drawing billions twice takes minutes."""
+    found: _Part = nn.utils.skip_init(kind, *sizes, **more)
+    return found
 
 
 def turned(heads: Tensor, turns: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which parts of a Llama does a compiler not do well on a GPU? Three, each in plain torch for everything else.
+"""Which parts of a Llama does a compiler not do well on a GPU? Three, each in plain torch elsewhere.
 
 gated        silu(gate) * up: a compiler joins the two gradients by reading both twice
 looked_up    the embedding: torch's own backward waits for the GPU, and the queue runs dry

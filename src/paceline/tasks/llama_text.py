@@ -11,7 +11,6 @@ kept in the cache folder, as it takes a while.
 """
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,7 +85,7 @@ def _kept(path: Path, tokenizer: str) -> Tokens:
         # Under another name until it is whole: whoever finds it may trust it, also beside others who make it.
         with tempfile.NamedTemporaryFile(dir=kept.parent, suffix=".part", delete=False) as part:
             np.save(part, _encoded(tokenizer, _pieces(path)))
-        os.replace(part.name, kept)
+        Path(part.name).replace(kept)
     found: NDArray[np.uint32] = np.load(kept, mmap_mode="r", allow_pickle=False)
     return found
 
@@ -103,7 +102,7 @@ def _encoded(tokenizer: str, pieces: Iterator[bytes] | list[bytes]) -> NDArray[n
         parts = [np.asarray(words.encode(piece.decode()).ids, dtype=np.uint32) for piece in pieces]
     except UnicodeDecodeError as error:
         raise _problem(
-            f"a tokenizer reads UTF-8 text, and this is none: byte {error.start} of a piece is no part of a character",
+            f"a tokenizer reads UTF-8 text, and this is none: byte {error.start} of a piece is no character",
             "convert it first (iconv -f LATIN1 -t UTF-8), or leave --tokenizer out: then bytes are tokens",
         ) from error
     return np.concatenate(parts)
@@ -131,7 +130,7 @@ def _tokenizer_file(tokenizer: str) -> Path:
     if not path.is_file():
         raise _problem(
             f"there is no tokenizer at {tokenizer!r}",
-            "name a tokenizer.json or the folder it is in (paceline data tokenizer fetches one), or write bytes",
+            "name a tokenizer.json or the folder it is in, or leave --tokenizer out: then bytes are tokens",
         )
     return path
 
