@@ -186,6 +186,15 @@ TASKS: dict[str, str] = {
 }
 # The option by which `--data` reaches a task; a task of your own gets it as `data`.
 DATA_OPTIONS: dict[str, str] = {"charlm": "file", "cifar10": "data", "llama": "data", "sp500": "npz_path"}
+# The options by which settings about the model reach a task; a task of your own gets them by these names too.
+MODEL_OPTIONS: dict[str, str] = {
+    "model": "model",
+    "seq_len": "seq_len",
+    "tokenizer": "tokenizer",
+    "activation_checkpointing": "activation_checkpointing",
+    "compile": "compiled",
+}
+TASKS_WITH_MODELS = ("llama",)
 SYNTHETIC = "synthetic"  # the data of a task that only stands in for the real one
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
 

@@ -66,6 +66,11 @@ class ShardedArena(Arena):
         assert len(found) == len(self._parameters), "every parameter is split"
         return found
 
+    def expect_more(self, *, more: bool) -> None:
+        """The parts of a batch are summed here, and travel once."""
+        assert isinstance(self.module, FSDPModule), "it was split"
+        self.module.set_requires_gradient_sync(not more)
+
     def local_parts(self) -> list[nn.Parameter]:
         """This rank's part of each parameter, in the same memory, as plain tensors."""
         return [nn.Parameter(_local(p)) for p in self.sharded]
