@@ -13,6 +13,7 @@ for backward may be computed again instead (tasks/llama_memory.py).
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
@@ -79,9 +80,17 @@ class Llama(nn.Module):
         return self._layer_by_layer(stream, turns, is_compiled=is_compiled)
 
     def _layer_by_layer(self, stream: Tensor, turns: Tensor, *, is_compiled: bool = False) -> Tensor:
+        given = Unrounded(turns) if isinstance(self.layers[0], FSDPModule) else turns
         for layer in self.layers:
-            stream = layer(stream, turns, is_compiled=is_compiled)
+            stream = layer(stream, given, is_compiled=is_compiled)
         return stream
+
+
+@dataclass(frozen=True, slots=True)
+class Unrounded:
+    """A split model that computes in bf16 turns every tensor that a layer is given into that: not this."""
+
+    turns: Tensor
 
 
 class Layer(nn.Module):
@@ -94,7 +103,8 @@ class Layer(nn.Module):
         self.network = GatedNetwork(shape.width, shape.inner)
         self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
 
-    def forward(self, stream: Tensor, turns: Tensor, *, is_compiled: bool = False) -> Tensor:
+    def forward(self, stream: Tensor, given: Tensor | Unrounded, *, is_compiled: bool = False) -> Tensor:
+        turns = given.turns if isinstance(given, Unrounded) else given
         if not is_compiled:
             return self._remembering(stream, turns)
         # A model that is split gathers a layer when it is called, into which no compiler should look.

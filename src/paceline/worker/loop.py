@@ -152,6 +152,7 @@ class Worker:
                     traffic.bytes_saved,
                     outcome.peer,
                     outcome.exchange,
+                    self.replica.gradient_norm,
                 )
             )
         if outcome.adapted is not None and self.rank == 0:  # all decided the same; one says so
