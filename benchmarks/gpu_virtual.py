@@ -2,7 +2,8 @@
 
 `python -m benchmarks.gpu_virtual`: `single`, and `localsgd` and `diloco` with 8 workers, for `charlm` and
 `cifar10` (synthetic images): on the GPU all workers are in one process, on the CPUs each is one, and gloo
-carries what they say. A virtual run's time is that of a long run less that of a short one, so that starting does not count.
+carries what they say. A virtual run's time is that of a long run less that of a short one, so that starting
+does not count.
 """
 
 import argparse

@@ -174,7 +174,8 @@ def _split(part: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None)
     # Sums are taken in the parameters' own precision: thousands of bf16 gradients would lose the small ones.
     reduce_dtype = None if compute_dtype is None else next(part.parameters()).dtype
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=reduce_dtype)
-    wrapped = fully_shard(part, mesh=mesh, mp_policy=policy)
+    # One rank has all parts: what it would let go of after forward it would only have to copy again.
+    wrapped = fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=mesh.size() > 1)
     assert isinstance(wrapped, FSDPModule), "fully_shard changes the class of what it splits"
     if mesh.device_type == "cpu":  # gloo has no mean; the sum is divided afterwards
         wrapped.set_force_sum_reduction_for_comms(True)
