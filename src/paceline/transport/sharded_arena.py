@@ -175,7 +175,8 @@ def _split(part: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None)
     reduce_dtype = None if compute_dtype is None else next(part.parameters()).dtype
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=reduce_dtype)
     # One rank has all parts: what it would let go of after forward it would only have to copy again.
-    wrapped = fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=mesh.size() > 1)
+    lets_go = None if mesh.size() > 1 else False  # None: all but the outermost do
+    wrapped = fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=lets_go)
     assert isinstance(wrapped, FSDPModule), "fully_shard changes the class of what it splits"
     if mesh.device_type == "cpu":  # gloo has no mean; the sum is divided afterwards
         wrapped.set_force_sum_reduction_for_comms(True)
