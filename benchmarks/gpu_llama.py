@@ -160,7 +160,7 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[float], None], float, f
     yield "single 8192", training(bench, asked("single", "single", long, few, *BF16)), 45, 120
     masters = asked("fsdp, fp32 masters", "fsdp", short, few, "--fsdp-precision", "bf16")
     yield "fp32 masters", training(bench, masters), 40, 120
-    words = ("--device", device)
+    words: tuple[str, ...] = ("--device", device)
     words += ("--steps", "4", "--short", "2", "--cpu-steps", "6", "--workers", "2") if tiny else ()
     yield "virtual", in_own_process(bench, "benchmarks.gpu_virtual", *words), 30, 120
 

@@ -104,8 +104,8 @@ def _compared(
     exact = [part.detach().double().requires_grad_() for part in mine]
     found, right = ours(*mine), plain(*exact)
     above = torch.rand_like(right) + 0.5
-    found.backward(above.to(found.dtype))
-    right.backward(above)
+    torch.autograd.backward(found, above.to(found.dtype))
+    torch.autograd.backward(right, above)
     errors = {"forward": _error(found, right)}
     for number, (a, b) in enumerate(zip(mine, exact, strict=True)):
         assert a.grad is not None, "it was asked for"

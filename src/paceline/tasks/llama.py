@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from paceline.datasets.tokenizing import BYTES
 from paceline.errors import ConfigError, Problem
 from paceline.tasks.llama_files import read_folder
 from paceline.tasks.llama_memory import Keeps
 from paceline.tasks.llama_model import Layer, Llama
 from paceline.tasks.llama_shapes import SHAPES, LlamaShape
-from paceline.tasks.llama_text import BYTES, Windows, split, tokens_of, vocabulary_of
+from paceline.tasks.llama_text import Windows, split, tokens_of, vocabulary_of
 from paceline.tasks.optim import Adam
 from paceline.tasks.port import device_of
 
@@ -54,7 +55,7 @@ class LlamaTask:
         )
         self._start, self._compiled = start, compiled
         self._lr, self._weight_decay = lr, weight_decay
-        self._check(tokenizer)
+        self._check(vocabulary_of(data, tokenizer))
         self._train, self._validation = split(tokens_of(data, tokenizer, seed), seq_len)
         if not len(self._train):
             raise _problem(
@@ -109,16 +110,15 @@ class LlamaTask:
     def tokens_per_sample(self) -> int:
         return self.seq_len
 
-    def _check(self, tokenizer: str) -> None:
+    def _check(self, words: int) -> None:
         if not isinstance(self.seq_len, int) or not 1 <= self.seq_len <= self.shape.places:
             raise _problem(
                 f"seq_len is {self.seq_len!r}, but this model reads 1 to {self.shape.places} tokens at once",
                 "write for example --seq-len 128",
             )
-        words = vocabulary_of(tokenizer)
         if words > self.shape.vocabulary:
             raise _problem(
-                f"the tokenizer has {words} tokens, and the model's vocabulary {self.shape.vocabulary}",
+                f"the text has {words} kinds of tokens, and the model's vocabulary {self.shape.vocabulary}",
                 "choose a model with a larger vocabulary, or another tokenizer",
             )
 

@@ -37,7 +37,7 @@ def to_theirs(state: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tenso
         found[_HEAD[1]] = state[_HEAD[0]]
     for ours, theirs in _layers(shape):
         whole = state[ours]
-        parts = whole.split(_rows(ours, shape)) if isinstance(theirs, tuple) else (whole,)
+        parts = torch.split(whole, _rows(ours, shape)) if isinstance(theirs, tuple) else (whole,)
         names = theirs if isinstance(theirs, tuple) else (theirs,)
         found |= {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
     return found

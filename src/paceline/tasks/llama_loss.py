@@ -49,7 +49,7 @@ class _InPieces(torch.autograd.Function):
 
 
 def _only_loss(stream: Tensor, weight: Tensor, following: Tensor, at_once: int) -> Tensor:
-    pieces = zip(stream.split(at_once), following.split(at_once), strict=True)
+    pieces = zip(torch.split(stream, at_once), torch.split(following, at_once), strict=True)
     exact = _exact(stream)
     losses = [functional.cross_entropy((p @ weight.T).to(exact), f, reduction="sum") for p, f in pieces]
     return torch.stack(losses).sum() / len(stream)

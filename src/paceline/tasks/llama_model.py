@@ -156,7 +156,7 @@ class GatedNetwork(nn.Module):
 
 def unfilled(kind: type[_Part], *sizes: int, **more: bool) -> _Part:
     """A part without torch's own first numbers: ours follow, and drawing billions twice takes minutes."""
-    found: _Part = nn.utils.skip_init(kind, *sizes, **more)
+    found: _Part = nn.utils.skip_init(kind, *sizes, **more)  # type: ignore[no-untyped-call]  # torch's own
     return found
 
 

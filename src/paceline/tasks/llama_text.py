@@ -5,31 +5,28 @@ Window i is tokens i * length to (i + 1) * length, with the one behind: so where
 run stands in its data is one number, on any number of workers, and going on
 after a stop takes exactly the samples that were not yet taken.
 
-Bytes are tokens where no tokenizer is given (0 to 255: any model's vocabulary has
-them). A tokenizer is a `tokenizer.json` of Hugging Face's; what it made of a text is
-kept in the cache folder, as it takes a while.
+What a tokenizer (datasets/tokenizing.py) made of a text file is kept in the cache
+folder, as it takes a while. Data that is too large for that comes as a folder of
+packed tokens, which `paceline data tokens` writes.
 """
 
 import hashlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from paceline.datasets.token_folder import ABOUT, open_tokens
+from paceline.datasets.tokenizing import BYTES, Words, digest, tokenizer_file
 from paceline.environ import data_folder
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import ConfigError, Problem
 from paceline.sync.samples import Indices
 from paceline.tasks.toy_text import toy_text
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-BYTES = "bytes"
 TOY_CHARACTERS = 1 << 18
 VALIDATION_PART = 0.1
 _AT_ONCE = 1 << 20  # bytes that a tokenizer is given at once, up to the end of a line
@@ -60,14 +57,17 @@ def split(tokens: Tokens, length: int) -> tuple[Windows, Windows]:
 
 
 def tokens_of(file: str | None, tokenizer: str, seed: int) -> Tokens:
-    """Of a text file, or of a toy text; read where they lie, not into memory."""
+    """Of a text file, a folder of packed ones, or a toy text; read where they lie, not into memory."""
     if file is None:
         text = toy_text(seed, TOY_CHARACTERS).encode()
         return np.frombuffer(text, dtype=np.uint8) if tokenizer == BYTES else _encoded(tokenizer, [text])
     path = Path(file)
+    if (path / ABOUT).exists():
+        return _packed(path, tokenizer)
     if not path.is_file():
         raise _problem(
-            f"llama cannot read {file!r}: there is no such file", "name a text file: --data input.txt"
+            f"llama cannot read {file!r}: there is no such file",
+            "name a text file (--data input.txt), or a folder that `paceline data tokens` wrote",
         )
     if not path.stat().st_size:
         raise _problem(f"llama has nothing to learn from: {file!r} is empty", "name a longer text file")
@@ -76,9 +76,19 @@ def tokens_of(file: str | None, tokenizer: str, seed: int) -> Tokens:
     return _kept(path, tokenizer)
 
 
+def _packed(folder: Path, tokenizer: str) -> Tokens:
+    about, tokens = open_tokens(folder)
+    if tokenizer != BYTES and Words(tokenizer).digest != about.tokenizer:
+        raise _problem(
+            f"the tokens in {folder} were made by another tokenizer than {tokenizer!r}",
+            "leave --tokenizer out: the folder knows its own",
+        )
+    return tokens
+
+
 def _kept(path: Path, tokenizer: str) -> Tokens:
     """What was made of the same text by the same tokenizer is not made again."""
-    name = hashlib.sha256(_digest(path) + _digest(_tokenizer_file(tokenizer))).hexdigest()[:32]
+    name = hashlib.sha256(digest(path) + digest(tokenizer_file(tokenizer))).hexdigest()[:32]
     kept = data_folder() / "tokens" / f"{name}.npy"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -97,9 +107,9 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _encoded(tokenizer: str, pieces: Iterator[bytes] | list[bytes]) -> NDArray[np.uint32]:
-    words = _load(tokenizer)
+    words = Words(tokenizer)
     try:
-        parts = [np.asarray(words.encode(piece.decode()).ids, dtype=np.uint32) for piece in pieces]
+        parts = [words.of(piece.decode()) for piece in pieces]
     except UnicodeDecodeError as error:
         raise _problem(
             f"a tokenizer reads UTF-8 text, and this is none: byte {error.start} of a piece is no character",
@@ -108,36 +118,11 @@ def _encoded(tokenizer: str, pieces: Iterator[bytes] | list[bytes]) -> NDArray[n
     return np.concatenate(parts)
 
 
-def vocabulary_of(tokenizer: str) -> int:
+def vocabulary_of(file: str | None, tokenizer: str) -> int:
     """How many tokens there are."""
-    return 256 if tokenizer == BYTES else _load(tokenizer).get_vocab_size()
-
-
-def _load(tokenizer: str) -> "Tokenizer":
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise NotReadyError(
-            "a tokenizer needs the package tokenizers, which is not installed",
-            "pip install 'paceline[llama]', or leave --tokenizer out: then bytes are tokens",
-        ) from error
-    return Tokenizer.from_file(str(_tokenizer_file(tokenizer)))
-
-
-def _tokenizer_file(tokenizer: str) -> Path:
-    path = Path(tokenizer)
-    path = path / "tokenizer.json" if path.is_dir() else path
-    if not path.is_file():
-        raise _problem(
-            f"there is no tokenizer at {tokenizer!r}",
-            "name a tokenizer.json or the folder it is in, or leave --tokenizer out: then bytes are tokens",
-        )
-    return path
-
-
-def _digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+    if file is not None and (Path(file) / ABOUT).exists():
+        return open_tokens(Path(file))[0].vocabulary
+    return Words(tokenizer).count
 
 
 def _problem(what: str, hint: str) -> ConfigError:
