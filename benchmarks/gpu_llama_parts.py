@@ -10,6 +10,7 @@ after every row: a time limit then costs the rows that were not reached, and no 
 """
 
 import argparse
+import gc
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,6 +172,7 @@ def _hf_speed(
     length: int,
     batch: int,
 ) -> Row:
+    gc.collect()  # what the way before left behind is no memory of this one
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
