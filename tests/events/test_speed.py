@@ -6,6 +6,7 @@ from tests.events.test_summary import row
 from paceline.app.speeds import memory_json, speed_json
 from paceline.events.read import History
 from paceline.events.speed import WARM_STEPS, peak_flops, speed, steady_samples_per_s
+from paceline.plan.codec import Json
 from paceline.plan.plan import Launcher, Plan
 
 PLAN = Plan(run="r", task="llama", mode="single", num_workers=1, steps=9, batch_sizes=(4,))
@@ -49,8 +50,11 @@ def test_a_result_says_only_what_was_reported() -> None:
     history = _history(0, 10)
     assert speed_json(PLAN, {"worker-0": {}}, history) == {}
     assert memory_json({"worker-0": {}}) == {}
-    gpu = {"device": "NVIDIA H200", "device_id": "a", "peak_device_bytes": 7}
-    said = {"worker-0": {"tokens_per_sample": 3, "flops_per_sample": 989e12, **gpu}, "worker-1": gpu}
+    gpu: dict[str, Json] = {"device": "NVIDIA H200", "device_id": "a", "peak_device_bytes": 7}
+    said: dict[str, dict[str, Json]] = {
+        "worker-0": {"tokens_per_sample": 3, "flops_per_sample": 989e12, **gpu},
+        "worker-1": gpu,
+    }
     found = speed_json(PLAN, said, history)["speed"]
     assert isinstance(found, dict)
     assert found["mfu"] == pytest.approx(4.0)  # two workers on one GPU

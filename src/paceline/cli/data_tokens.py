@@ -46,7 +46,7 @@ def tokens(
     .parquet. Stopped and run again, it goes on after the last document that was written.
     """
     from paceline.app.tokens import pack
-    from paceline.datasets.token_folder import describe
+    from paceline.plan.codec import to_json
 
     here = source if source.startswith("hf://") else str(session.folder / source)
     about, was_there = pack(
@@ -57,4 +57,6 @@ def tokens(
         f"{count} {'were already' if was_there else 'are'} in {out}; sha256 {about.sha256}",
         f"next: paceline train --task llama --data {out} --model llama_v3_1b --mode fsdp",
     ]
-    emit(session, "data.tokens", {**describe(about), "out": str(out), "was_there": was_there}, lines)
+    facts = to_json(about)
+    assert isinstance(facts, dict), "a dataclass becomes an object"
+    emit(session, "data.tokens", {**facts, "out": str(out), "was_there": was_there}, lines)

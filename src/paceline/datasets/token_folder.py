@@ -9,7 +9,7 @@ nothing else, and the file has the same bytes as if there had been none.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -119,7 +119,3 @@ def proved(folder: Path, about: About) -> bool:
     """Are the bytes those that were written?"""
     with (folder / TOKENS).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == about.sha256
-
-
-def describe(about: About) -> Mapping[str, object]:
-    return asdict(about)
