@@ -43,6 +43,12 @@ class _Settings(TypedDict, total=False):
     scale_lr: Literal["none", "linear"]
     weight_decay: float
     clip_norm: float
+    model: str
+    seq_len: int
+    tokenizer: str
+    activation_checkpointing: Literal["none", "selective", "full"]
+    compile: bool
+    grad_accumulation: int
     compress: str
     error_feedback: bool
     compress_warmup: int

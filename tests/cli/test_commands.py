@@ -51,7 +51,7 @@ def test_three_mistakes_are_three_problems_and_no_traceback(tmp_path: Path, caps
     assert out == ""
     assert err.splitlines() == [
         "error: --task: there is no task nope",
-        "hint: tasks are xor, digits, charlm, sp500, cifar10, or module:Class of your own",
+        "hint: tasks are xor, digits, charlm, sp500, cifar10, llama, or module:Class of your own",
         "error: --num-workers: num_workers is 0, but it must be from 1 to 1024",
         "hint: set num_workers to 2, for example",
         "error: --staleness: staleness is -1, but it must be 0 or more",

@@ -63,3 +63,16 @@ def test_lines_come_for_each_tenth_and_not_for_each_piece() -> None:
     for done in range(0, 1001, 5):
         lines(done, 1000)
     assert len(stream.getvalue().splitlines()) == 10
+
+
+def test_packed_tokens_are_counted_for_people_and_programs(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "documents.jsonl").write_text('{"text": "one"}\n{"text": "two!"}\n')
+    args = ["data", "tokens", "documents.jsonl", "--out", "packed"]
+    assert run(args, Session(folder=tmp_path)) == ExitCode.OK
+    first, following = capsys.readouterr().out.splitlines()
+    assert first.startswith("11 tokens of 2 documents are in packed; sha256 ")
+    assert following.startswith("next: paceline train --task llama --data packed")
+    assert run([*args, "--json"], Session(folder=tmp_path)) == ExitCode.OK
+    answer = json.loads(capsys.readouterr().out)["data"]
+    assert (answer["tokens"], answer["documents"], answer["was_there"]) == (11, 2, True)
+    assert run([*args, "--column", "none"], Session(folder=tmp_path)) == ExitCode.BAD_CONFIG

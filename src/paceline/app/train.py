@@ -23,6 +23,7 @@ from paceline.app.exports import while_exporting
 from paceline.app.progress import Progress, Watcher
 from paceline.app.reshaped import with_workers
 from paceline.app.resume import forget_newer, newest_checkpoint
+from paceline.app.speeds import memory_json, speed_json
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.checkpoints.durable import write_durably
 from paceline.checkpoints.object_store import ObjectStore
@@ -285,8 +286,11 @@ def _conclude(plan: Plan, run_dir: Path, ended: Ended, log: EventLog, *, wall_s:
     stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
     log.write("run_finished", outcome="stopped" if stopped else "finished")
     log.close()
-    summary = summarise(read_history(run_dir / "events.jsonl"))
-    return _result(plan, run_dir, ended, summary, wall_s=wall_s, stopped=stopped)
+    history = read_history(run_dir / "events.jsonl")
+    result = _result(plan, run_dir, ended, summarise(history), wall_s=wall_s, stopped=stopped)
+    recorded = plan.events is EventDetail.FULL
+    fast = speed_json(plan, ended.reports, history) if recorded else {}
+    return {**result, **memory_json(ended.reports), **fast}
 
 
 def _result(

@@ -88,7 +88,8 @@ def _option(key: Key) -> Callable[[Body], Body]:
         names = f"{key.flag}/--no-{key.flag.removeprefix('--')}"
         return click.option(names, key.name, default=None, help=help_text)
     metavar = "|".join(key.choices) if key.choices else _METAVARS[key.kind]
-    return click.option(key.flag, key.name, metavar=metavar, multiple=key.is_repeatable, help=help_text)
+    flags = [key.flag, key.also] if key.also else [key.flag]
+    return click.option(*flags, key.name, metavar=metavar, multiple=key.is_repeatable, help=help_text)
 
 
 def _said(key: Key, value: str | bool | tuple[str, ...] | None) -> list[Written]:

@@ -18,6 +18,7 @@ def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[
         *_learnt(result),
         *_best(result),
         *_speed(result),
+        *_memory(result),
         *_bytes(result),
         *_compression(result),
         *_staleness(result),
@@ -67,6 +68,8 @@ def _data(result: "dict[str, Json]") -> list[tuple[str, str]]:
 
 def _learnt(result: "dict[str, Json]") -> list[tuple[str, str]]:
     rows = [("loss", f"{loss:.4g}")] if (loss := _number(result.get("loss"))) is not None else []
+    if (norm := _number(result.get("grad_norm"))) is not None:
+        rows.append(("gradient norm", f"{norm:.4g}, before clipping"))
     for name, value in _object(result.get("metrics")).items():
         if (number := _number(value)) is not None:
             rows.append((name, f"{number:.4g}"))
@@ -82,6 +85,7 @@ def _speed(result: "dict[str, Json]") -> list[tuple[str, str]]:
     rows = []
     if (speed := _number(result.get("samples_per_s"))) is not None:
         rows.append(("throughput", f"{short_number(speed)} samples/s"))
+    rows += _utilisation(_object(result.get("speed")))
     if (wall_s := _number(result.get("wall_s"))) is not None:
         rows.append(("time", short_duration(wall_s)))
     if result.get("launcher") == "virtual" and (steps_s := _number(result.get("steps_s"))) is not None:
@@ -92,6 +96,20 @@ def _speed(result: "dict[str, Json]") -> list[tuple[str, str]]:
     if shares:
         rows.append(("workers' time", ", ".join(shares)))
     return rows
+
+
+def _utilisation(seen: "dict[str, Json]") -> list[tuple[str, str]]:
+    """Once it ran: without the first steps, which compile and warm up."""
+    tokens, work, share = (_number(seen.get(name)) for name in ("tokens_per_s", "flops_per_s", "mfu"))
+    parts = [] if tokens is None else [f"{short_number(tokens)} tokens/s"]
+    parts += [] if work is None else [f"{work / 1e12:.3g} TFLOP/s"]
+    parts += [] if share is None else [f"{share:.1%} MFU"]
+    return [("once it ran", ", ".join(parts))] if parts else []
+
+
+def _memory(result: "dict[str, Json]") -> list[tuple[str, str]]:
+    peaks = [_number(value) or 0.0 for value in _object(result.get("peak_device_bytes")).values()]
+    return [("GPU memory", f"{short_bytes(max(peaks))} at most, per worker")] if peaks else []
 
 
 def _bytes(result: "dict[str, Json]") -> list[tuple[str, str]]:

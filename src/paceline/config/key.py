@@ -37,6 +37,7 @@ class Key:
     above: float | None = None  # a limit that is itself not allowed
     maximum: float | None = None
     flag_name: str = ""  # only where the flag is not simply the key's name
+    also: str = ""  # a second flag that means the same
 
     @property
     def flag(self) -> str:

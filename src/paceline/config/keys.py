@@ -6,8 +6,9 @@ A key named `num_workers` is the flag `--num-workers`, the variable
 """
 
 from paceline.config.key import Key
+from paceline.config.keys_of_models import MODEL_KEYS
 from paceline.config.keys_of_modes import MODE_KEYS
 from paceline.config.keys_of_places import PLACE_KEYS
 from paceline.config.keys_of_runs import RUN_KEYS
 
-KEYS: dict[str, Key] = {key.name: key for key in (*RUN_KEYS, *MODE_KEYS, *PLACE_KEYS)}
+KEYS: dict[str, Key] = {key.name: key for key in (*RUN_KEYS, *MODEL_KEYS, *MODE_KEYS, *PLACE_KEYS)}

@@ -140,6 +140,7 @@ RUN_KEYS = (
         default="200",
         example="200",
         minimum=1,
+        also="--max-steps",
     ),
     Key(
         name="epochs",

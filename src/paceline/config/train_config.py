@@ -50,6 +50,12 @@ class TrainConfig:
     scale_lr: str | None = None
     weight_decay: float | None = None
     clip_norm: float | None = None
+    model: str | None = None
+    seq_len: int | None = None
+    tokenizer: str | None = None
+    activation_checkpointing: str | None = None
+    compile: bool | None = None
+    grad_accumulation: int | None = None
     compress: str | None = None  # NAME or NAME:AMOUNT
     error_feedback: bool | None = None
     compress_warmup: int | None = None

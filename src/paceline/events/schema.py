@@ -44,6 +44,7 @@ class StepRow(NamedTuple):
     bytes_saved: int = 0  # that would have been sent in addition without compression; may be negative
     peer: int | None = None  # whom this worker then averaged with (peers only)
     exchange: int | None = None  # the number of that exchange in the order of all, from 1 (peers only)
+    grad_norm: float | None = None  # of the gradient before clipping, where this worker computed it
 
 
 class AbandonedRow(NamedTuple):
@@ -103,7 +104,8 @@ PLAIN_KINDS: dict[str, str] = {
     "the command that began it)",
     "run_resumed": "a stopped or lost run goes on; fields: version, clocks (steps kept, by rank)",
     "worker_started": "a participant is ready to step; fields: pid, clock (steps or updates behind it)",
-    "worker_finished": "a participant ended orderly; fields: steps, reason (done, stopped, left)",
+    "worker_finished": "a participant ended orderly; fields: steps, reason (done, stopped, left), "
+    "on a GPU also peak_device_bytes (the most that was allocated there)",
     "worker_lost": "a process ended without finishing; fields: cause",
     "stop_requested": "someone asked the run to stop; fields: by",
     "checkpoint": "a participant's snapshot is on disk, synced; fields: path, step, snapshot_ns (how long "

@@ -65,6 +65,7 @@ class Summary:
     bytes_out: int
     bytes_in: int
     bytes_saved: int  # that would have been sent in addition without compression
+    grad_norm: float | None  # of the last steps, before clipping; None: nobody clips, or a server does
     first_step_s: float | None  # from the launcher's start to the end of the first step
     staleness: Staleness | None
     discarded: int  # gradients that were too stale to be applied
@@ -86,6 +87,8 @@ def summarise(history: History) -> Summary:
     training_s = sum(_span_s(session) - evaluating_s(session, history) for session in _sessions(history))
     samples = sum(r.samples for r in rows)
     last = [r.loss for mine in history.steps.values() for r in mine[-LAST_LOSSES:]]
+    norms = [r.grad_norm for mine in history.steps.values() for r in mine[-LAST_LOSSES:]]
+    known = [norm for norm in norms if norm is not None]
     return Summary(
         steps=len(rows) // max(1, len(history.steps.keys() | history.abandoned.keys())),
         gradients=len(rows),
@@ -97,6 +100,7 @@ def summarise(history: History) -> Summary:
         phases_s={p: sum(getattr(r, f"{p}_ns") for r in made) / 1e9 for p in PHASES},
         bytes_out=sum(r.bytes_out for r in made),
         bytes_in=sum(r.bytes_in for r in made) + sum(r.bytes_in for r in given_up),
+        grad_norm=math.fsum(known) / len(known) if known else None,
         first_step_s=None if first is None else (first - history.t0_ns) / 1e9,
         staleness=staleness(history.server),
         discarded=len(thrown_away),

@@ -12,7 +12,7 @@ from paceline.kube.command import facts_in_pods, plan_of
 from paceline.kube.schema import Finding, Path
 from paceline.plan.plan import Launcher, Plan
 
-_FLAGS = {key.flag: key for key in KEYS.values()}
+_FLAGS = {flag: key for key in KEYS.values() for flag in (key.flag, key.also) if flag}
 _NO_FLAGS = {f"--no-{key.flag.removeprefix('--')}": key for key in KEYS.values() if key.kind is Kind.YES_NO}
 _SWITCHES = ("--json", "--quiet", "--verbose", "-q", "-v", "--dry-run", "-n")
 # Settings from elsewhere, which are not here to be checked.

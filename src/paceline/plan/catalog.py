@@ -182,9 +182,19 @@ TASKS: dict[str, str] = {
     "sp500": "does the index rise tomorrow? an LSTM on daily closes (`paceline data prepare sp500`)",
     "cifar10": "60,000 small pictures of 10 kinds of things (`paceline data fetch cifar10`), by a "
     "convolutional network",
+    "llama": "the next token of any text (`--data FILE`), by a Llama of a published size (`--model`)",
 }
 # The option by which `--data` reaches a task; a task of your own gets it as `data`.
-DATA_OPTIONS: dict[str, str] = {"charlm": "file", "cifar10": "data", "sp500": "npz_path"}
+DATA_OPTIONS: dict[str, str] = {"charlm": "file", "cifar10": "data", "llama": "data", "sp500": "npz_path"}
+# The options by which settings about the model reach a task; a task of your own gets them by these names too.
+MODEL_OPTIONS: dict[str, str] = {
+    "model": "model",
+    "seq_len": "seq_len",
+    "tokenizer": "tokenizer",
+    "activation_checkpointing": "activation_checkpointing",
+    "compile": "compiled",
+}
+TASKS_WITH_MODELS = ("llama",)
 SYNTHETIC = "synthetic"  # the data of a task that only stands in for the real one
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
 

@@ -25,6 +25,7 @@ from paceline.plan.check_data import check_data
 from paceline.plan.check_elastic import check_elastic
 from paceline.plan.check_evaluation import check_evaluation
 from paceline.plan.check_exports import check_exports
+from paceline.plan.check_model import check_model
 from paceline.plan.check_ray import check_ray
 from paceline.plan.check_stragglers import check_stragglers
 from paceline.plan.check_torchrun import check_torchrun
@@ -80,6 +81,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     _check_transport(checked)
     checked.problems += check_checkpoints(config)
     checked.problems += check_data(config, checked.are_sound)
+    checked.problems += check_model(config, checked.are_sound)
     checked.problems += check_compression(config, facts, checked.are_sound)
     checked.problems += check_exports(config, facts)
     checked.problems += check_elastic(config, checked.are_sound)

@@ -9,7 +9,15 @@ from typing import TypedDict
 
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.plan.catalog import DATA_OPTIONS, MODE_ALIASES, MODES, TRANSPORTS, Channel, Mode
+from paceline.plan.catalog import (
+    DATA_OPTIONS,
+    MODE_ALIASES,
+    MODEL_OPTIONS,
+    MODES,
+    TRANSPORTS,
+    Channel,
+    Mode,
+)
 from paceline.plan.compression import CODECS, read_compression
 from paceline.plan.data_url import is_elsewhere
 from paceline.plan.plan import (
@@ -60,8 +68,10 @@ def task_of(config: TrainConfig) -> str:
 
 
 def task_options_of(config: TrainConfig) -> dict[str, Option]:
-    """Where the data is, is an option like any other by the time a task is built."""
+    """Where the data is, and which model, are options like any other by the time a task is built."""
     options = dict(config.task_options or {})
+    said_of_model = {option: getattr(config, key) for key, option in MODEL_OPTIONS.items()}
+    options |= {option: value for option, value in said_of_model.items() if value is not None}
     if config.data is not None:
         options[data_option_of(config)] = config.data
     data = options.get(data_option_of(config))

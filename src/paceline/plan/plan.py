@@ -229,6 +229,7 @@ class Plan:
     lr_scale: float = 1.0
     lr_schedule: RateSchedule | None = None  # None: the rate stays as it is
     clip_norm: float | None = None
+    grad_accumulation: int = 1  # parts of a worker's batch, computed one after the other for one update
     compress: Compression | None = None  # None: numbers travel as they are
     strategy: StrategyOptions = field(default_factory=StrategyOptions)
     stragglers: tuple[StragglerRule, ...] = ()

@@ -57,6 +57,7 @@ def resolve(
         lr_scale=decide.lr_scale_of(config),
         lr_schedule=decide.lr_schedule_of(config),
         clip_norm=config.clip_norm,
+        grad_accumulation=config.grad_accumulation or 1,
         compress=decide.compression_of(config),
         strategy=decide.strategy_options_of(config),
         stragglers=config.straggler or (),

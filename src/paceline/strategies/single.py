@@ -18,6 +18,9 @@ class Single:
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
+        # Nobody reads the gradient as one vector; on a GPU gathering it would cost a pass over memory.
+        if replica.arena.state.is_cuda and not self._plan.byzantine:
+            replica.arena.gathers_gradients = False
 
     def begin_step(self, step: Step) -> Begun | None:
         return own_share(self._plan, self._links, step)

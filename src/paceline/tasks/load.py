@@ -15,6 +15,7 @@ BUILT_IN = {
     "charlm": "paceline.tasks.charlm:CharlmTask",
     "sp500": "paceline.tasks.sp500:Sp500Task",
     "cifar10": "paceline.tasks.cifar10:Cifar10Task",
+    "llama": "paceline.tasks.llama:LlamaTask",
 }
 
 

@@ -115,6 +115,22 @@ class LeavingFiles(Protocol):
         ...
 
 
+@runtime_checkable
+class CountsTokens(Protocol):
+    """What a task also has whose samples are so many tokens: then its speed is also told in tokens."""
+
+    def tokens_per_sample(self) -> int: ...
+
+
+@runtime_checkable
+class CountsWork(Protocol):
+    """What a task also has that knows how much work a sample is: then a GPU's utilisation (MFU) is told."""
+
+    def flops_per_sample(self) -> float:
+        """Floating-point operations of one forward and backward, nothing that is computed twice."""
+        ...
+
+
 def keeps_order(samples: Samples) -> bool:
     """Do they want to be taken as they come, in every epoch? A series in time may."""
     return bool(getattr(samples, "keeps_order", False))

@@ -125,6 +125,9 @@ class Arena:
         for parameter in self._parameters:
             parameter.grad = None
 
+    def expect_more(self, *, more: bool) -> None:
+        """Will another backward add to the same gradients? Only a split model wants to know."""
+
     def collect_gradients(self) -> None:
         """Gather what backward wrote into the vector; `.grad` becomes a view of it."""
         if not self.gathers_gradients:

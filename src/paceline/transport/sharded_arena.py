@@ -66,6 +66,11 @@ class ShardedArena(Arena):
         assert len(found) == len(self._parameters), "every parameter is split"
         return found
 
+    def expect_more(self, *, more: bool) -> None:
+        """The parts of a batch are summed here, and travel once."""
+        assert isinstance(self.module, FSDPModule), "it was split"
+        self.module.set_requires_gradient_sync(not more)
+
     def local_parts(self) -> list[nn.Parameter]:
         """This rank's part of each parameter, in the same memory, as plain tensors."""
         return [nn.Parameter(_local(p)) for p in self.sharded]
@@ -169,7 +174,9 @@ def _split(part: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None)
     # Sums are taken in the parameters' own precision: thousands of bf16 gradients would lose the small ones.
     reduce_dtype = None if compute_dtype is None else next(part.parameters()).dtype
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=reduce_dtype)
-    wrapped = fully_shard(part, mesh=mesh, mp_policy=policy)
+    # One rank has all parts: what it would let go of after forward it would only have to copy again.
+    lets_go = None if mesh.size() > 1 else False  # None: all but the outermost do
+    wrapped = fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=lets_go)
     assert isinstance(wrapped, FSDPModule), "fully_shard changes the class of what it splits"
     if mesh.device_type == "cpu":  # gloo has no mean; the sum is divided afterwards
         wrapped.set_force_sum_reduction_for_comms(True)

@@ -8,6 +8,7 @@ replay in one process computes the same bits as the workers did in theirs.
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from paceline.clock import Clock
@@ -67,9 +68,11 @@ class GradientSource:
         now = self._clock.now_ns
         started = now()
         replica.step = share.step
-        batch = self.batch_of(share)
         # Dropout and the like draw the same numbers in a replay, whoever computes it.
         torch.default_generator.manual_seed(draw_u64(self._plan.seed, share.rank, share.step) >> 1)
+        if self._plan.grad_accumulation > 1:
+            return self._in_parts(replica, share, started)
+        batch = self.batch_of(share)
         got_data = now()
         loss = self._task.loss(replica.forward, batch)
         got_loss = now()
@@ -82,12 +85,35 @@ class GradientSource:
         self.times_ns = Times(started, got_data, got_loss, now())
         return value
 
+    def _in_parts(self, replica: Replica, share: Share, started: int) -> float:
+        """The same mean, as the sum of its parts; each phase lasts as long as those of all parts together."""
+        now, arena = self._clock.now_ns, replica.arena
+        indices = self._stream.take(*share.samples(self._plan.batch_sizes))
+        parts = [part for part in np.array_split(indices, self._plan.grad_accumulation) if len(part)]
+        value, times = 0.0, Times(started, started, started, started)
+        arena.expect_backward()
+        for number, part in enumerate(parts):
+            arena.expect_more(more=number + 1 < len(parts))
+            batch, weight = self._on_device(self._samples.batch(part)), len(part) / len(indices)
+            got_data = now()
+            loss = self._task.loss(replica.forward, batch)
+            got_loss = now()
+            (loss * (weight * replica.loss_weight)).backward()  # type: ignore[no-untyped-call]  # torch's
+            value += weight * float(loss.detach())
+            times = _later(times, got_data, got_loss, now())
+        arena.collect_gradients()
+        self.times_ns = times
+        return value
+
     def batch_of(self, share: Share) -> Batch:
         """The samples of this share, on the device."""
         indices = self._stream.take(*share.samples(self._plan.batch_sizes))
         batch = self._samples.batch(indices)
         if self._foresighted is not None:
             self._announce(self._foresighted, share)
+        return self._on_device(batch)
+
+    def _on_device(self, batch: Batch) -> Batch:
         return batch if self._device.type == "cpu" else to_device(batch, self._device)
 
     def _announce(self, samples: Foresighted, share: Share) -> None:
@@ -97,3 +123,10 @@ class GradientSource:
         for step in range(first, last + 1):
             samples.expect(self._stream.take(*Share(share.rank, step).samples(self._plan.batch_sizes)))
         self._announced[share.rank] = last
+
+
+def _later(so_far: Times, got_data: int, got_loss: int, ended: int) -> Times:
+    """With one part more, as if all data had come first, and then all forward passes."""
+    data, forward = got_data - so_far.backward_end, got_loss - got_data
+    data_end = so_far.data_end + data
+    return Times(so_far.start, data_end, so_far.forward_end + data + forward, ended)

@@ -153,6 +153,7 @@ class Worker:
                     traffic.bytes_saved,
                     outcome.peer,
                     outcome.exchange,
+                    self.replica.gradient_norm,
                 )
             )
             if custom.noted:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel, is_split
-from paceline.tasks.port import Task
+from paceline.tasks.port import Task, device_of
 from paceline.worker.loop import Saver
+from paceline.worker.measuring import use_of_device, work_of_sample
 from paceline.worker.saving import EndSaver, WorkerSaver
 from paceline.worker.task_files import leave_files
 from paceline.worker.telling import Report as Report
@@ -33,7 +34,9 @@ def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
         steps_s = (worker.clock.now_ns() - started_ns) / 1e9
     finally:
         _finish_writing(worker.saver)  # also when a peer was lost: what was saved must not be
+    used = use_of_device(device_of(worker.replica.arena.module))  # by training: before anything is evaluated
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
+    facts |= {**work_of_sample(built.task), **used}
     if built.channel is not Channel.STORE:
         facts["state_sha256"] = state_hash(worker.replica.whole_state())
         if isinstance(worker.saver, EndSaver):
@@ -44,7 +47,9 @@ def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
             metrics = evaluate(built.task, worker.replica.arena.module, seat.run_dir if rank == 0 else None)
             facts |= {"metrics": metrics} if rank == 0 else {}
     worker.strategy.close()
-    worker.log.write("worker_finished", steps=ran.finished, reason="stopped" if ran.was_stopped else "done")
+    peak = {name: value for name, value in used.items() if name == "peak_device_bytes"}
+    reason = "stopped" if ran.was_stopped else "done"
+    worker.log.write("worker_finished", steps=ran.finished, reason=reason, **peak)
     worker.log.close()
     report(facts)
 

@@ -27,6 +27,7 @@ class Replica:
         self.arena = self._laid_out(plan, task, device)
         self.forward: nn.Module = self.arena.module
         self.loss_weight = 1.0  # in the mean of all workers' losses, where batches differ
+        self.gradient_norm: float | None = None  # before it was last clipped; None: nobody looked
         self.step = 0  # of the run: whose gradient was computed last, or is applied next
         self._plan = plan
         self._task = task
@@ -171,7 +172,7 @@ class Replica:
     def _clip(self, limit: float) -> None:
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norms = torch.stack(torch._foreach_norm(gradients))
-        norm = float(torch.linalg.vector_norm(norms))
+        norm = self.gradient_norm = float(torch.linalg.vector_norm(norms))
         if norm > limit:
             torch._foreach_mul_(gradients, limit / norm)
 

@@ -102,6 +102,6 @@ class ShardedReplica(Replica):
         gradients = self.parts.local_gradients()
         squares = torch.stack(torch._foreach_norm(gradients)).square().sum()
         dist.all_reduce(squares)
-        norm = float(squares.sqrt())
+        norm = self.gradient_norm = float(squares.sqrt())
         if norm > limit:
             torch._foreach_mul_(gradients, limit / norm)

@@ -1,0 +1,251 @@
+"""What is measured of a Llama on one GPU beside Paceline's own runs? The parts that torch alone computes.
+
+text       a tokenizer, trained on the text, and the text's tokens
+kernels    our kernels against plain torch in float64, relative errors
+ceiling    the fastest matrix product that this GPU does
+hf         Hugging Face's model of the same shape on the same tokens, eager and compiled
+
+Each is a process of its own (`python -m benchmarks.gpu_llama_parts NAME …`), which writes what it found
+after every row: a time limit then costs the rows that were not reached, and no others.
+"""
+
+import argparse
+import gc
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import sdpa_kernel
+
+from paceline.clock import monotonic_s
+from paceline.tasks.llama_files import config
+from paceline.tasks.llama_loss import mean_loss
+from paceline.tasks.llama_model import ATTENTION, Llama
+from paceline.tasks.llama_parts import gated, looked_up, scaled
+from paceline.tasks.llama_shapes import SHAPES, LlamaShape
+from paceline.tasks.llama_text import Windows, split, tokens_of
+from paceline.tasks.toy_text import toy_text
+
+Row = dict[str, object]
+WARM, TIMED = 3, 8
+
+
+def train_tokenizer(text: Path | None, work: Path, words: int) -> Row:
+    """A byte-level BPE of so many words; the text is copied beside it, so that later parts need no other."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    raw = text.read_text() if text is not None else toy_text(0, 1 << 21)
+    (work / "text.txt").write_text(raw)
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=words, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(raw.splitlines(keepends=True), trainer)
+    made.save(str(work / "tokenizer.json"))
+    tokens = tokens_of(str(work / "text.txt"), str(work / "tokenizer.json"), 0)
+    return {"what": "text", "characters": len(raw), "words": made.get_vocab_size(), "tokens": len(tokens)}
+
+
+def kernels(device: torch.device) -> Iterator[Row]:
+    for dtype in (torch.float32, torch.bfloat16):
+        for name, check in (("loss", _loss), ("gated", _gated), ("embedding", _embedding), ("scale", _scale)):
+            torch.manual_seed(0)
+            for what, error in check(device, dtype).items():
+                yield {"what": f"{name}: {what}", "dtype": str(dtype).removeprefix("torch."), "error": error}
+    yield {"what": "a small model: loss and gradients", "dtype": "float32", "error": _model(device)}
+
+
+def _loss(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    stream, weight = torch.randn(1000, 128, device=device), torch.randn(5003, 128, device=device) / 8
+    following = torch.randint(0, 5003, (1000,), device=device)
+
+    def ours(a: Tensor, b: Tensor) -> Tensor:
+        return mean_loss(a, b, following, 384)
+
+    def plain(a: Tensor, b: Tensor) -> Tensor:
+        return functional.cross_entropy(a @ b.T, following)
+
+    return _compared(ours, plain, (stream, weight), dtype)
+
+
+def _gated(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    def plain(both: Tensor) -> Tensor:
+        gate, up = both.chunk(2, dim=-1)
+        return functional.silu(gate) * up
+
+    return _compared(gated, plain, (torch.randn(3, 70, 2 * 3000, device=device),), dtype)
+
+
+def _embedding(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    tokens = torch.randint(0, 300, (4, 50), device=device)
+    weight = torch.randn(300, 96, device=device)
+    return _compared(
+        lambda w: looked_up(w, tokens), lambda w: functional.embedding(tokens, w), (weight,), dtype
+    )
+
+
+def _scale(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    numbers = torch.randn(100_003, device=device).to(dtype)
+    errors = {}
+    for by in (1.0, 0.3):
+        found = scaled(numbers.clone(), torch.tensor(by, device=device))
+        errors[f"by {by}"] = _error(found, numbers.double() * by)
+    return errors
+
+
+def _compared(
+    ours: Callable[..., Tensor], plain: Callable[..., Tensor], inputs: tuple[Tensor, ...], dtype: torch.dtype
+) -> dict[str, float]:
+    """Relative errors of the value and of every gradient, for a gradient from above that is not 1."""
+    mine = [part.to(dtype).requires_grad_() for part in inputs]
+    exact = [part.detach().double().requires_grad_() for part in mine]
+    found, right = ours(*mine), plain(*exact)
+    above = torch.rand_like(right) + 0.5
+    torch.autograd.backward(found, above.to(found.dtype))
+    torch.autograd.backward(right, above)
+    errors = {"forward": _error(found, right)}
+    for number, (a, b) in enumerate(zip(mine, exact, strict=True)):
+        assert a.grad is not None, "it was asked for"
+        assert b.grad is not None, "it was asked for"
+        errors[f"backward {number}"] = _error(a.grad, b.grad)
+    return errors
+
+
+def _error(found: Tensor, right: Tensor) -> float:
+    return float((found.detach().double() - right.detach()).norm() / right.detach().norm())
+
+
+def _model(device: torch.device) -> float:
+    """On the device in float32, with all kernels, and on the CPU in float64."""
+    torch.manual_seed(0)
+    exact = Llama(SHAPES["llama_tiny"]).double()
+    mine = Llama(SHAPES["llama_tiny"], compiled=False)
+    mine.load_state_dict({name: tensor.float() for name, tensor in exact.state_dict().items()})
+    mine.to(device)
+    tokens = torch.randint(0, 256, (3, 65))
+    losses = [m(tokens[:, :-1].to(d), tokens[:, 1:].to(d)) for m, d in ((exact, "cpu"), (mine, device))]
+    for loss in losses:
+        loss.backward()
+    pairs = zip(mine.parameters(), exact.parameters(), strict=True)
+    gradients = [(a.grad, b.grad) for a, b in pairs if a.grad is not None and b.grad is not None]
+    return max(_error(losses[1].cpu(), losses[0]), *(_error(a.cpu(), b) for a, b in gradients))
+
+
+def ceiling(device: torch.device, size: int) -> Row:
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    took_s = min(_seconds(lambda: a @ b, device, 10) for _ in range(3))
+    return {"what": f"matrix product {size}^3, bf16", "tflops": 2 * size**3 / took_s / 1e12}
+
+
+def hf(
+    shape: LlamaShape, work: Path, device: torch.device, *, length: int, batch: int, compiles: bool
+) -> Iterator[Row]:
+    """Eager, then compiled, each with fused AdamW on bf16 weights, and the fastest attention there is."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    settings = LlamaConfig.from_dict({**config(shape, "bfloat16"), "use_cache": False})
+    settings._attn_implementation = "sdpa"
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = LlamaForCausalLM(settings).to(torch.bfloat16)
+    windows, _ = split(tokens_of(str(work / "text.txt"), str(work / "tokenizer.json"), 0), length)
+    for way in ("eager", "compiled") if compiles else ("eager",):
+        called = torch.compile(model) if way == "compiled" else model
+        yield {
+            "what": f"Hugging Face, {way}",
+            "setting": f"{length} x {batch}",
+            **_hf_speed(model, called, windows, shape, device, length=length, batch=batch),
+        }
+
+
+def _hf_speed(
+    model: torch.nn.Module,
+    called: Callable[..., object],
+    windows: Windows,
+    shape: LlamaShape,
+    device: torch.device,
+    *,
+    length: int,
+    batch: int,
+) -> Row:
+    gc.collect()  # what the way before left behind is no memory of this one
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
+    losses: list[Tensor] = []
+
+    def step() -> None:
+        first = len(losses) * batch
+        rows = [(first + i) % len(windows) for i in range(batch)]
+        tokens = windows.batch(torch.tensor(rows).numpy())[0].to(device)
+        loss: Tensor = called(input_ids=tokens, labels=tokens).loss  # type: ignore[attr-defined]  # theirs
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.detach())
+
+    with sdpa_kernel(ATTENTION, set_priority=True):
+        for _ in range(WARM):
+            step()
+        took_s = _seconds(step, device, TIMED)
+    tokens_per_s = batch * length / took_s
+    return {
+        "tokens_per_s": tokens_per_s,
+        "flops_per_s": tokens_per_s * shape.flops_per_token(length),
+        "peak_device_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
+        "first_loss": float(losses[0]),
+        "last_loss": float(losses[-1]),
+    }
+
+
+def _seconds(call: Callable[[], object], device: torch.device, times: int) -> float:
+    """Of one call, once the device has done them all."""
+    call()
+    _wait(device)
+    started_s = monotonic_s()
+    for _ in range(times):
+        call()
+    _wait(device)
+    return (monotonic_s() - started_s) / times
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("part", choices=("text", "kernels", "ceiling", "hf"))
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--text", type=Path)
+    parser.add_argument("--model", default="llama_v3_1b")
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--words", type=int, default=16_000)
+    parser.add_argument("--size", type=int, default=8192)
+    parser.add_argument("--eager-only", action="store_true")
+    said = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    shape = SHAPES[said.model]
+    if said.part == "text":
+        rows = iter([train_tokenizer(said.text, said.work, said.words)])
+    elif said.part == "kernels":
+        rows = kernels(device)
+    elif said.part == "ceiling":
+        rows = iter([ceiling(device, said.size)])
+    else:
+        rows = hf(
+            shape, said.work, device, length=said.length, batch=said.batch, compiles=not said.eager_only
+        )
+    for row in rows:
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

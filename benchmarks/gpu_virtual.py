@@ -1,0 +1,129 @@
+"""What is one GPU with virtual workers worth beside processes on the CPUs? Samples per second.
+
+`python -m benchmarks.gpu_virtual`: `single`, and `localsgd` and `diloco` with 8 workers, for `charlm` and
+`cifar10` (synthetic images): on the GPU all workers are in one process, on the CPUs each is one, and gloo
+carries what they say. A virtual run's time is that of a long run less that of a short one, so that starting
+does not count.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from paceline.app.progress import SilentWatcher
+from paceline.app.train import train
+from paceline.config.facts import look_up_facts
+from paceline.config.train_config import TrainConfig
+from paceline.errors import PacelineError
+from paceline.launchers.local import LocalLauncher
+from paceline.plan.resolve import resolve
+
+Row = dict[str, object]
+TASKS: dict[str, dict[str, str | None]] = {"charlm": {"data": None}, "cifar10": {"data": "synthetic"}}
+
+
+def _train(config: TrainConfig, launcher: LocalLauncher) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        return dict(
+            train(
+                resolve(config, look_up_facts(config)), Path(folder) / "run", SilentWatcher(), warm=launcher
+            )
+        )
+
+
+def _number(value: object) -> float:
+    return float(str(value))
+
+
+def in_one_process(task: str, mode: str, said: "Said", launcher: LocalLauncher) -> Row:
+    """On the GPU; `single` does the whole batch at once."""
+    is_single = mode == "single"
+    workers = 1 if is_single else said.workers
+    walls_s = []
+    for steps in (said.steps + said.short, said.short):
+        config = TrainConfig(
+            task=task,
+            mode=mode,
+            num_workers=workers,
+            batch_size=said.batch * (said.workers // workers),
+            steps=steps,
+            device=said.device,
+            launcher=None if is_single else "virtual",
+            data=TASKS[task]["data"],
+            events="off",
+        )
+        result = _train(config, launcher)
+        walls_s.append(_number(result["steps_s"] if is_single else result["wall_s"]))
+    samples = said.steps * said.batch * said.workers
+    return {
+        "what": f"{task}, {mode}, {workers} virtual on the GPU"
+        if not is_single
+        else f"{task}, single on the GPU",
+        "samples_per_s": samples / max(1e-9, walls_s[0] - walls_s[1]),
+    }
+
+
+def in_processes(task: str, mode: str, said: "Said", launcher: LocalLauncher) -> Row:
+    config = TrainConfig(
+        task=task,
+        mode=mode,
+        num_workers=said.workers,
+        batch_size=said.batch,
+        steps=said.cpu_steps,
+        device="cpu",
+        transport="gloo",
+        data=TASKS[task]["data"],
+    )
+    result = _train(config, launcher)
+    return {
+        "what": f"{task}, {mode}, {said.workers} processes on {os.cpu_count()} CPUs, gloo",
+        "samples_per_s": _number(result["samples_per_s"]),
+    }
+
+
+class Said(argparse.Namespace):
+    workers: int
+    batch: int
+    steps: int
+    short: int
+    cpu_steps: int
+    device: str
+    tasks: str
+
+
+def rows(said: Said) -> Iterator[Row]:
+    with LocalLauncher() as launcher:
+        for task in said.tasks.split(","):
+            for mode in ("single", "localsgd", "diloco"):
+                yield _or_why_not(in_one_process, task, mode, said, launcher)
+            for mode in ("localsgd", "diloco"):
+                yield _or_why_not(in_processes, task, mode, said, launcher)
+
+
+def _or_why_not(measure: object, task: str, mode: str, said: Said, launcher: LocalLauncher) -> Row:
+    assert callable(measure), "one of the two above"
+    try:
+        row: Row = measure(task, mode, said, launcher)
+    except PacelineError as error:  # the other rows are worth having
+        return {"what": f"{task}, {mode}", "failed": str(error)[-500:]}
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--short", type=int, default=10)
+    parser.add_argument("--cpu-steps", type=int, default=40)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    for row in rows(parser.parse_args(namespace=Said())):
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

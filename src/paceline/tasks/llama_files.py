@@ -1,0 +1,138 @@
+"""How does Hugging Face name and lay out the same model? Their safetensors folders, read and written.
+
+Ours keeps query, key and value in one matrix, and gate and up in another: theirs
+are its rows, one after the other. Nothing else differs, so both ways are exact.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from paceline.errors import PacelineError
+from paceline.tasks.llama_shapes import LlamaShape
+
+_OUTSIDE = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
+_HEAD = ("head.weight", "lm_head.weight")
+_ALIKE = {
+    "before_attention.weight": "input_layernorm.weight",
+    "attention.out.weight": "self_attn.o_proj.weight",
+    "before_network.weight": "post_attention_layernorm.weight",
+    "network.down.weight": "mlp.down_proj.weight",
+}
+_JOINED = {
+    "attention.query_key_value.weight": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "network.gate_and_up.weight": ("mlp.gate_proj", "mlp.up_proj"),
+}
+
+
+def to_theirs(state: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor]:
+    """Our tensors under their names."""
+    found = {theirs: state[ours] for ours, theirs in _OUTSIDE.items()}
+    if not shape.tied:
+        found[_HEAD[1]] = state[_HEAD[0]]
+    for ours, theirs in _layers(shape):
+        whole = state[ours]
+        parts = torch.split(whole, _rows(ours, shape)) if isinstance(theirs, tuple) else (whole,)
+        names = theirs if isinstance(theirs, tuple) else (theirs,)
+        found |= {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
+    return found
+
+
+def to_ours(theirs: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor]:
+    """Their tensors under our names."""
+    found = {ours: _get(theirs, name) for ours, name in _OUTSIDE.items()}
+    found[_HEAD[0]] = found["embedding.weight"] if shape.tied else _get(theirs, _HEAD[1])
+    for ours, names in _layers(shape):
+        if isinstance(names, tuple):
+            found[ours] = torch.cat([_get(theirs, name) for name in names])
+        else:
+            found[ours] = _get(theirs, names)
+    return found
+
+
+def read_folder(folder: Path, shape: LlamaShape) -> dict[str, Tensor]:
+    """A folder as `save_pretrained` writes it: one file, or several and an index."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    else:
+        files = ["model.safetensors"]
+    theirs: dict[str, Tensor] = {}
+    for name in files:
+        if not (folder / name).is_file():
+            raise PacelineError(
+                f"there is no {name} in {folder}",
+                "give a folder in Hugging Face's layout: model.safetensors, or several and their index",
+            )
+        with safe_open(folder / name, framework="pt") as file:
+            theirs |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
+    return to_ours(theirs, shape)
+
+
+def write_folder(folder: Path, state: Mapping[str, Tensor], shape: LlamaShape) -> None:
+    """What `AutoModelForCausalLM.from_pretrained` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = to_theirs(state, shape)
+    dtype = str(tensors["model.norm.weight"].dtype).removeprefix("torch.")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config(shape, dtype), indent=2) + "\n")
+
+
+def config(shape: LlamaShape, dtype: str) -> dict[str, object]:
+    """Their description of the shape."""
+    scaling = shape.rope_scaling
+    rope = None
+    if scaling is not None:
+        rope = {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low,
+            "high_freq_factor": scaling.high,
+            "original_max_position_embeddings": scaling.original_places,
+        }
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.shared_heads,
+        "intermediate_size": shape.inner,
+        "head_dim": shape.head_size,
+        "hidden_act": "silu",
+        "max_position_embeddings": shape.places,
+        "rms_norm_eps": shape.norm_eps,
+        "rope_theta": shape.rope_base,
+        "rope_scaling": rope,
+        "tie_word_embeddings": shape.tied,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "dtype": dtype,
+    }
+
+
+def _layers(shape: LlamaShape) -> Iterator[tuple[str, str | tuple[str, ...]]]:
+    for number in range(shape.layers):
+        ours, theirs = f"layers.{number}.", f"model.layers.{number}."
+        for mine, name in _ALIKE.items():
+            yield ours + mine, theirs + name
+        for mine, names in _JOINED.items():
+            yield ours + mine, tuple(f"{theirs}{name}.weight" for name in names)
+
+
+def _rows(name: str, shape: LlamaShape) -> list[int]:
+    if name.endswith("gate_and_up.weight"):
+        return [shape.inner, shape.inner]
+    return [count * shape.head_size for count in (shape.heads, shape.shared_heads, shape.shared_heads)]
+
+
+def _get(theirs: Mapping[str, Tensor], name: str) -> Tensor:
+    if name not in theirs:
+        raise PacelineError(f"there is no tensor {name}", "is this the model that --model names?")
+    return theirs[name]

@@ -1,0 +1,76 @@
+"""How is the loss computed without ever holding all scores? Some tokens at a time, with their gradient.
+
+The scores of 16 thousand tokens over 128 thousand words are 8 GB in float32, and
+their gradient as much again. But the gradient of a token's scores follows from
+its own scores alone. So each piece of the tokens is scored, turned into its
+gradient in place, multiplied back onto the two inputs, and forgotten. Nothing is
+computed twice: backward only scales what is there.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paceline.tasks.llama_parts import scaled
+
+TOKENS_AT_ONCE = 8192
+
+
+def mean_loss(stream: Tensor, weight: Tensor, following: Tensor, at_once: int = TOKENS_AT_ONCE) -> Tensor:
+    """Cross-entropy of `stream @ weight.T` against the tokens that follow, as a mean over them."""
+    if not torch.is_grad_enabled():
+        return _only_loss(stream, weight, following, at_once)
+    found: Tensor = _InPieces.apply(stream, weight, following, at_once)  # type: ignore[no-untyped-call]  # torch's
+    return found
+
+
+class _InPieces(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, stream: Tensor, weight: Tensor, following: Tensor, at_once: int
+    ) -> Tensor:  # Any: torch's
+        to_stream, to_weight = torch.empty_like(stream), torch.empty_like(weight)
+        total = torch.zeros((), dtype=_exact(stream), device=stream.device)
+        for first in range(0, len(stream), at_once):
+            piece = slice(first, first + at_once)
+            scores = stream[piece] @ weight.T
+            total += _becomes_gradient(scores, following[piece], 1 / len(stream))
+            torch.mm(scores, weight, out=to_stream[piece])
+            torch.addmm(to_weight, scores.T, stream[piece], beta=1.0 if first else 0.0, out=to_weight)
+        ctx.save_for_backward(to_stream, to_weight)
+        return total / len(stream)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:  # Any: torch's own shape
+        to_stream, to_weight = ctx.saved_tensors
+        return scaled(to_stream, gradients[0]), scaled(to_weight, gradients[0]), None, None
+
+
+def _only_loss(stream: Tensor, weight: Tensor, following: Tensor, at_once: int) -> Tensor:
+    pieces = zip(torch.split(stream, at_once), torch.split(following, at_once), strict=True)
+    exact = _exact(stream)
+    losses = [functional.cross_entropy((p @ weight.T).to(exact), f, reduction="sum") for p, f in pieces]
+    return torch.stack(losses).sum() / len(stream)
+
+
+def _becomes_gradient(scores: Tensor, following: Tensor, share: float) -> Tensor:
+    """The scores become the gradient of `share` times their losses; returned is the sum of the losses."""
+    if scores.is_cuda:
+        from paceline.tasks.llama_kernels import scores_to_gradient
+
+        return scores_to_gradient(scores, following, share)
+    exact = scores.to(_exact(scores))
+    right = following.unsqueeze(-1)
+    log_sum = exact.logsumexp(-1, keepdim=True)
+    losses = (log_sum - exact.gather(-1, right)).sum()
+    gradient = (exact - log_sum).exp_()
+    gradient.scatter_add_(-1, right, torch.full_like(log_sum, -1.0))
+    scores.copy_(gradient.mul_(share))
+    return losses
+
+
+def _exact(tensor: Tensor) -> torch.dtype:
+    """bf16 scores are summed in float32."""
+    return torch.promote_types(tensor.dtype, torch.float32)

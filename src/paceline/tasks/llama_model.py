@@ -1,0 +1,187 @@
+"""What is a Llama? The whole model: norms, rotary places, grouped heads, gated networks.
+
+Llama 2 and 3 and Mistral are this with other numbers (tasks/llama_shapes.py). The
+three projections of attention, and the two that open the gated network, are
+one matrix each: a GPU does one large product sooner than several small ones.
+Hugging Face's names and layout are in tasks/llama_files.py.
+
+Called with the tokens that follow, the model returns the mean loss and never
+holds all scores (tasks/llama_loss.py): with 128 thousand words they would be by far
+the largest thing in memory. On a GPU the layers are compiled. What a layer keeps
+for backward may be computed again instead (tasks/llama_memory.py).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from paceline.tasks.llama_loss import mean_loss
+from paceline.tasks.llama_memory import Keeps, remembering
+from paceline.tasks.llama_parts import gated, looked_up
+from paceline.tasks.llama_shapes import LlamaShape, RopeScaling
+
+INIT_STD = 0.02
+_Part = TypeVar("_Part", nn.Linear, nn.Embedding)
+# In this order, where they can: cuDNN's is the fastest on Hopper.
+ATTENTION = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+
+
+class Llama(nn.Module):
+    """Tokens in; out come scores, or the mean loss when the tokens that follow are given."""
+
+    def __init__(self, shape: LlamaShape, *, compiled: bool = True, keeps: Keeps = Keeps.ALL) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = unfilled(nn.Embedding, shape.vocabulary, shape.width)
+        self.layers = nn.ModuleList(Layer(shape, keeps) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.width, eps=shape.norm_eps)
+        self.head = unfilled(nn.Linear, shape.width, shape.vocabulary, bias=False)
+        if shape.tied:
+            self.head.weight = self.embedding.weight
+        for part in self.modules():
+            if isinstance(part, nn.Embedding) or (isinstance(part, nn.Linear) and not self._is_tied(part)):
+                nn.init.normal_(part.weight, std=INIT_STD)
+        self._is_compiled = compiled
+        self._whole: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def _is_tied(self, part: nn.Linear) -> bool:
+        return part.weight is self.embedding.weight
+
+    def forward(self, tokens: Tensor, following: Tensor | None = None) -> Tensor:
+        stream = looked_up(self.embedding.weight, tokens)
+        turns = rotary_table(self.shape, tokens.shape[-1], stream.device)
+        with sdpa_kernel(ATTENTION, set_priority=True):
+            stream = self.norm(self._through(stream, turns))
+        if following is None:
+            scores: Tensor = self.head(stream)
+            return scores
+        return mean_loss(stream.flatten(0, -2), self.head.weight, following.flatten())
+
+    def _through(self, stream: Tensor, turns: Tensor) -> Tensor:
+        # Evaluations have samples of other shapes: compiling for them would take longer than they do.
+        is_compiled = self._is_compiled and stream.is_cuda and torch.is_grad_enabled()
+        if is_compiled and not isinstance(self.layers[0], FSDPModule):
+            if self._whole is None:
+                self._whole = torch.compile(self._layer_by_layer, fullgraph=True, dynamic=False)
+            return self._whole(stream, turns)
+        return self._layer_by_layer(stream, turns, is_compiled=is_compiled)
+
+    def _layer_by_layer(self, stream: Tensor, turns: Tensor, *, is_compiled: bool = False) -> Tensor:
+        given = Unrounded(turns) if isinstance(self.layers[0], FSDPModule) else turns
+        for layer in self.layers:
+            stream = layer(stream, given, is_compiled=is_compiled)
+        return stream
+
+
+@dataclass(frozen=True, slots=True)
+class Unrounded:
+    """A split model that computes in bf16 turns every tensor that a layer is given into that: not this."""
+
+    turns: Tensor
+
+
+class Layer(nn.Module):
+    def __init__(self, shape: LlamaShape, keeps: Keeps = Keeps.ALL) -> None:
+        super().__init__()
+        self._keeps = keeps
+        self.before_attention = nn.RMSNorm(shape.width, eps=shape.norm_eps)
+        self.attention = Attention(shape)
+        self.before_network = nn.RMSNorm(shape.width, eps=shape.norm_eps)
+        self.network = GatedNetwork(shape.width, shape.inner)
+        self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def forward(self, stream: Tensor, given: Tensor | Unrounded, *, is_compiled: bool = False) -> Tensor:
+        turns = given.turns if isinstance(given, Unrounded) else given
+        if not is_compiled:
+            return self._remembering(stream, turns)
+        # A model that is split gathers a layer when it is called, into which no compiler should look.
+        if self._compiled is None:
+            self._compiled = torch.compile(self._remembering, fullgraph=True, dynamic=False)
+        return self._compiled(stream, turns)
+
+    def _remembering(self, stream: Tensor, turns: Tensor) -> Tensor:
+        return remembering(self._keeps, self._computed, stream, turns)
+
+    def _computed(self, stream: Tensor, turns: Tensor) -> Tensor:
+        stream = stream + self.attention(self.before_attention(stream), turns)
+        found: Tensor = stream + self.network(self.before_network(stream))
+        return found
+
+
+class Attention(nn.Module):
+    """Several query heads share one head of keys and values."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self._heads, self._shared, self._size = shape.heads, shape.shared_heads, shape.head_size
+        outputs = (shape.heads + 2 * shape.shared_heads) * shape.head_size
+        self.query_key_value = unfilled(nn.Linear, shape.width, outputs, bias=False)
+        self.out = unfilled(nn.Linear, shape.heads * shape.head_size, shape.width, bias=False)
+
+    def forward(self, stream: Tensor, turns: Tensor) -> Tensor:
+        all_heads = self.query_key_value(stream).unflatten(-1, (-1, self._size))
+        query, key, value = all_heads.split((self._heads, self._shared, self._shared), dim=-2)
+        query, key = turned(query, turns), turned(key, turns)
+        query, key, value = (part.transpose(-2, -3) for part in (query, key, value))
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=self._shared != self._heads
+        )
+        found: Tensor = self.out(mixed.transpose(-2, -3).flatten(-2))
+        return found
+
+
+class GatedNetwork(nn.Module):
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate_and_up = unfilled(nn.Linear, width, 2 * inner, bias=False)
+        self.down = unfilled(nn.Linear, inner, width, bias=False)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        found: Tensor = self.down(gated(self.gate_and_up(stream)))
+        return found
+
+
+def unfilled(kind: type[_Part], *sizes: int, **more: bool) -> _Part:
+    """A part without torch's own first numbers: ours follow, and drawing billions twice takes minutes."""
+    found: _Part = nn.utils.skip_init(kind, *sizes, **more)  # type: ignore[no-untyped-call]  # torch's own
+    return found
+
+
+def turned(heads: Tensor, turns: Tensor) -> Tensor:
+    """Each pair (i, i + half) of a head's numbers, turned by the angle of its place; in float32."""
+    first, second = heads.to(turns.dtype).chunk(2, dim=-1)
+    cosine, sine = turns[:, 0].unsqueeze(-2), turns[:, 1].unsqueeze(-2)
+    both = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+    return both.to(heads.dtype)
+
+
+@cache  # it follows from the shape: no part of the model's state, and exact whatever the model's type is
+def rotary_table(shape: LlamaShape, length: int, device: torch.device) -> Tensor:
+    """Cosine and sine for each place and pair: (length, 2, half a head)."""
+    half = torch.arange(0, shape.head_size, 2, dtype=torch.float64) / shape.head_size
+    speeds = shape.rope_base**-half
+    if shape.rope_scaling is not None:
+        speeds = _stretched(speeds, shape.rope_scaling)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), speeds)
+    return torch.stack((angles.cos(), angles.sin()), dim=1).to(device, torch.float32)
+
+
+def _stretched(speeds: Tensor, scaling: RopeScaling) -> Tensor:
+    """Llama 3.1's: slow pairs are slowed by `factor`, fast ones stay, those between are mixed."""
+    lengths = 2 * math.pi / speeds
+    share = (scaling.original_places / lengths - scaling.low) / (scaling.high - scaling.low)
+    share = share.clamp(0.0, 1.0)
+    return (1 - share) * speeds / scaling.factor + share * speeds

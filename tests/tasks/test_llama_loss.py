@@ -1,0 +1,57 @@
+"""Is the loss in pieces the plain cross-entropy, with its gradients?"""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from paceline.tasks.llama_loss import mean_loss
+from paceline.tasks.llama_parts import gated, looked_up, scaled
+
+
+@given(
+    tokens=st.integers(1, 40),
+    words=st.integers(1, 30),
+    width=st.integers(1, 8),
+    at_once=st.integers(1, 50),
+    above=st.floats(0.1, 3.0),
+)
+def test_any_piece_size_gives_the_plain_loss_and_gradients(
+    tokens: int, words: int, width: int, at_once: int, above: float
+) -> None:
+    dice = torch.Generator().manual_seed(tokens * words)
+    stream = torch.randn(tokens, width, generator=dice, dtype=torch.float64)
+    weight = torch.randn(words, width, generator=dice, dtype=torch.float64)
+    following = torch.randint(0, words, (tokens,), generator=dice)
+    mine = [part.clone().requires_grad_() for part in (stream, weight)]
+    plain = [part.clone().requires_grad_() for part in (stream, weight)]
+    found = mean_loss(mine[0], mine[1], following, at_once)
+    expected = functional.cross_entropy(plain[0] @ plain[1].T, following)
+    assert float(found.detach()) == pytest.approx(float(expected.detach()), abs=1e-12)
+    torch.autograd.backward(found * above)
+    torch.autograd.backward(expected * above)
+    for a, b in zip(mine, plain, strict=True):
+        assert a.grad is not None
+        assert b.grad is not None
+        assert torch.allclose(a.grad, b.grad, atol=1e-12)
+    with torch.no_grad():
+        assert float(mean_loss(stream, weight, following, at_once)) == pytest.approx(float(expected.detach()))
+
+
+def test_bf16_scores_are_summed_in_float32() -> None:
+    torch.manual_seed(0)
+    stream, weight = torch.randn(64, 16).bfloat16(), torch.randn(500, 16).bfloat16()
+    following = torch.randint(0, 500, (64,))
+    found = mean_loss(stream.requires_grad_(), weight.requires_grad_(), following, 10)
+    exact = functional.cross_entropy(stream.double() @ weight.double().T, following)
+    assert found.dtype is torch.float32
+    assert float(found.detach()) == pytest.approx(float(exact.detach()), rel=1e-2)
+
+
+def test_parts_in_plain_torch_are_what_their_names_say() -> None:
+    both = torch.randn(3, 8)
+    assert torch.equal(gated(both), functional.silu(both[:, :4]) * both[:, 4:])
+    weight, tokens = torch.randn(5, 3), torch.tensor([[4, 0]])
+    assert torch.equal(looked_up(weight, tokens), weight[tokens])
+    assert torch.equal(scaled(torch.ones(2), torch.tensor(0.5)), torch.full((2,), 0.5))

@@ -1,0 +1,146 @@
+"""Is our Llama the published one? Beside Hugging Face's, on the same random weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.fixtures.llama import KINDS, TINY
+
+from paceline.errors import PacelineError
+from paceline.tasks.llama_files import config, read_folder, to_ours, to_theirs, write_folder
+from paceline.tasks.llama_memory import Keeps
+from paceline.tasks.llama_model import Layer, Llama
+from paceline.tasks.llama_shapes import SHAPES, LlamaShape
+
+
+def _theirs(shape: LlamaShape) -> torch.nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model: torch.nn.Module = LlamaForCausalLM(LlamaConfig.from_dict(config(shape, "float32")))
+    return model
+
+
+def _tokens(rows: int = 2, length: int = 48) -> torch.Tensor:
+    return torch.randint(0, TINY.vocabulary, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("shape", KINDS.values(), ids=KINDS.keys())
+def test_scores_loss_and_gradients_are_those_of_hugging_face(shape: LlamaShape) -> None:
+    torch.manual_seed(0)
+    theirs, tokens = _theirs(shape), _tokens()
+    ours = Llama(shape)
+    ours.load_state_dict(to_ours(theirs.state_dict(), shape))
+    answer = theirs(input_ids=tokens, labels=tokens)
+    assert torch.allclose(ours(tokens), answer.logits, atol=1e-4)
+    loss = ours(tokens[:, :-1], tokens[:, 1:])
+    assert float(loss.detach()) == pytest.approx(float(answer.loss.detach()), abs=1e-5)
+    loss.backward()
+    answer.loss.backward()
+    mine = {name: p.grad for name, p in ours.named_parameters()}
+    found = to_theirs(mine, shape)  # type: ignore[arg-type]  # every parameter has a gradient
+    for name, parameter in theirs.named_parameters():
+        assert parameter.grad is not None
+        assert torch.allclose(found[name], parameter.grad, atol=1e-4), name
+
+
+def test_a_written_folder_is_one_of_hugging_faces(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    for number, shape in enumerate(KINDS.values()):
+        ours, folder = Llama(shape), tmp_path / str(number)
+        write_folder(folder, ours.state_dict(), shape)
+        theirs = AutoModelForCausalLM.from_pretrained(folder)
+        assert torch.allclose(ours(_tokens()), theirs(input_ids=_tokens()).logits, atol=1e-4)
+
+
+def test_what_they_write_is_read_also_in_several_files(tmp_path: Path) -> None:
+    shape = KINDS["llama 3.1, own head"]
+    theirs = _theirs(shape)
+    theirs.save_pretrained(tmp_path / "one")  # type: ignore[operator]  # theirs has it
+    theirs.save_pretrained(tmp_path / "many", max_shard_size="100KB")  # type: ignore[operator]  # likewise
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 1
+    for name in ("one", "many"):
+        ours = Llama(shape)
+        ours.load_state_dict(read_folder(tmp_path / name, shape))
+        assert torch.allclose(ours(_tokens()), theirs(input_ids=_tokens()).logits, atol=1e-4)
+
+
+def test_both_ways_give_the_same_bits() -> None:
+    for shape in KINDS.values():
+        state = Llama(shape).state_dict()
+        again = to_ours(to_theirs(state, shape), shape)
+        assert again.keys() == state.keys()
+        assert all(torch.equal(again[name], state[name]) for name in state)
+
+
+def test_a_folder_of_another_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PacelineError, match=r"there is no model\.safetensors"):
+        read_folder(tmp_path, TINY)
+    write_folder(tmp_path, Llama(TINY).state_dict(), TINY)
+    with pytest.raises(PacelineError, match="there is no tensor lm_head"):
+        read_folder(tmp_path, KINDS["mistral"])
+
+
+# Of the published checkpoints: what `model.num_parameters()` says, from their cards.
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("llama_v2_7b", 6_738_415_616),
+        ("llama_v3_1b", 1_235_814_400),
+        ("llama_v3_3b", 3_212_749_824),
+        ("llama_v3_8b", 8_030_261_248),
+        ("mistral_7b", 7_248_023_552),
+    ],
+)
+def test_published_sizes_are_the_published_ones(name: str, parameters: int) -> None:
+    shape = SHAPES[name]
+    assert shape.parameters == parameters
+    with torch.device("meta"):
+        layer = sum(p.numel() for p in Layer(shape).parameters())
+    tables = (1 if shape.tied else 2) * shape.vocabulary * shape.width
+    assert layer * shape.layers + tables + shape.width == parameters
+
+
+def test_work_is_six_for_each_parameter_and_half_a_square_of_attention() -> None:
+    shape = SHAPES["llama_v3_1b"]
+    # 12 * layers * width * length is the usual term for all pairs; causal attention looks at half of them.
+    assert shape.flops_per_token(2048) == 6 * 1_235_814_400 + 12 * 16 * 2048 * 2048 / 2
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("keeps", Keeps)
+def test_what_is_computed_again_changes_no_bit(keeps: Keeps, compiled: bool) -> None:
+    shape, found = KINDS["llama 2, no shared heads"], []
+    for how in (Keeps.ALL, keeps):
+        torch.manual_seed(0)
+        layer = Layer(shape, how)
+        for parameter in layer.parameters():
+            torch.nn.init.normal_(parameter, std=0.1)
+        compute = layer._remembering
+        if compiled and how is keeps:  # without the code generator, which needs a compiler of C++
+            compute = torch.compile(layer._remembering, fullgraph=True, backend="aot_eager")
+        stream = torch.randn(2, 16, shape.width).requires_grad_()
+        turns = torch.randn(16, 2, shape.head_size // 2)
+        out = compute(stream, turns)
+        torch.autograd.backward(out.square().sum())
+        found.append([out, stream.grad, *(p.grad for p in layer.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_less_is_kept_for_backward() -> None:
+    shape, kept = TINY, {}
+    for how in Keeps:
+        saved: dict[int, int] = {}
+
+        def note(tensor: torch.Tensor, saved: dict[int, int] = saved) -> torch.Tensor:
+            saved[tensor.data_ptr()] = tensor.numel()
+            return tensor
+
+        layer = Layer(shape, how)
+        stream = torch.randn(2, 64, shape.width).requires_grad_()
+        turns = torch.randn(64, 2, shape.head_size // 2)
+        own = {p.data_ptr() for p in layer.parameters()}
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            layer(stream, turns).sum().backward()
+        kept[how] = sum(size for at, size in saved.items() if at not in own)
+    assert kept[Keeps.INPUTS] < kept[Keeps.ALL]
