@@ -106,6 +106,7 @@ def test_who_may_not_see_what_is_left_deletes_nothing(tmp_path: Path) -> None:
     answers = """
       *get-caller-identity*) echo arn:aws:sts::123456789012:user/me ;;
       *list-object-versions*) echo "An error occurred (AccessDenied)" >&2; exit 254 ;;
+      *list-images*) echo 0 ;;
       *tags*) echo team-vision ;;
     """
     cli, calls = stand_in(tmp_path, answers)
