@@ -18,7 +18,8 @@ value_of() {
 
 # matches FLAG VALUE PATTERN WHAT: fails unless the whole value is like that. Values go into JSON: no quote may pass.
 matches() {
-  [[ "$2" =~ ^($3)$ ]] || fail "$1 is '$2', but it must be $4" "see --help"
+  # Without the user and the token that an address may have: messages end up in logs.
+  [[ "$2" =~ ^($3)$ ]] || fail "$1 is '$(sed -E 's|://[^/]*@|://***@|g' <<<"$2")', but it must be $4" "see --help"
 }
 
 # between FLAG VALUE LOW HIGH: fails unless it is a whole number from LOW to HIGH.
@@ -66,15 +67,16 @@ there() {
 bucket_there() { there aws s3api get-bucket-location --bucket "$BUCKET" --output json; }
 images_there() { there aws ecr describe-repositories --repository-names "$NAME" --output json; }
 
-# data_left: how many versions of objects, and images, would go with it?
+# data_left: how many versions of objects, and images, would go with it? Who may not look must not delete: inside of
+# $(...) bash goes on after an error, so that each is made the end by hand.
 data_left() {
   local objects=0 images=0
   if bucket_there; then
     objects="$(aws s3api list-object-versions --bucket "$BUCKET" --max-keys 1000 --no-paginate \
-      --query 'length([Versions, DeleteMarkers][].Key)' --output text)"
+      --query 'length([Versions, DeleteMarkers][].Key)' --output text)" || exit 1
   fi
   if images_there; then
-    images="$(aws ecr list-images --repository-name "$NAME" --query 'length(imageIds)' --output text)"
+    images="$(aws ecr list-images --repository-name "$NAME" --query 'length(imageIds)' --output text)" || exit 1
   fi
   printf '%s\n' "$((objects + images))"
 }

@@ -7,6 +7,7 @@ pre_build ends the build, but post_build also runs after a failed build, with CO
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,8 @@ PHASES = ("install", "pre_build", "build", "post_build")
 _COMMAND = """
 . {state}/env.sh
 cd "$(cat {state}/folder)"
-trap 'code=$?; export -p >{state}/env.sh; pwd >{state}/folder; exit $code' EXIT
+_state={state}
+trap 'code=$?; export -p >"$_state/env.sh"; pwd >"$_state/folder"; exit $code' EXIT
 {command}
 """
 
@@ -96,7 +98,7 @@ def _phase(
 
 def _command(command: str, state: Path, shell: str, variables: Mapping[str, str]) -> bool:
     _say(f"running {command.strip().splitlines()[0]}")
-    script = _COMMAND.format(state=state, command=command)
+    script = _COMMAND.format(state=shlex.quote(str(state)), command=command)
     return (
         subprocess.run(
             [shell, "-c", script], env=dict(variables), stdin=subprocess.DEVNULL, check=False
@@ -131,6 +133,8 @@ def main() -> int:
             for command in spec["phases"].get(name, {}).get("commands", []):
                 print(f"{name}: {command.strip()}")
         return 0
+    if wrong := [each for each in asked.env if "=" not in each]:
+        parser.error(f"--env {wrong[0]} is not NAME=VALUE")
     variables = dict(each.split("=", 1) for each in asked.env)
     build = run(spec, asked.source.resolve(), variables, skipping=asked.skip)
     return 0 if build.succeeds else 1

@@ -186,7 +186,8 @@ EOF
 make_repository() {
   say "== repository $NAME"
   if ! images_there; then
-    aws ecr create-repository --repository-name "$NAME" --encryption-configuration encryptionType=AES256 >/dev/null
+    aws ecr create-repository --repository-name "$NAME" --encryption-configuration encryptionType=AES256 \
+      --tags "$(tags Key Value)" >/dev/null
   fi
   read -r IMAGES_ARN IMAGES_URL <<<"$(aws ecr describe-repositories --repository-names "$NAME" \
     --query 'repositories[0].[repositoryArn, repositoryUri]' --output text)"
@@ -219,7 +220,7 @@ build_policy() {
    "Resource": ["$IMAGES_ARN"]},
   {"Sid": "Reports", "Effect": "Allow", "Action": [
      "codebuild:BatchPutTestCases", "codebuild:CreateReport", "codebuild:CreateReportGroup", "codebuild:UpdateReport"],
-   "Resource": ["arn:$PARTITION:codebuild:$REGION:$ACCOUNT:report-group/$NAME-*"]}
+   "Resource": ["arn:$PARTITION:codebuild:$REGION:$ACCOUNT:report-group/$NAME-image-tests"]}
 ]}
 EOF
 }
@@ -228,7 +229,7 @@ EOF
 make_role() {
   say "== role $1"
   if ! role_there "$1"; then
-    aws iam create-role --role-name "$1" --assume-role-policy-document "$2" >/dev/null
+    aws iam create-role --role-name "$1" --assume-role-policy-document "$2" --tags "$(tags Key Value)" >/dev/null
   fi
   aws iam update-assume-role-policy --role-name "$1" --policy-document "$2"
   aws iam put-role-policy --role-name "$1" --policy-name "$3" --policy-document "$4"
@@ -276,7 +277,7 @@ make_project() {
 
 make_webhook() {
   local filters='[[{"type": "EVENT", "pattern": "PUSH"}, {"type": "HEAD_REF", "pattern": "^refs/heads/'"$SOURCE_BRANCH"'$"}],
-    [{"type": "EVENT", "pattern": "PUSH"}, {"type": "HEAD_REF", "pattern": "^refs/tags/v"}]]'
+    [{"type": "EVENT", "pattern": "PUSH"}, {"type": "HEAD_REF", "pattern": "^refs/tags/v[0-9]"}]]'
   if [[ "$WEBHOOK" == no ]]; then
     if webhook_there; then aws codebuild delete-webhook --project-name "$NAME"; fi
     return 0
@@ -316,10 +317,38 @@ project_there() { there aws codebuild batch-get-projects --names "$NAME" --query
 webhook_there() { there aws codebuild batch-get-projects --names "$NAME" --query 'projects[0].webhook.url' --output text; }
 rule_there() { there aws events describe-rule --name "$NAME-nightly" --output json; }
 
+# is_ours WHAT COMMAND...: fails unless the tag Project, which the command asks for, says that this made it. What somebody
+# else has under the same name is neither changed nor deleted. These are tagged in the moment they are made.
+is_ours() {
+  local what="$1" owner
+  shift
+  owner="$("$@" --output text)" || fail "it is not known who made the $what" "mend it and run this again"
+  [[ "$owner" == "$NAME" ]] || fail "there is a $what that this did not make (its tag Project: '$owner')" \
+    "choose another --name; or, if it shall be taken over, give it the tag Project=$NAME"
+}
+# nothing_of_others: before anything is made, changed or deleted.
+nothing_of_others() {
+  local role
+  if images_there; then
+    is_ours "repository $NAME" aws ecr list-tags-for-resource \
+      --resource-arn "arn:$PARTITION:ecr:$REGION:$ACCOUNT:repository/$NAME" --query "tags[?Key=='Project'].Value"
+  fi
+  if project_there; then
+    is_ours "project $NAME" aws codebuild batch-get-projects --names "$NAME" --query "projects[0].tags[?key=='Project'].value"
+  fi
+  for role in "$NAME-build" "$NAME-nightly"; do
+    if role_there "$role"; then
+      is_ours "role $role" aws iam list-role-tags --role-name "$role" --query "Tags[?Key=='Project'].Value"
+    fi
+  done
+}
+
 delete_role() {
   if ! role_there "$1"; then return 0; fi
   say "== deleting role $1"
-  aws iam delete-role-policy --role-name "$1" --policy-name "$2"
+  if there aws iam get-role-policy --role-name "$1" --policy-name "$2" --output json; then
+    aws iam delete-role-policy --role-name "$1" --policy-name "$2"
+  fi
   aws iam delete-role --role-name "$1"
 }
 
@@ -381,4 +410,5 @@ check_choices
 WORK="$(mktemp -d)"
 trap 'rm -rf "$WORK"' EXIT
 have_aws
+nothing_of_others
 "$command"

@@ -42,7 +42,15 @@ create() {
   fi
   say "== stack $STACK"
   local verb=create answer
-  if stack_there; then verb=update; fi
+  if stack_there; then
+    verb=update
+    # Of a stack that could not be made, nothing is left but its name, and that cannot be updated.
+    if [[ "$(told 'Stacks[0].StackStatus')" == ROLLBACK_COMPLETE ]]; then
+      say "== deleting what is left of the attempt before"
+      delete
+      verb=create
+    fi
+  fi
   if answer="$(aws cloudformation "$verb-stack" --template-body "file://$here/template.yaml" --stack-name "$STACK" \
     --parameters "file://$PARAMETERS" --capabilities CAPABILITY_NAMED_IAM 2>&1)"; then
     aws cloudformation wait "stack-$verb-complete" --stack-name "$STACK" ||
@@ -56,18 +64,38 @@ create() {
 
 stack_there() { there aws cloudformation describe-stacks --stack-name "$STACK" --output json; }
 
+# told QUERY: what CloudFormation says of the stack.
+told() { aws cloudformation describe-stacks --stack-name "$STACK" --query "$1" --output text; }
+
 teardown() {
+  if ! stack_there; then
+    say "nothing of $STACK is left"
+    return 0
+  fi
+  # Data is deleted only of what this stack made, whatever the file says by now.
+  local made
+  made="$(told "Stacks[0].Parameters[?ParameterKey=='Name'].ParameterValue")"
+  [[ "$made" == "$NAME" ]] || fail "the stack $STACK has the Name $made, and $PARAMETERS says $NAME" \
+    "say --stack of the other, or --parameters FILE of this one"
   keep_or_delete_data "$DELETE_DATA"
   say "== deleting stack $STACK"
-  aws cloudformation delete-stack --stack-name "$STACK"
-  aws cloudformation wait stack-delete-complete --stack-name "$STACK" ||
-    fail "the stack $STACK did not go" "see: aws cloudformation describe-stack-events --stack-name $STACK"
+  delete
   say "nothing of $STACK is left"
 }
 
+delete() {
+  aws cloudformation delete-stack --stack-name "$STACK"
+  aws cloudformation wait stack-delete-complete --stack-name "$STACK" ||
+    fail "the stack $STACK did not go" "see: aws cloudformation describe-stack-events --stack-name $STACK"
+}
+
 [[ -r "$PARAMETERS" ]] || fail "there is no file $PARAMETERS" "see stack.sh --help"
-# The one parameter that the script itself needs. The file is a list of objects on lines of their own, or not.
-NAME="$(tr -d '\n' <"$PARAMETERS" | sed -nE 's/.*"ParameterKey": *"Name", *"ParameterValue": *"([^"]*)".*/\1/p')"
+# The one parameter that the script itself needs, however the file is laid out: no name has a blank in it.
+flat="$(tr -d '[:space:]' <"$PARAMETERS")"
+NAME="$(sed -nE 's/.*"ParameterKey":"Name","ParameterValue":"([^"]*)".*/\1/p' <<<"$flat")"
+if [[ -z "$NAME" && "$flat" == *'"ParameterKey":"Name"'* ]]; then
+  fail "the parameter Name of $PARAMETERS cannot be read" "write it as parameters.json does"
+fi
 NAME="${NAME:-paceline-images}"
 is_name Name "$NAME"
 STACK="${STACK:-$NAME}"

@@ -102,7 +102,7 @@ resource "aws_codebuild_webhook" "push" {
 
     filter {
       type    = "HEAD_REF"
-      pattern = "^refs/tags/v"
+      pattern = "^refs/tags/v[0-9]"
     }
   }
 }

@@ -70,7 +70,7 @@ resource "aws_iam_role_policy" "build" {
           "codebuild:CreateReportGroup",
           "codebuild:UpdateReport",
         ]
-        Resource = ["${local.codebuild_arn}:report-group/${var.name}-*"]
+        Resource = ["${local.codebuild_arn}:report-group/${var.name}-image-tests"]
       },
     ]
   })

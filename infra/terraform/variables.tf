@@ -111,7 +111,7 @@ variable "tag_mutability" {
 }
 
 variable "webhook" {
-  description = "Build on every push to the branch and on every tag v*. CodeBuild must have been given access to GitHub before."
+  description = "Build on every push to the branch and on every tag such as v1.2.3. CodeBuild must have been given access to GitHub before."
   type        = bool
   default     = false
 }

@@ -7,6 +7,7 @@ installs nothing. The shell, the guards and the order are those of the file.
 import json
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,6 +119,11 @@ def test_a_pushed_tag_is_a_release(world: World) -> None:
     assert "--tags semantic --version 1.4.2" in world.called("push")[0]
 
 
+def test_not_every_tag_that_begins_with_a_v_is_a_release(world: World) -> None:
+    assert world.build(CODEBUILD_WEBHOOK_TRIGGER="tag/vendor-drop").succeeds
+    assert "semantic" not in world.called("push")[0]
+
+
 def test_where_tags_never_move_a_build_has_its_number_alone(world: World) -> None:
     assert world.build(IMAGE_TAGS="none").succeeds
     assert "--tag build-17 --no-create" in world.called("push")[0]
@@ -186,6 +192,24 @@ def test_phases_carry_variables_and_folders_over_and_finally_is_always_done(tmp_
     assert (tmp_path / "inner" / "finally").read_text() == "one-two\n"
     assert (tmp_path / "inner" / "after").read_text() == "one-two 0\n"
     assert not (tmp_path / "inner" / "never").exists()
+
+
+def test_the_runner_works_in_a_folder_with_a_blank_and_refuses_half_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blank = tmp_path / "two words"
+    blank.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(blank))
+    spec = {"version": 0.2, "phases": {"build": {"commands": ["export A=1", "test $A = 1"]}}}
+    assert run(spec, tmp_path, {}).succeeds
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "infra" / "run_buildspec.py"), "--env", "HALF"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "--env HALF is not NAME=VALUE" in done.stderr
 
 
 def test_the_runner_says_what_it_would_run() -> None:

@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+import yaml
 from tests.aws_build.choices import OTHER
 from tests.aws_build.template import says
+from tests.fixtures.command import ROOT
 
 ROLES = says(OTHER)["roles"]
 STATEMENTS = [
@@ -25,8 +27,18 @@ def test_a_permission_names_what_it_is_for(statement: dict[str, Any]) -> None:
     assert statement["Effect"] == "Allow"
     assert not [action for action in statement["Action"] if "*" in action]
     named = [resource for resource in statement["Resource"] if resource != "*"]
-    # Stars stand only at the end of what is ours: objects of our bucket, streams of our log group.
+    # Stars stand only at the end of what is ours: objects of our bucket, streams of our log group. Not behind
+    # a hyphen: team-vision-* would also be what belongs to team-vision-two.
     assert all("*" not in resource[:-1] and "team-vision" in resource for resource in named)
+    assert not [resource for resource in named if resource.endswith("-*")]
+
+
+def test_the_reports_of_the_buildspec_may_be_written() -> None:
+    (reports,) = [statement["Resource"] for statement in STATEMENTS if statement["Sid"] == "Reports"]
+    names = yaml.safe_load((ROOT / "infra" / "buildspec.yml").read_text())["reports"]
+    assert [resource.partition(":report-group/")[2] for resource in reports] == [
+        f"team-vision-{name}" for name in names
+    ]
 
 
 @pytest.mark.parametrize("role", ROLES)

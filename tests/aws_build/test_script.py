@@ -8,11 +8,27 @@ from tests.aws_build.choices import OTHER, SOURCE, as_flags
 from tests.aws_build.read_back import read_back
 from tests.aws_build.template import parameters, says
 from tests.aws_build.test_stack import NOTHING, as_ministack_keeps_it
-from tests.fixtures.aws_cli import AwsCli, aws_cli
+from tests.fixtures.aws_cli import AwsCli, aws_cli, stand_in
 from tests.fixtures.emulator import moto
 from tests.fixtures.ministack import ministack
 
 SCRIPT = "aws-cli/build-infra.sh"
+THEIR_POLICY = json.dumps(
+    {
+        "rules": [
+            {
+                "rulePriority": 1,
+                "selection": {
+                    "tagStatus": "untagged",
+                    "countType": "sinceImagePushed",
+                    "countUnit": "days",
+                    "countNumber": 90,
+                },
+                "action": {"type": "expire"},
+            }
+        ]
+    }
+)
 
 
 def test_every_choice_comes_out_as_cloudformation_has_it_and_goes_only_with_its_data(tmp_path: Path) -> None:
@@ -56,6 +72,56 @@ def test_every_choice_comes_out_as_cloudformation_has_it_and_goes_only_with_its_
         done = cli.run(SCRIPT, "teardown", *name, "--delete-data", variables=cloud.variables)
         assert done.code == 0, done.err
         assert read_back(cloud) == NOTHING
+
+
+def test_what_others_have_under_the_name_stays_and_a_half_made_role_goes(tmp_path: Path) -> None:
+    pytest.importorskip("moto.server", reason="the script is NOT tested: pip install 'moto[server]'")
+    name = ["--name", OTHER["Name"]]
+    with moto(tmp_path) as cloud, aws_cli(tmp_path) as cli:
+        ecr, iam = cloud.client("ecr"), cloud.client("iam")
+        theirs = ecr.create_repository(repositoryName=OTHER["Name"])["repository"]
+        ecr.put_lifecycle_policy(repositoryName=OTHER["Name"], lifecyclePolicyText=THEIR_POLICY)
+        before = read_back(cloud)
+        for words in (["create", *as_flags(OTHER)], ["teardown", *name, "--delete-data"]):
+            refused = cli.run(SCRIPT, *words, variables=cloud.variables)
+            assert refused.code == 1
+            assert "there is a repository team-vision that this did not make" in refused.err
+            assert read_back(cloud) == before
+
+        # As an interrupted run leaves it: a role that has no policy yet.
+        ecr.tag_resource(
+            resourceArn=theirs["repositoryArn"], tags=[{"Key": "Project", "Value": OTHER["Name"]}]
+        )
+        iam.create_role(
+            RoleName="team-vision-build",
+            AssumeRolePolicyDocument='{"Version": "2012-10-17", "Statement": []}',
+            Tags=[{"Key": "Project", "Value": OTHER["Name"]}],
+        )
+        done = cli.run(SCRIPT, "teardown", *name, variables=cloud.variables)
+        assert done.code == 0, done.err
+        assert read_back(cloud) == NOTHING
+
+
+def test_who_may_not_see_what_is_left_deletes_nothing(tmp_path: Path) -> None:
+    answers = """
+      *get-caller-identity*) echo arn:aws:sts::123456789012:user/me ;;
+      *list-object-versions*) echo "An error occurred (AccessDenied)" >&2; exit 254 ;;
+      *list-images*) echo 0 ;;
+      *tags*) echo team-vision ;;
+    """
+    cli, calls = stand_in(tmp_path, answers)
+    done = cli.run(SCRIPT, "teardown", "--name", "team-vision", variables={"AWS_DEFAULT_REGION": "us-east-1"})
+    assert done.code == 1
+    assert "AccessDenied" in done.err
+    assert "s3api list-object-versions" in calls.read_text()
+    assert "delete" not in calls.read_text()
+
+
+def test_a_token_in_an_address_is_not_repeated(tmp_path: Path) -> None:
+    cli, _ = stand_in(tmp_path, "")
+    done = cli.run(SCRIPT, "create", "--source-url", "https://me:planted@github.com/a/b.git", variables={})
+    assert "https://***@github.com/a/b.git" in done.err
+    assert "planted" not in done.err
 
 
 @pytest.mark.soak

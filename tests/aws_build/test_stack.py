@@ -8,7 +8,7 @@ import pytest
 from tests.aws_build.choices import SOURCE
 from tests.aws_build.read_back import read_back
 from tests.aws_build.template import load, parameters, says
-from tests.fixtures.aws_cli import aws_cli
+from tests.fixtures.aws_cli import aws_cli, stand_in
 from tests.fixtures.ministack import ministack
 
 SCRIPT = "cloudformation/stack.sh"
@@ -53,16 +53,63 @@ def test_the_stack_is_made_whole_once_and_leaves_nothing(tmp_path: Path) -> None
         assert read_back(cloud) == NOTHING
 
 
-def test_the_example_s_repository_is_not_built_by_mistake(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    aws = tmp_path / "bin" / "aws"
-    aws.write_text("#!/bin/sh\necho arn:aws:sts::1:me\n")
-    aws.chmod(0o755)
-    from tests.fixtures.aws_cli import AwsCli
+US = {"AWS_DEFAULT_REGION": "us-east-1"}
+ME = "*get-caller-identity*) echo arn:aws:sts::123456789012:user/me ;;"
 
-    done = AwsCli(aws.parent).run(SCRIPT, "create", variables={"AWS_DEFAULT_REGION": "us-east-1"})
+
+def test_the_example_s_repository_is_not_built_by_mistake(tmp_path: Path) -> None:
+    cli, _ = stand_in(tmp_path, ME)
+    done = cli.run(SCRIPT, "create", variables=US)
     assert done.code == 1
     assert "still names https://github.com/OWNER/NAME.git" in done.err
+
+
+def _written(folder: Path, **chosen: str) -> str:
+    file = folder / "parameters.json"
+    rows = [{"ParameterKey": key, "ParameterValue": value} for key, value in chosen.items()]
+    file.write_text(json.dumps(rows, indent=2).replace("\n", "\r\n\t"))
+    return str(file)
+
+
+def test_after_an_attempt_that_failed_the_stack_is_made_anew(tmp_path: Path) -> None:
+    cli, calls = stand_in(tmp_path, f"{ME}\n*StackStatus*) echo ROLLBACK_COMPLETE ;;")
+    file = _written(tmp_path, Name="team-vision", SourceUrl=SOURCE)
+    done = cli.run(SCRIPT, "create", "--parameters", file, variables=US)
+    assert done.code == 0, done.err
+    changes = [call.split()[1] for call in calls.read_text().splitlines() if "-stack " in call]
+    assert changes == ["delete-stack", "create-stack"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "words"),
+    [
+        (
+            "*describe-stacks*) echo 'Stack with id x does not exist' >&2; exit 254 ;;",
+            0,
+            "nothing of team-vision",
+        ),
+        ("*ParameterKey*) echo another ;;", 1, "the stack team-vision has the Name another"),
+    ],
+)
+def test_data_that_the_stack_did_not_make_is_not_deleted(
+    answers: str, code: int, words: str, tmp_path: Path
+) -> None:
+    cli, calls = stand_in(tmp_path, f"{ME}\n{answers}")
+    file = _written(tmp_path, Name="team-vision", SourceUrl=SOURCE)
+    done = cli.run(SCRIPT, "teardown", "--delete-data", "--parameters", file, variables=US)
+    assert done.code == code
+    assert words in done.err
+    assert "delete" not in calls.read_text()
+
+
+def test_a_name_that_cannot_be_read_is_not_taken_for_the_usual_one(tmp_path: Path) -> None:
+    cli, calls = stand_in(tmp_path, ME)
+    file = tmp_path / "parameters.json"
+    file.write_text('[{"ParameterValue": "team-vision", "ParameterKey": "Name"}]')
+    done = cli.run(SCRIPT, "teardown", "--delete-data", "--parameters", str(file), variables=US)
+    assert done.code == 1
+    assert "Name of" in done.err
+    assert not calls.exists()
 
 
 @pytest.mark.parametrize("webhook", ["true", "false"])

@@ -185,3 +185,25 @@ def test_the_matrix_is_shown_with_its_date(capsys: Captured) -> None:
         row for row in data["torch"] if row["torch"] == "2.6.0"
     ).items()
     assert run(["image", "matrix", "--only-new"], Session()) == ExitCode.BAD_CONFIG
+
+
+def test_a_folder_named_dockerfile_is_refused_in_words(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "Dockerfile").mkdir()
+    assert check(folder=tmp_path) == ExitCode.BAD_CONFIG
+    assert "Dockerfile cannot be read: Is a directory" in capsys.readouterr().err
+
+
+def test_odd_names_and_files_beside_it_stop_nothing(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM python:3.11-slim\nRUN pip install -r {'x' * 400}.txt\nUSER 1\n"
+    )
+    (tmp_path / "requirements-old.txt").write_bytes("six".encode("utf-16"))
+    assert check("--patch", "new/folder/fix.patch", folder=tmp_path) == ExitCode.OK
+    assert (tmp_path / "new" / "folder" / "fix.patch").read_text() == ""
+
+
+def test_a_file_that_is_installed_must_be_readable(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM python:3.11-slim\nRUN pip install -r requirements.txt\n")
+    (tmp_path / "requirements.txt").write_bytes("six # caf\xe9".encode("latin-1"))
+    assert check(folder=tmp_path) == ExitCode.BAD_CONFIG
+    assert "requirements.txt is no text in UTF-8" in capsys.readouterr().err

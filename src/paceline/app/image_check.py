@@ -26,8 +26,9 @@ def load_project(folder: Path, dockerfile: Path | None = None, requirements: Seq
     text = _text(file)
     name = _name(file, folder)
     found = {name: Source(name, text)}
-    for path in (*(folder / one for one in requirements), *_beside(folder), *_named(folder, name, text)):
-        _add(found, folder, path, is_wanted=path in [folder / one for one in requirements])
+    wanted = [folder / one for one in requirements]
+    for path in (*wanted, *filter(_is_readable, _beside(folder)), *_named(folder, name, text)):
+        _add(found, folder, path, is_wanted=path in wanted)
     names = frozenset(one.name for one in folder.iterdir())
     return Project(files=tuple(found.values()), dockerfile=name, names=names)
 
@@ -63,14 +64,31 @@ def _named(folder: Path, name: str, text: str) -> Iterator[Path]:
 
 def _add(found: dict[str, Source], folder: Path, file: Path, *, is_wanted: bool) -> None:
     name = _name(file, folder)
-    is_there = file.is_file() and file.stat().st_size <= _MOST_BYTES
-    if name in found or not (is_there or is_wanted):
+    if name in found or not (is_wanted or _is_small_file(file)):
         return
     found[name] = Source(name, _text(file))
     if file.suffix in (".txt", ".in"):
         for option in read_requirements(name, found[name].text).options:
             if option.name in ("requirement", "constraint"):
                 _add(found, folder, file.parent / option.value, is_wanted=False)
+
+
+def _is_small_file(file: Path) -> bool:
+    try:
+        return file.is_file() and file.stat().st_size <= _MOST_BYTES
+    except OSError:  # a name that no file system takes, or a folder that may not be entered
+        return False
+
+
+def _is_readable(file: Path) -> bool:
+    """A file that only lies beside the Dockerfile stops nothing, whatever is in it."""
+    if not _is_small_file(file):
+        return False
+    try:
+        _text(file)
+    except ConfigError:
+        return False
+    return True
 
 
 def _name(file: Path, folder: Path) -> str:
@@ -84,6 +102,9 @@ def _text(file: Path) -> str:
     except FileNotFoundError:
         hint = "name it with --dockerfile or --requirements, or go to the folder of the build context"
         raise ConfigError([Problem(f"there is no {file}", hint, str(file))]) from None
+    except OSError as error:
+        hint = "it must be a file that you may read"
+        raise ConfigError([Problem(f"{file} cannot be read: {error.strerror}", hint, str(file))]) from error
     except UnicodeDecodeError as error:
         problem = Problem(f"{file} is no text in UTF-8: {error.reason}", "save it as UTF-8", str(file))
         raise ConfigError([problem]) from error

@@ -48,6 +48,7 @@ def refresh(today: date, known: Matrix, *, only_new: bool, tell: Callable[[str],
 
 
 def write_matrix(matrix: Matrix, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(to_json(matrix), indent=1) + "\n", "utf-8")
 
 

@@ -62,6 +62,7 @@ def check(
     if silent is not None:
         say(session, silent)
     if patch is not None:
+        (session.folder / patch).parent.mkdir(parents=True, exist_ok=True)
         (session.folder / patch).write_text(unified_diff(project, mended.project), "utf-8", newline="")
     if write:
         for file in write_project(place, project, mended.project):

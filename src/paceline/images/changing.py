@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from paceline.images.dockerfile import Instruction, argument_values
 from paceline.images.installs import PipInstall
-from paceline.images.project import Edit
+from paceline.images.project import Edit, Source
 from paceline.images.requirements import Asked
 from paceline.images.text import Change, deletion, edits_of, insertion, lines_of, offset_of
 from paceline.images.view import Installed, Place
@@ -44,13 +44,12 @@ def respelled(place: Place, asked: Asked, new: str) -> tuple[Edit, ...]:
     source = place.source(asked.path)
     written = source.text[asked.start : asked.end]
     if asked.path == place.docker.path:
-        quote = written[0] if written[0] in "'\"" else ""
-        if not quote and re.search(r"[<>\[\]!; ]", new):
-            quote = '"'
-        if written.strip("'\"") != asked.text:
+        is_quoted = written[0] in "'\"" and written[-1] == written[0]
+        quote = written[0] if is_quoted else '"' if re.search(r"[<>\[\]!; ]", new) else ""
+        if (written[1:-1] if is_quoted else written) != asked.text or (quote and quote in new):
             return ()
         return edits_of(source, [Change(asked.start, asked.end, f"{quote}{new}{quote}")])
-    if written != asked.text:
+    if not _is_one_line(source, asked):
         return ()
     return edits_of(source, [Change(asked.start, asked.end, new)])
 
@@ -60,15 +59,21 @@ def dropped(place: Place, one: Installed) -> tuple[Edit, ...]:
     asked = one.asked
     source = place.source(asked.path)
     if asked.path != place.docker.path:
-        if asked.has_hash or source.text[asked.start : asked.end] != asked.text:
+        # Whoever else installs from this file would lose it too.
+        if asked.has_hash or not _is_one_line(source, asked) or place.uses_of(asked.path) > 1:
             return ()
         return (deletion(source, asked.line, asked.line),)
     if not asked.is_literal or len(one.by.asked) < 2:
         return ()
-    start = asked.start
-    while source.text[start - 1] in " \t":
-        start -= 1
+    # With the continued line before it: a backslash left alone would swallow the next instruction.
+    start = max(word.end for word in one.by.command.words if word.end <= asked.start)
+    if "#" in source.text[start : asked.start]:
+        return ()  # a remark between them: what it is about, a person knows
     return edits_of(source, [Change(start, asked.end, "")])
+
+
+def _is_one_line(source: Source, asked: Asked) -> bool:
+    return source.text[asked.start : asked.end] == asked.text
 
 
 def beside(place: Place, one: Installed, wanted: str) -> tuple[Edit, ...]:
@@ -76,7 +81,9 @@ def beside(place: Place, one: Installed, wanted: str) -> tuple[Edit, ...]:
     asked = one.asked
     source = place.source(asked.path)
     if asked.path != place.docker.path:
-        return () if asked.has_hash else (insertion(source, asked.line + 1, [wanted]),)
+        if asked.has_hash or not _is_one_line(source, asked):
+            return ()
+        return (insertion(source, asked.line + 1, [wanted]),)
     word = f'"{wanted}"' if re.search(r"[<>\[\]!; ]", wanted) else wanted
     return edits_of(source, [Change(asked.end, asked.end, f" {word}")])
 

@@ -1,5 +1,6 @@
 """Which image of the curated list comes nearest? Same CUDA major, then flavour, system, and minor."""
 
+import re
 from datetime import date
 
 from packaging.version import Version
@@ -21,7 +22,9 @@ def nearest_cuda_tag(base: Base, major: int, wheel: Version | None = None, **wan
         same = one.flavour != flavour, bool(one.cudnn) != bool(cudnn), one.system != system
         return (*same, minor, -one.cuda.minor, one.system)
 
-    same = [tag for tag in catalog().cuda_tags if int(tag.partition(".")[0]) == major]
+    maker = re.match(r"[a-z]*", base.system)
+    of_maker = f"-{maker[0]}" if maker else ""  # commands for dnf mean nothing where apt is
+    same = [tag for tag in catalog().cuda_tags if int(tag.partition(".")[0]) == major and of_maker in tag]
     return min(same, key=distance) if same else None
 
 

@@ -162,7 +162,7 @@ def system_installs(step: Instruction) -> list[SystemInstall]:
     for command in step.commands:
         words = command.texts
         for tool, verb in (("apt-get", "install"), ("apt", "install"), ("apk", "add"), ("dnf", "install")):
-            if tool in words[:3] and verb in words:
+            if verb in words and tool in words[: words.index(verb)]:
                 behind = command.words[words.index(verb) + 1 :]
                 packages = _packages(behind)
                 end = packages[-1].end if packages else command.words[-1].end

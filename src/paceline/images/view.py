@@ -9,6 +9,7 @@ from typing import NamedTuple
 from packaging.version import Version
 
 from paceline.images.bases import Base, read_base
+from paceline.images.builds import build_told
 from paceline.images.dockerfile import Dockerfile, Instruction, Stage, read_dockerfile
 from paceline.images.installs import PipInstall, SystemInstall, pip_installs, system_installs
 from paceline.images.matrix import TorchRow, matrix
@@ -17,9 +18,18 @@ from paceline.images.requirements import Asked, RequirementFile, read_requiremen
 from paceline.images.shell import substituted
 
 _INDEX_NAMES = ("index-url", "extra-index-url", "find-links", "index", "default-index")
-_INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX_URL", "UV_INDEX")
+_INDEX_VARIABLES = (
+    "PIP_INDEX_URL",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS",
+    "UV_INDEX_URL",
+    "UV_EXTRA_INDEX_URL",
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX",
+    "UV_FIND_LINKS",
+)
 _LOCAL_CUDA = re.compile(r"^cu(\d{2})(\d)$")
-_INDEX_CUDA = re.compile(r"/(cu\d{3}|cpu|rocm[\d.]+)/?$")
+_ASSIGNED = re.compile(r"^([A-Za-z_]\w*)=(.*)$", re.S)
 
 
 class Installed(NamedTuple):
@@ -78,6 +88,42 @@ class Place:
         steps = [step for stage in self.docker.stages for step in stage.instructions]
         words = [word.text for step in steps for one in system_installs(step) for word in one.packages]
         return frozenset(word.partition("=")[0] for word in words)
+
+    @cached_property
+    def are_packages_known(self) -> bool:
+        """Not where a list in a file, a variable or a script of one's own says what else the system gets."""
+        for stage in self.docker.stages:
+            values = self.docker.variables(stage)
+            for step in stage.instructions:
+                words = [word for command in step.commands for word in command.texts]
+                listed = [word for one in system_installs(step) for word in one.packages]
+                if any(word.endswith(".sh") for word in words) or ("xargs" in words and "install" in words):
+                    return False
+                if any(re.search(r"[$`]", substituted(word.text, values)) for word in listed):
+                    return False
+        return True
+
+    def environment(self, by: PipInstall) -> dict[str, str]:
+        """The variables that a command sees: of ARG and ENV, and those that its own step sets before it."""
+        values = self.docker.variables(self.stage, by.instruction.first)
+        for command in by.instruction.commands:
+            for word in command.words:
+                found = _ASSIGNED.match(word.text)
+                if found is not None and word.start < by.program[0].start:
+                    values[found[1]] = substituted(found[2], values)
+        return values
+
+    def uses_of(self, path: str) -> int:
+        """How many commands of all stages install from this file?"""
+        steps = [(stage, step) for stage in self.docker.stages for step in stage.instructions]
+        commands = [
+            by
+            for stage, step in steps
+            for by in pip_installs(
+                self.docker.path, self.docker.text, step, self.docker.variables(stage, step.first)
+            )
+        ]
+        return sum(path in [file.path for file in self.files_of(by)] for by in commands)
 
     @cached_property
     def installed(self) -> list[Installed]:
@@ -146,7 +192,7 @@ class Place:
         """Every address that a command may take packages from, but the usual one."""
         files = self.files_of(one.by)
         values = [o.value for file in files for o in file.options if o.name in _INDEX_NAMES]
-        before = self.docker.variables(self.stage, one.by.instruction.first)
+        before = self.environment(one.by)
         said = [before[name] for name in _INDEX_VARIABLES if name in before]
         return one.by.values(*_INDEX_NAMES) + values + [word for text in said for word in text.split()]
 
@@ -168,7 +214,7 @@ class Place:
     def has_own_python(self) -> bool:
         """A Python that the base's name does not tell of: conda, another version, a venv, uv's."""
         words = {word for step in self.steps for command in step.commands for word in command.texts}
-        other = any(re.fullmatch(r"python3\.\d+(-\w+)?|pyenv|deadsnakes.*", w) for w in words)
+        other = any(re.search(r"^python(3\.\d+|\$[\w{}]+)(-\w+)?$|^pyenv$|deadsnakes", w) for w in words)
         uv = any(w.endswith("uv") for w in words) and bool(words & {"venv", "python", "sync"})
         return other or uv or self.has_conda
 
@@ -198,7 +244,7 @@ def _tail(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """The torch that is installed: `build` is cpu, cu118, …, or None for PyPI's own."""
+    """The torch that is installed: `build` is cpu, cu118, …, None for PyPI's own, or UNKNOWN."""
 
     installed: Installed
     pin: Version | None
@@ -217,9 +263,11 @@ class Torch:
 def _build(place: Place, found: Installed, pin: Version | None) -> str | None:
     if pin is not None and pin.local is not None:
         return pin.local
-    ends = [_INDEX_CUDA.search(address) for address in place.indexes(found)]
-    named = [end[1] for end in ends if end is not None]
-    return named[-1] if named else None
+    backends = [
+        *found.by.values("torch-backend"),
+        *(value for name, value in place.environment(found.by).items() if name == "UV_TORCH_BACKEND"),
+    ]
+    return build_told(backends if found.by.is_uv else (), place.indexes(found))
 
 
 def places(project: Project, target: Target) -> list[Place]:

@@ -57,7 +57,7 @@ def ended(place: Place) -> Iterator[Finding]:
             "name a version; `python:3.12-slim` or a tag of the curated list",
             level=Level.WARNING,
         )
-    elif base.system in catalog().unreachable_systems and place.system:
+    elif base.system in catalog().unreachable_systems and place.system and not _asks_the_archive(place):
         yield _packages_moved(place, base, origin)
     else:
         yield from _no_longer_supported(place, base, origin)
@@ -91,16 +91,28 @@ def _major_wanted(place: Place, base: Base) -> int:
     return 12 if base.cuda is None else max(base.cuda.major, 11)
 
 
+def _asks_the_archive(place: Place) -> bool:
+    """Its packages are still to be had there, for whoever says so."""
+    words = [word for step in place.steps for command in step.commands for word in command.texts]
+    copied = [value for step in place.steps if step.word in ("COPY", "ADD") for value in step.values]
+    return any(re.search(r"archive\.debian\.org|vault\.centos\.org", word) for word in words) or any(
+        "sources.list" in value or "yum.repos.d" in value for value in copied
+    )
+
+
 def _packages_moved(place: Place, base: Base, origin: Instruction) -> Finding:
     old, new = _CODENAME.get(base.system, ""), _NEW_SYSTEM.get(base.system, "")
-    can = bool(old) and old in base.reference
+    other = base.reference.replace(old, new) if old else base.reference
+    if base.family == "python":
+        other = re.sub(r":(3\.\d+)\.\d+", r":\1", other)  # old patch releases were never made for the new one
+    can = other != base.reference and base.python != "3.6"  # nor was the whole of 3.6
     return ENDED.found(
         place,
         origin,
         f"{base.system} has ended, and its package server is gone: apt-get update fails",
         f"FROM {base.reference}, ended {catalog().systems[base.system]}",
-        f"use {base.reference.replace(old, new)}" if can else "use a supported system",
-        another_base(place, base.reference.replace(old, new)) if can else (),
+        f"use {other}" if can else "use a supported system",
+        another_base(place, other) if can else (),
     )
 
 
@@ -143,8 +155,10 @@ def old_libc(place: Place) -> Iterator[Finding]:
             new = f"{base.name}:{tag}" if tag else ""
     else:
         return
+    if new == base.reference:
+        new = ""
     # Its own package commands (apk) mean nothing on Debian: then a person must translate them.
-    can = bool(new) and new != base.reference and not any(one.tool == "apk" for one in place.system)
+    can = bool(new) and not any(one.tool == "apk" for one in place.system)
     yield LIBC.found(
         place,
         place.stage.origin,

@@ -75,6 +75,8 @@ def _is_elsewhere(place: Place, by: PipInstall) -> bool:
     """Into a venv, a folder, or with the flag that says it is meant."""
     if by.flags & {"--break-system-packages"} or by.values("target", "prefix", "root"):
         return True
+    if "PIP_BREAK_SYSTEM_PACKAGES" in place.environment(by):
+        return True
     program = by.program[0].text
     if "/" in program and not program.startswith(("/usr/bin/", "/bin/")):
         return True
@@ -117,7 +119,7 @@ def _apt_change(place: Place, line: int) -> list[Change]:
 
 
 def no_build_tools(place: Place) -> Iterator[Finding]:
-    if not place.base.is_slim or place.has_own_python:
+    if not place.base.is_slim or place.has_own_python or not place.are_packages_known:
         return
     for one in place.own:
         missing, why = _missing(place, one)

@@ -8,11 +8,11 @@ from packaging.version import Version
 from paceline.images.bases import catalog
 from paceline.images.changing import another_base
 from paceline.images.choosing import nearest_cuda_tag
-from paceline.images.dockerfile import env_values
+from paceline.images.dockerfile import Instruction, env_values
 from paceline.images.matrix import matrix
 from paceline.images.project import Edit, Finding, Level
 from paceline.images.rules.pattern import Pattern
-from paceline.images.text import deletion
+from paceline.images.text import Change, deletion, edits_of, offset_of
 from paceline.images.view import Place
 
 MAJOR = Pattern(
@@ -149,6 +149,8 @@ def second_cudnn(place: Place) -> Iterator[Finding]:
         return
     if base.family == "cuda" and base.cudnn and place.stage.parent is None:
         without = base.reference.replace(base.cudnn, "", 1)
+        # What a folder of one's own brings may use the system's cuDNN: then a person decides.
+        is_certain = base.flavour != "devel" and all(one.asked.name for one in place.installed)
         yield TWICE.found(
             place,
             place.stage.origin,
@@ -156,22 +158,44 @@ def second_cudnn(place: Place) -> Iterator[Finding]:
             "the loader may take the wrong one",
             f"FROM {base.reference}; {torch.installed.asked.text}",
             f"use {without}, unless something here is compiled with cuDNN",
-            another_base(place, without) if base.flavour != "devel" else (),
+            another_base(place, without) if is_certain else (),
         )
     for step in place.stage.instructions:
-        if step.word == "ENV" and re.search(r"cudnn|nccl", env_values(step).get("LD_LIBRARY_PATH", "")):
+        said = env_values(step).get("LD_LIBRARY_PATH", "") if step.word == "ENV" else ""
+        second = [folder for folder in said.split(":") if _is_second(folder)]
+        if second:
             yield TWICE.found(
                 place,
                 step,
                 "LD_LIBRARY_PATH puts another cuDNN or NCCL before the ones of torch's wheels",
-                f"LD_LIBRARY_PATH={env_values(step)['LD_LIBRARY_PATH']}",
-                "leave it out",
-                _without_step(place, step.first, step.last) if len(step.values) == 2 else (),
+                f"LD_LIBRARY_PATH={said}",
+                f"leave out {':'.join(second)}",
+                _without_folders(place, step, said, second),
             )
 
 
-def _without_step(place: Place, first: int, last: int) -> tuple[Edit, ...]:
-    return (deletion(place.dockerfile, first, last),)
+def _is_second(folder: str) -> bool:
+    """A plugin of NCCL's, such as the one for EFA, is no second NCCL."""
+    return re.search(r"cudnn|nccl", folder) is not None and not re.search(r"ofi|plugin|net|rdma", folder)
+
+
+def _without_folders(place: Place, step: Instruction, said: str, second: list[str]) -> tuple[Edit, ...]:
+    words = [word for one in place.steps for command in one.commands for word in command.texts]
+    if any(parent in word for folder in second for parent in [_top(folder)] for word in words):
+        return ()  # it was put there on purpose, by a step of its own
+    kept = [folder for folder in said.split(":") if folder not in second]
+    if not [one for one in kept if one and not re.fullmatch(r"\$\{?LD_LIBRARY_PATH\}?", one)]:
+        return (deletion(place.dockerfile, step.first, step.last),) if len(step.values) == 2 else ()
+    text = place.docker.text
+    at = text.find(said, offset_of(text, step.first), offset_of(text, step.last + 1))
+    return () if at < 0 else edits_of(place.dockerfile, [Change(at, at + len(said), ":".join(kept))])
+
+
+def _top(folder: str) -> str:
+    """/opt/nccl of /opt/nccl/build/lib: where a step that makes it would work."""
+    parts = folder.split("/")
+    last = max(at for at, part in enumerate(parts) if re.search(r"cudnn|nccl", part))
+    return "/".join(parts[: last + 1])
 
 
 RULES = (cuda_major, gpu_too_new, driver_too_old, second_cudnn)

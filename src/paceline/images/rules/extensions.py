@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from paceline.images.bases import read_base
 from paceline.images.changing import another_base, dropped, lines_added_behind, with_flag
 from paceline.images.choosing import nearest_cuda_tag
+from paceline.images.installs import PipInstall
 from paceline.images.project import Edit, Finding
 from paceline.images.rules.pattern import Pattern
 from paceline.images.view import Installed, Place
@@ -57,16 +58,25 @@ IMPORT_TORCH = frozenset(
         "grouped-gemm",
     ]
 )
+_WHEEL_VARIABLES = {"PIP_FIND_LINKS", "PIP_ONLY_BINARY", "UV_FIND_LINKS"}
+# Steps after which another step goes on from the same place.
+_LEAVE_NO_TRACE = {"apt-get", "apt", "apk", "pip", "pip3", "python", "python3", "rm", "mkdir", "set", "echo"}
 _BUILD_NEEDS = "setuptools wheel packaging ninja"
 
 
-def compiled(one: Installed) -> bool:
-    return one.asked.name in _COMPILED and not one.asked.text.endswith(".whl") and not _has_wheels(one)
+def compiled(place: Place, one: Installed) -> bool:
+    if one.asked.name == "flash-attn" and "FLASH_ATTENTION_SKIP_CUDA_BUILD" in place.environment(one.by):
+        return False
+    return one.asked.name in _COMPILED and not _has_wheels(place, one)
 
 
-def _has_wheels(one: Installed) -> bool:
-    """A folder or page of ready wheels was named for it."""
-    return bool(one.by.values("find-links", "only-binary")) or "--only-binary" in one.by.flags
+def _has_wheels(place: Place, one: Installed) -> bool:
+    """It is a wheel, or a folder or page of ready wheels was named for it."""
+    if one.asked.text.endswith(".whl") or one.by.values("find-links", "only-binary"):
+        return True
+    options = {option.name for file in place.files_of(one.by) for option in file.options}
+    variables = place.environment(one.by).keys()
+    return bool(options & {"find-links", "only-binary"} or variables & _WHEEL_VARIABLES)
 
 
 def needs_nvcc(place: Place) -> Iterator[Finding]:
@@ -75,7 +85,7 @@ def needs_nvcc(place: Place) -> Iterator[Finding]:
         return
     if any("cuda-toolkit" in name or "cuda-nvcc" in name for name in place.system_packages):
         return
-    first = next((one for one in place.own if compiled(one)), None)
+    first = next((one for one in place.own if compiled(place, one)), None)
     if first is None:
         return
     new = None
@@ -101,7 +111,7 @@ def build_isolation(place: Place) -> Iterator[Finding]:
     if "PIP_NO_BUILD_ISOLATION" in place.variables:
         return
     for one in place.own:
-        if one.asked.name not in IMPORT_TORCH or one.asked.text.endswith(".whl") or _has_wheels(one):
+        if one.asked.name not in IMPORT_TORCH or _has_wheels(place, one):
             continue
         if one.by.flags & {"--no-build-isolation", "--no-deps-build-isolation"}:
             continue
@@ -125,7 +135,7 @@ def apart(place: Place, one: Installed) -> tuple[Edit, ...]:
         return with_flag(place, one.by, "--no-build-isolation")
     if torch is not None and torch.by.instruction.first > one.by.instruction.first:
         return ()  # torch comes later: in which order, a person decides
-    if not one.asked.is_literal or one.by.is_uv:
+    if not one.asked.is_literal or one.by.is_uv or not _can_go_on_elsewhere(one.by):
         return ()
     without = dropped(place, one)
     program = " ".join(word.text for word in one.by.program)
@@ -136,6 +146,15 @@ def apart(place: Place, one: Installed) -> tuple[Edit, ...]:
         f" && {program} install{cache} --no-build-isolation {wanted}",
     ]
     return without + lines_added_behind(place, one.by.instruction, lines) if without else ()
+
+
+def _can_go_on_elsewhere(by: PipInstall) -> bool:
+    """Would the same pip in a step of its own install to the same place? Not behind `activate`, `conda run`,
+    `cd` or a variable, and not into a folder."""
+    begins = by.command.words[0] is by.program[0]
+    before = by.instruction.commands[: by.instruction.commands.index(by.command)]
+    plain = all(one.texts[0] in _LEAVE_NO_TRACE or one.texts[0].startswith("<<") for one in before)
+    return begins and plain and not by.values("target", "prefix", "root") and "--user" not in by.flags
 
 
 RULES = (needs_nvcc, build_isolation)

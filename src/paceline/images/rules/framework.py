@@ -29,7 +29,8 @@ def torch_replaced(place: Place) -> Iterator[Finding]:
         return  # what is in it is not known: nothing is concluded
     if not differs and not (upgrades and torch.pin is None):
         return
-    tag = torch_tag(base, torch.pin) if base.family == "pytorch" and torch.pin is not None else None
+    is_plain = base.family == "pytorch" and torch.pin is not None and torch.pin.local is None
+    tag = torch_tag(base, torch.pin) if is_plain and torch.pin is not None else None
     reference = f"{base.name}:{tag}"
     has = f"torch {base.torch}" if base.torch is not None else "a torch of its own build"
     yield REPLACED.found(

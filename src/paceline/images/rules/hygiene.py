@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator
 
 from paceline.images.dockerfile import Instruction, argument_values, env_values
+from paceline.images.installs import PipInstall
 from paceline.images.project import Edit, Finding, Kind, Level
 from paceline.images.rules.pattern import Pattern
-from paceline.images.secrets import is_secret_name
+from paceline.images.secrets import is_secret_name, is_switch
 from paceline.images.text import lines_of
 from paceline.images.view import Place
 
@@ -46,6 +47,7 @@ SHM = Pattern(
     level=Level.NOTE,
 )
 PATTERNS = (ORDER, CONTEXT, SECRET, ROOT, SHM)
+_NAME_FILES = {"PIP_CONSTRAINT", "PIP_FIND_LINKS", "PIP_REQUIREMENT", "PIP_CONFIG_FILE"}
 _UNWANTED = (".git", ".venv", "venv", "node_modules", "__pycache__", ".pytest_cache", ".mypy_cache")
 
 
@@ -54,6 +56,8 @@ def secret_in_image(place: Place) -> Iterator[Finding]:
         values = {"ENV": env_values, "ARG": argument_values}.get(step.word, lambda _: {})(step)
         for name, value in values.items():
             is_given = bool(value) and not value.startswith("$")
+            if is_given and is_switch(value):
+                continue
             if is_secret_name(name) and (is_given or step.word == "ARG"):
                 yield SECRET.found(
                     place,
@@ -82,6 +86,7 @@ def layer_order(place: Place) -> Iterator[Finding]:
             or len(pips) != 1
             or pips[0].asked
             or len(pips[0].values("requirement")) != 1
+            or _needs_more(place, pips[0])
         ):
             return
         file = place.file_named(pips[0].values("requirement")[0])
@@ -96,6 +101,13 @@ def layer_order(place: Place) -> Iterator[Finding]:
             _swapped(place, copy, run, file.path, pips[0].values("requirement")[0]),
         )
         return
+
+
+def _needs_more(place: Place, by: PipInstall) -> bool:
+    """Another file or folder of the context, such as constraints or wheels."""
+    addresses = [value for name in ("find-links", "constraint", "editable") for value in by.values(name)]
+    addresses += [value for name, value in place.environment(by).items() if name in _NAME_FILES]
+    return any("://" not in value for value in addresses)
 
 
 def _swapped(place: Place, copy: Instruction, run: Instruction, path: str, named: str) -> tuple[Edit, ...]:

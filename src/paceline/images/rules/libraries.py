@@ -36,6 +36,8 @@ def missing_library(place: Place) -> Iterator[Finding]:
     base, there = place.base, place.packages_of_all_stages
     if not base.family or base.family in ("pytorch", "ngc", "dlc") or base.system == "alpine":
         return
+    if not place.are_packages_known:
+        return
     for one in place.own:
         name = one.asked.name
         if name in _HEADLESS and not any(package.startswith(_BRING_GL) for package in there):

@@ -73,6 +73,7 @@ _BRING_NUMPY = frozenset(
         "librosa",
     ]
 )
+_CONSTRAINTS = {"PIP_CONSTRAINT", "UV_CONSTRAINT", "UV_OVERRIDE"}
 _BUILD = re.compile(r"^(cu\d{3}|cpu|rocm[\d.]+)$")
 
 
@@ -134,7 +135,7 @@ def python_without_wheel(place: Place) -> Iterator[Finding]:
 def _with_python(place: Place, other: str, known: tuple[str, ...]) -> str | None:
     base = place.base
     if base.family == "python" and base.tag is not None:
-        tag = re.sub(r"^3\.\d+(\.\d+)?", other, base.tag)
+        tag = re.sub(r"^3\.\d+(\.\d+)?([a-z]+\d+)?", other, base.tag)
         return f"{base.reference.rpartition(':')[0]}:{tag}"
     if base.family == "cuda" and base.cuda is not None:
         for system, version in catalog().system_pythons.items():
@@ -160,10 +161,15 @@ def numpy_abi(place: Place) -> Iterator[Finding]:
         new = below_2(numpy.asked)
         edits, asks = respelled(place, numpy.asked, new), numpy.asked.pin is not None
         yield NUMPY.found(place, numpy.asked, why, evidence, f"write {new}", edits, asks=asks)
-    elif bringer is not None and not _is_constrained(place) and not place.has_conda:
+    elif bringer is not None and not _is_constrained(place) and not _has_numpy(place):
         edits = beside(place, torch.installed, "numpy<2")
         evidence = f"{evidence}; {bringer.asked.name} brings numpy"
         yield NUMPY.found(place, torch.installed.asked, why, evidence, "add numpy<2", edits)
+
+
+def _has_numpy(place: Place) -> bool:
+    """One that fits torch is there before pip begins, and stays: by conda, or in a framework's image."""
+    return place.has_conda or place.base.family in ("pytorch", "ngc", "dlc")
 
 
 def below_2(numpy: Asked) -> str:
@@ -180,9 +186,11 @@ def _stays_below_2(numpy: Installed) -> bool:
 def _is_constrained(place: Place) -> bool:
     """A constraints file may hold numpy back, whether we can read it or not."""
     files = [file for by in place.pip for file in place.files_of(by)]
-    return any(by.values("constraint", "constraints") for by in place.pip) or any(
-        option.name == "constraint" for file in files for option in file.options
+    said = any(
+        by.values("constraint", "constraints") or place.environment(by).keys() & _CONSTRAINTS
+        for by in place.pip
     )
+    return said or any(option.name == "constraint" for file in files for option in file.options)
 
 
 def build_without_index(place: Place) -> Iterator[Finding]:
@@ -256,9 +264,11 @@ def _without_cuda(place: Place) -> Finding:
     torch = place.torch
     assert torch is not None, "asked for by wrong_build, which has looked"
     cuda = None if torch.row is None else torch.row.cuda
-    build = "cu121" if cuda is None else f"cu{cuda.major}{cuda.minor}"
+    build = None if cuda is None else f"cu{cuda.major}{cuda.minor}"
     is_pinned = torch.pin is not None and torch.pin.local == "cpu"
-    if is_pinned:
+    if build is None:
+        edits: tuple[Edit, ...] = ()  # for which CUDA an unknown torch is built is not known either
+    elif is_pinned:
         edits = _pin_switched(place, torch.installed, "cpu", build)
     else:
         edits = index_switched(place, torch.installed, "/whl/cpu", f"/whl/{build}")
@@ -268,7 +278,7 @@ def _without_cuda(place: Place) -> Finding:
         "this torch has no CUDA, and the image shall run on GPUs: `torch.cuda.is_available()` is False",
         f"{torch.installed.asked.text} from {', '.join(place.indexes(torch.installed)) or 'its pin'}; "
         f"target gpu ({place.base.reference})",
-        f"take the build {build}",
+        f"take the build {build or 'for the CUDA of your hosts, such as cu128'}",
         edits,
         asks=is_pinned,
     )
