@@ -12,6 +12,7 @@ from paceline.launchers.restarts import Replace, Restarts
 from paceline.plan.codec import dumps
 from paceline.plan.plan import Elastic, EventDetail
 from paceline.watch.feed import Feed, Replay
+from paceline.watch.figures import Figures
 from paceline.watch.run_track import _LOST
 from paceline.watch.silence import silence
 from paceline.watch.view import RunView
@@ -96,7 +97,12 @@ def test_silence_is_in_the_log_and_shown(tmp_path: Path) -> None:
 def test_an_injected_fault_is_marked() -> None:
     log = usual(100, 4, slow="worker-3")
     log.tell(60.0, "operator", "fault_injected", fault="slow", target="worker-3", by="me", until_ns=None)
-    assert shot(seen(log, 4))["alerts"][0]["injected"] is True
+    view = seen(log, 4)
+    assert shot(view)["alerts"][0]["injected"] is True
+    figures = Figures(view.track, 61.0)
+    assert figures.is_injected({"run": "x"})  # the run stands still, say
+    assert not figures.is_injected({"run": "x", "worker": "worker-2"})
+    assert not figures.is_injected({"run": "x", "node": "here"})  # nobody filled its disk
 
 
 def test_a_log_that_falls_silent_stalls_the_run() -> None:

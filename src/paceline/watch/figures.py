@@ -178,8 +178,9 @@ class Figures:
     def is_injected(self, labels: dict[str, str]) -> bool:
         """Was it done on purpose? A fault that somebody injected, or slowness that the plan asks for."""
         who = labels.get("worker", "")
+        is_of_the_run = not who and "node" not in labels  # no fault of ours fills a machine's disk
         if any(
-            self.now_s - at_s < INJECTED_S and (not who or target in ("", who))
+            self.now_s - at_s < INJECTED_S and (is_of_the_run or (who and target in ("", who)))
             for at_s, target in self.track.injected
         ):
             return True
