@@ -16,12 +16,12 @@ import jsonschema
 import pytest
 from tests.fixtures.command import ROOT, paceline
 
+from paceline.app import image_test
 from paceline.app.image_build import BuildRequest, build_image
 from paceline.app.image_pages import test_page as page_of_test
 from paceline.app.image_push import PushRequest, push_image
 from paceline.app.image_reports import build_json
 from paceline.app.image_reports import test_json as json_of_test
-from paceline.app.image_test import Tested
 from paceline.cli.image_push import push as push_command
 from paceline.engines import refusals
 from paceline.engines.context import context_of
@@ -197,7 +197,9 @@ def test_a_failed_test_is_valid_escaped_and_without_secrets() -> None:
     }
     engine = Engine(kind=Kind.PODMAN, path="podman", version="4")
     checks = tuple(judge(facts, Expected()))
-    tested = Tested(image="<i>:1", level="full", engine=engine, seconds=1.0, checks=checks, facts=facts)
+    tested = image_test.Tested(
+        image="<i>:1", level="full", engine=engine, seconds=1.0, checks=checks, facts=facts
+    )
     said, page = json_of_test(tested), page_of_test(tested)
     jsonschema.validate(said, json.loads((SCHEMAS / "image-test.json").read_text()))
     assert "hunter2" not in json.dumps(said) + page
@@ -348,8 +350,8 @@ def test_ecr_tells_a_missing_region_and_a_repository_that_another_made(
         Ecr(None)
     ecr = Ecr("us-east-1")
     told = {
-        "repositoryName": "x",
-        "repositoryUri": "0.dkr.ecr.us-east-1.amazonaws.com/x",
+        "repositoryName": "team/x",
+        "repositoryUri": "0.dkr.ecr.us-east-1.amazonaws.com/team/x",
         "imageTagMutability": "IMMUTABLE",
     }
     try:
@@ -357,11 +359,11 @@ def test_ecr_tells_a_missing_region_and_a_repository_that_another_made(
             stub.add_client_error("describe_repositories", "RepositoryNotFoundException")
             stub.add_client_error("create_repository", "RepositoryAlreadyExistsException")
             stub.add_response("describe_repositories", {"repositories": [told]})
-            assert not ecr.repository("x", create=True, immutable=False).was_made
+            assert not ecr.repository("team/x", create=True, immutable=False).was_made
             stub.add_client_error("describe_repositories", "RepositoryNotFoundException")
             stub.add_client_error("create_repository", "AccessDeniedException")
             with pytest.raises(PushError):
-                ecr.repository("x", create=True, immutable=False)
+                ecr.repository("team/x", create=True, immutable=False)
         only_some = {**told, "imageTagMutability": "IMMUTABLE_WITH_EXCLUSION"}
         assert not ecr._described(only_some, was_made=False).tags_move
     finally:
