@@ -277,7 +277,8 @@ def test_one_that_gives_a_page_instead_of_a_token_is_told() -> None:
 
 def test_a_proxy_is_not_asked_for_what_is_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.delenv("no_proxy", raising=False)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     with serving(Script(HELD)) as host:
         assert Registry(host, None).digest("a", "1") == DIGEST
 
