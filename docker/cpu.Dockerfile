@@ -1,6 +1,6 @@
 # The image of coordinators and of workers without a GPU.
 #   pip wheel --no-deps --wheel-dir dist .
-#   paceline image build . --dockerfile docker/cpu.Dockerfile --target cpu --tag paceline:cpu
+#   paceline image build . --dockerfile docker/cpu.Dockerfile --target cpu --tag localhost/paceline:cpu
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS build

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from tests.engines.builds import FAILING
-from tests.fixtures.engine import BASE, free_port, registry_at
+from tests.fixtures.engine import BASE, registry_at, unmount_below
 from tests.fixtures.stand_in_base import make_base
 from tests.fixtures.stand_in_packages import make_wheels
 from tests.fixtures.waiting import until
@@ -52,10 +52,12 @@ def dockerd(folder: Path) -> Iterator[str]:
         yield socket
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
-        mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-        for place in reversed([path for path in mounted if path.startswith(f"{folder}/")]):
-            subprocess.run(["umount", place], check=True)  # it leaves its network's place mounted
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        unmount_below(folder)  # it leaves its network's place mounted
 
 
 def test_docker_builds_looks_into_and_pushes_as_podman_does(
@@ -67,12 +69,11 @@ def test_docker_builds_looks_into_and_pushes_as_podman_does(
     (project / "Dockerfile").write_text(case.dockerfile)
     (project / "requirements.txt").write_text(case.requirements)
     make_base(tmp_path / "base.tar", make_wheels(tmp_path / "wheels"), {})
-    address = f"127.0.0.1:{free_port()}"
     # A short name: a socket's may have 107 signs.
     with (
         TemporaryDirectory(prefix="dockerd-") as home,
         dockerd(Path(home)) as socket,
-        registry_at(tmp_path / "registry", address),
+        registry_at(tmp_path / "registry") as address,
     ):
         monkeypatch.setenv("DOCKER_HOST", socket)
         subprocess.run(

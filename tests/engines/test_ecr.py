@@ -4,20 +4,13 @@ MiniStack keeps repositories, and takes images by Docker's protocol. It asks for
 looks like is in test_refusing_registries.py.
 """
 
-import os
-import shutil
-import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from urllib.request import urlopen
 
-import boto3
 import pytest
-from tests.fixtures.command import ROOT
-from tests.fixtures.engine import BASE, EngineHere, free_port
-from tests.fixtures.waiting import until
+from tests.fixtures.emulator import Cloud
+from tests.fixtures.engine import BASE, EngineHere
+from tests.fixtures.ministack import ministack
 
 from paceline.app.image_push import Pushed, PushRequest, push_image
 from paceline.engines.engine import find_engine
@@ -29,49 +22,8 @@ from paceline.errors import ConfigError
 REGIONS = ("us-east-1", "eu-central-1")
 
 
-def _ministack() -> str | None:
-    own = ROOT / ".venv-tools" / "bin" / "ministack"
-    return str(own) if own.exists() else shutil.which("ministack")
-
-
-pytestmark = pytest.mark.skipif(
-    _ministack() is None, reason="NO EMULATOR OF ECR HERE: make aws-tools installs MiniStack into .venv-tools"
-)
-
-
-@contextmanager
-def ministack(folder: Path, region: str) -> Iterator[str]:
-    program = _ministack()
-    assert program is not None
-    port = free_port()
-    folder.mkdir()
-    more = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "MINISTACK_REGION": region}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([program], env={**os.environ, **more}, cwd=folder, stdout=log, stderr=log)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        until(lambda: process.poll() is not None or _answers(url), f"MiniStack answers in {region}")
-        assert process.poll() is None, (folder / "log").read_text()
-        yield url
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(f"{url}/v2/", timeout=5):
-            return True
-    except OSError:
-        return False
-
-
-def describe(region: str, url: str, name: str) -> tuple[dict[str, object], str, str]:
-    client = boto3.client("ecr", region_name=region, endpoint_url=url)
+def describe(cloud: Cloud, name: str) -> tuple[dict[str, object], str, str]:
+    client = cloud.client("ecr")
     try:
         (found,) = client.describe_repositories(repositoryNames=[name])["repositories"]
         (image,) = client.describe_images(repositoryName=name)["imageDetails"]
@@ -90,7 +42,11 @@ def test_an_image_goes_to_two_regions_with_one_digest_and_every_refusal_is_told_
         "build", "--quiet", "--tag", "localhost/other:1", "-f", "-", said=f"FROM {BASE}\nRUN touch /x\n"
     )
     with ExitStack() as stack:
-        urls = {region: stack.enter_context(ministack(tmp_path / region, region)) for region in REGIONS}
+        clouds = []
+        for region in REGIONS:
+            (tmp_path / region).mkdir()
+            clouds.append(stack.enter_context(ministack(tmp_path / region, region)))
+        urls = {cloud.region: cloud.url for cloud in clouds}
 
         def push(image: str, place: EcrPlace, **more: object) -> Pushed:
             said = {"regions": REGIONS, "endpoints": urls, "tags": ("1.0.0",), "immutable": True, **more}
@@ -101,8 +57,8 @@ def test_an_image_goes_to_two_regions_with_one_digest_and_every_refusal_is_told_
         pushed = push(BASE, team)
         assert [one.how for one in pushed.sent] == ["pushed", "copied"]
         assert all(one.verified_by == ("registry", "DescribeImages") for one in pushed.sent)
-        for region, url in urls.items():
-            found, digest, rules = describe(region, url, "team/model")
+        for cloud in clouds:
+            found, digest, rules = describe(cloud, "team/model")
             assert digest == pushed.digest
             assert found["imageTagMutability"] == "IMMUTABLE"
             assert found["imageScanningConfiguration"] == {"scanOnPush": True}

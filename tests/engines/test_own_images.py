@@ -64,7 +64,11 @@ def test_the_compose_file_has_all_parts_and_no_secret() -> None:
             assert str(port).startswith("127.0.0.1:"), "nothing is opened to other machines"
 
 
-@pytest.mark.parametrize("name", ["node-1", "workers"])
+def test_a_run_is_not_begun_again_in_a_folder_that_holds_one() -> None:
+    assert services()["workers"]["restart"] == "no", "it would be refused for ever"
+
+
+@pytest.mark.parametrize("name", ["node-1", "workers", "metrics"])
 def test_commands_of_the_compose_file_are_ones_that_paceline_reads(name: str) -> None:
     words = [str(word) for word in services()[name]["command"]]  # type: ignore[attr-defined]
     command: click.Command = cli

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.command import ROOT
 from tests.fixtures.engine import EngineHere
-from tests.fixtures.waiting import descendants, is_running, until, until_gone
+from tests.fixtures.waiting import descendants, is_running, kill_all, until, until_gone
 
 from paceline.engines.process import ask, stream
 from paceline.errors import NotReadyError
@@ -44,7 +44,8 @@ def test_a_program_that_is_not_there_is_told() -> None:
 def test_a_build_that_is_stopped_leaves_nothing(
     here: EngineHere, project: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    (project / "Dockerfile").write_text("FROM python:3.11-slim-bookworm\nRUN sleep 611\n")
+    step = f"sleep {600 + number}.{os.getpid()}"  # another worker runs this test at the same time
+    (project / "Dockerfile").write_text(f"FROM python:3.11-slim-bookworm\nRUN {step}\n")
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     process = subprocess.Popen(
@@ -55,15 +56,19 @@ def test_a_build_that_is_stopped_leaves_nothing(
         text=True,
     )
     try:
-        until(lambda: any("sleep 611" in line and "sh" not in line for line in _everybody()), "it builds")
+        until(
+            lambda: process.poll() is not None or any(line.startswith(step) for line in _everybody()),
+            "it builds",
+        )
         everybody = [process.pid, *descendants(process.pid)]
         process.send_signal(number)
         _, errors = process.communicate(timeout=150)
     finally:
-        process.kill()
+        kill_all([process.pid, *descendants(process.pid)])
+        process.communicate()
     assert process.returncode == code, errors
     until_gone(everybody)
-    until(lambda: not any("sleep 611" in line for line in _everybody()), "the step in the container ended")
+    until(lambda: not any(step in line for line in _everybody()), "the step in the container ended")
     assert here.podman("ps", "--all", "--external", "--quiet").stdout.split() == []
     assert list(temporary.iterdir()) == []
     assert not is_running(process.pid)

@@ -64,7 +64,9 @@ def wish(**more: object) -> BuildWish:
 def test_buildx_keeps_layers_in_a_registry_where_it_is_there() -> None:
     words = build_words(BUILDX, wish(cache="r/c"))
     assert words[:6] == ["docker", "buildx", "build", "--load", "--progress", "plain"]
-    assert "type=registry,ref=r/c,mode=max" in words
+    assert "type=registry,ref=r/c,mode=max,image-manifest=true,oci-mediatypes=true" in words, (
+        "ECR needs these"
+    )
     assert build_words(PODMAN, wish(cache="r/c"))[-5:] == ["--cache-from", "r/c", "--cache-to", "r/c", "/c"]
     assert "--cache-to" not in build_words(DOCKER, wish(cache="r/c"))
 
@@ -134,8 +136,9 @@ def test_tags_by_strategy() -> None:
     for refused in (("latest",), ("git-sha",)):
         with pytest.raises(ConfigError):
             of(*refused, commit=None, moves=False)
-    with pytest.raises(ConfigError):
-        of("semantic", version="newest")
+    for invalid in ("newest", "1.4", "01.4.2", "1.4.2-", "1.4.2\n", "1.4.٢"):
+        with pytest.raises(ConfigError):
+            of("semantic", version=invalid)
 
 
 @pytest.mark.parametrize(
@@ -160,10 +163,13 @@ def test_tags_by_strategy() -> None:
         ("name unknown: The repository with name 'x' does not exist in the registry", NoRepositoryError, 13),
         ("dial tcp: lookup registry.example.com: no such host", NoRegistryError, 7),
         ("something else", PushError, 5),
+        ("ProfileNotFound: The config profile (x) could not be found", LoginExpiredError, 9),
+        ("pushing team/immutable-model: connection refused", NoRegistryError, 7),
     ],
 )
 def test_refusals_are_told_apart(said: str, kind: type[PushError], code: int) -> None:
-    found = refusal(f"Getting image source signatures\nError: {said}\n", "r/x:1")
+    before = "Getting image source signatures\nCopying blob 403.1MiB / 512.0MiB\nCopying blob 401 done"
+    found = refusal(f"{before}\nError: {said}\n", "r/x:1")
     assert type(found) is kind
     assert found.exit_code == code
     assert found.hint

@@ -21,7 +21,7 @@ import jsonschema
 import pytest
 from tests.engines.builds import HEAD, PIP
 from tests.fixtures.command import ROOT
-from tests.fixtures.engine import free_port, registry_at
+from tests.fixtures.engine import registry_at
 
 SCHEMAS = ROOT / "src" / "paceline" / "engines" / "schemas"
 USER, PASSWORD = "builder", "planted-Zx81-secret"
@@ -91,11 +91,11 @@ def test_a_conflict_is_mended_built_tested_pushed_and_verified(project: Path, tm
     (project / "requirements.txt").write_text("transformers==4.44.2\ntokenizers==0.21.1\nrequests==2.32.3\n")
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "htpasswd").write_text(HTPASSWD)
-    address, image = f"127.0.0.1:{free_port()}", "localhost/whole-way:1"
+    image = "localhost/whole-way:1"
     auth = f"auth:\n  htpasswd: {{realm: tests, path: {tmp_path / 'htpasswd'}}}\n"
     user = Typing(tmp_path)
 
-    with registry_at(tmp_path / "registry", address, more=auth), watching_command_lines() as seen:
+    with registry_at(tmp_path / "registry", more=auth) as address, watching_command_lines() as seen:
         secret = f"id=token,src={tmp_path / 'token'}"
         built = user.paceline("build", "project", "--tag", image, "--secret", secret, "--report", "reports")
         assert built["ok"] is True

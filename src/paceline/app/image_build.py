@@ -16,7 +16,7 @@ from paceline.engines.leftovers import new_mark, remove_marked
 from paceline.engines.process import Finished, ask, stream
 from paceline.engines.progress import Reading
 from paceline.engines.words import BuildWish, build_words, inspect_words
-from paceline.images.api import apply, from_log, mend, unified_diff
+from paceline.images.api import Mended, apply, from_log, mend, unified_diff
 from paceline.images.log import outside_cause
 from paceline.images.project import Finding, Project, Target
 from paceline.kube.secrets import masked
@@ -83,6 +83,7 @@ def build_image(engine: Engine, request: BuildRequest, say: Callable[[str], None
     fixes = _fixes(before, mended.applied, 1, "before the build")
     project, left = mended.project, mended.left
     attempts: list[Attempt] = []
+    tried = {project.fingerprint}
     stopped = f"{request.attempts} attempts were made"
     for number in range(1, request.attempts + 1):
         attempt = _attempt(engine, request, before, project, number, say)
@@ -94,13 +95,14 @@ def build_image(engine: Engine, request: BuildRequest, say: Callable[[str], None
         if outside is not None:
             stopped = outside
             break
-        after, more = _after_failure(attempt, project, request)
-        if after.fingerprint == project.fingerprint:
+        mended, more = _after_failure(attempt, project, request)
+        if mended.project.fingerprint in tried:  # the same once more, or one fix that takes back another
             stopped = "nothing more is known that could be mended"
             break
         if number < request.attempts:
             fixes += [replace(fix, attempt=number + 1) for fix in more]
-            project = after
+            project, left = mended.project, mended.left
+            tried.add(project.fingerprint)
             say(f"attempt {number + 1} of {request.attempts}, with {len(more)} more fixed")
     return _result(engine, request, before, project, attempts, fixes, left, stopped)
 
@@ -150,14 +152,14 @@ def _where(done: Finished, reading: Reading, timeout_s: float) -> str:
     return f"{place}: stopped after {timeout_s:g} s" if done.was_too_slow else place
 
 
-def _after_failure(attempt: Attempt, project: Project, request: BuildRequest) -> tuple[Project, list[Fix]]:
+def _after_failure(attempt: Attempt, project: Project, request: BuildRequest) -> tuple[Mended, list[Fix]]:
     """What the log's findings make of the project, and what the checks then find in that."""
     said = [one for one in attempt.found if one.is_automatic or (request.agreed and one.edits)]
     after = apply(project, tuple(said), agreed=request.agreed)
     fixes = _fixes(project, tuple(said), attempt.number, "in the log")
     mended = mend(after, request.target, agreed=request.agreed)
     fixes += _fixes(after, mended.applied, attempt.number, "before the build")
-    return mended.project, fixes
+    return mended, fixes
 
 
 def _fixes(project: Project, findings: tuple[Finding, ...], attempt: int, found: str) -> list[Fix]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from paceline.engines.engine import Engine
 from paceline.engines.git import commit_of
-from paceline.engines.logins import Login, known_login, login_file
+from paceline.engines.logins import Login, LoginFile, known_login, login_file
 from paceline.engines.names import EcrPlace, PlainPlace, checked_tag
-from paceline.engines.refusals import DigestError
+from paceline.engines.refusals import DigestError, PushError
 from paceline.engines.registry import Registry
 from paceline.engines.sending import Goal, copy, push, verify
 from paceline.engines.tags import tags_for
@@ -82,15 +82,30 @@ def push_image(engine: Engine, request: PushRequest, say: Say) -> Pushed:
             sent = [_proved(first, goals[0][1], digest, "pushed")]
             for goal, place in goals[1:]:
                 say(f"copying it to {goal.name}")
-                got = copy(engine, request.image, first, digest, goal, file)
-                if got != digest:
-                    raise DigestError(
-                        f"{goal.name} got {got}, and {first.name} has {digest}",
-                        "install skopeo: then places are copied from the first, with equal digests",
-                    )
-                sent.append(_proved(goal, place, digest, "copied"))
+                with _telling_what_is_there(sent):
+                    _copied(engine, request.image, first, digest, goal, file)
+                    sent.append(_proved(goal, place, digest, "copied"))
         made = tuple(f"{p.registry.host}/{p.repository}" for p in places if p.was_made)
     return Pushed(image=request.image, engine=engine, digest=digest, sent=tuple(sent), made=made)
+
+
+@contextmanager
+def _telling_what_is_there(sent: Sequence[Sent]) -> Iterator[None]:
+    """One place that fails does not take back what others have."""
+    try:
+        yield
+    except PushError as error:
+        there = ", ".join(one.name for one in sent)
+        raise type(error)(f"{error.what}; sent and verified before: {there}", error.hint) from error
+
+
+def _copied(engine: Engine, image: str, first: Goal, digest: str, goal: Goal, logins: LoginFile) -> None:
+    got = copy(engine, image, first, digest, goal, logins)
+    if got != digest:
+        raise DigestError(
+            f"{goal.name} got {got}, and {first.name} has {digest}",
+            "install skopeo: then places are copied from the first, with equal digests",
+        )
 
 
 def _proved(goal: Goal, place: _Ready, digest: str, how: str) -> Sent:
@@ -100,12 +115,11 @@ def _proved(goal: Goal, place: _Ready, digest: str, how: str) -> Sent:
 
 
 def _tags(request: PushRequest, places: Sequence[_Ready]) -> list[str]:
-    said = [checked_tag(tag) for tag in request.tags]
-    strategies = request.strategies or (() if said else ("auto",))
+    strategies = request.strategies or (() if request.tags else ("auto",))
     commit = commit_of(request.folder) if strategies else None
     may_move = all(place.tags_move for place in places)
     found = tags_for(strategies, commit=commit, version=request.version, may_move=may_move)
-    return list(dict.fromkeys([*said, *found]))
+    return [checked_tag(tag) for tag in dict.fromkeys([*request.tags, *found])]
 
 
 @contextmanager

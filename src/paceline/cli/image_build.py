@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.image_engine import engine_option, report_option
+from paceline.cli.image_engine import engine_option, refuse_secrets, report_option
 from paceline.cli.image_options import image_options, target_of
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, ExitCode, Problem
+from paceline.errors import ExitCode
 
 if TYPE_CHECKING:
     from paceline.app.image_build import BuildRequest, Built
@@ -69,7 +69,11 @@ def _request(base: Path, folder: Path, said: dict[str, object]) -> "BuildRequest
     from paceline.engines.words import BuildWish
 
     arguments = _texts(said["arguments"])
-    _refuse_secrets(arguments)
+    refuse_secrets(
+        arguments,
+        "--build-arg",
+        "a build argument stays in the image's history: use --secret id=NAME,src=FILE",
+    )
     wish = BuildWish(
         context=folder,
         dockerfile=folder,
@@ -106,16 +110,6 @@ def _other_machine(platform: str) -> str | None:
 
     ours = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(machine())
     return None if platform == ours else platform
-
-
-def _refuse_secrets(arguments: tuple[str, ...]) -> None:
-    from paceline.kube.secrets import masked
-
-    for argument in arguments:
-        if masked(argument) != argument:
-            name = argument.partition("=")[0]
-            hint = f"a build argument stays in the image's history: use --secret id={name.lower()},src=FILE"
-            raise ConfigError([Problem(f"the build argument {name} holds a secret", hint, "--build-arg")])
 
 
 def _lines(built: "Built") -> list[str]:

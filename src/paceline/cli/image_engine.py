@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from paceline.errors import ConfigError, Problem
+
 
 def engine_option(body: Callable[..., object]) -> Callable[..., object]:
     return click.option(
@@ -18,3 +20,12 @@ def report_option(files: str) -> Callable[[Callable[..., object]], Callable[...,
     return click.option(
         "--report", type=click.Path(path_type=Path), metavar="FOLDER", help=f"Write {files} into it."
     )
+
+
+def refuse_secrets(given: tuple[str, ...], flag: str, hint: str) -> None:
+    """Every user of the machine can read a command line: NAME=VALUE may be no secret."""
+    from paceline.kube.secrets import masked
+
+    for text in given:
+        if masked(text) != text:
+            raise ConfigError([Problem(f"{flag} {text.partition('=')[0]} holds a secret", hint, flag)])

@@ -69,8 +69,9 @@ def push(
 ) -> None:
     """Push IMAGE: logins are checked first, then it is sent, then every place is asked for its digest.
 
-    Exit codes: 7 the registry does not answer, 8 the digest differs, 9 no login or an expired one,
-    10 forbidden, 11 the tag is taken, 12 credentials of another account, 13 no such repository.
+    Exit codes: 5 there is no such image, or it was refused for another reason, 7 the registry does not
+    answer, 8 the digest differs, 9 no login or an expired one, 10 forbidden, 11 the tag is taken,
+    12 credentials of another account, 13 no such repository.
     """
     from paceline.app.image_push import PushRequest, push_image
     from paceline.app.image_reports import push_json, write_push

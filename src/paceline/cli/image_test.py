@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.image_engine import engine_option, report_option
+from paceline.cli.image_engine import engine_option, refuse_secrets, report_option
 from paceline.cli.image_options import target_of
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
@@ -46,7 +46,7 @@ _DEFAULT_S = {"quick": 120.0, "standard": 300.0, "full": 900.0}
 @click.option("--gpu", metavar="NAME", help="Which GPU: h100, l4, …, or sm_90. None is needed here.")
 @click.option("--gpus", help="Give the container GPUs, such as all.")
 @click.option("--volume", "mounts", multiple=True, metavar="FROM:TO[:ro]", help="Mount data. Repeatable.")
-@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable. Repeatable.")
+@click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Set a variable. Repeatable.")
 @click.option("--network", default="none", show_default=True, help="The container's network.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), help="Seconds. [default: by level]")
 @engine_option
@@ -79,6 +79,7 @@ def test(
     from paceline.engines.judge import Expected
     from paceline.images.project import Kind
 
+    refuse_secrets(variables, "--env", "say --env NAME alone: its value is taken from your environment")
     wanted = target_of(target, gpu, None, "linux/amd64")
     files = [session.folder / file for file in requirements]
     own = session.folder / "requirements.txt"

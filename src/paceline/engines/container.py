@@ -47,7 +47,7 @@ def probe(engine: Engine, image: str, wish: Mapping[str, object], inside: Inside
         said = done.errors.lower()
         if done.code in (126, 127) and any(word in said for word in _NO_SUCH):
             continue
-        return _answer(done, image, inside)
+        return _answer(done, engine, image, inside)
     raise ProbeError(
         f"{image} has no Python: neither {' nor '.join(_PYTHONS)} is on its path", "add one to it"
     )
@@ -75,14 +75,15 @@ def _run(engine: Engine, image: str, command: Sequence[str], script: str, inside
             ask([engine.path, "rm", "--force", name], timeout_s=60.0)
 
 
-def _answer(done: Finished, image: str, inside: Inside) -> Facts:
+def _answer(done: Finished, engine: Engine, image: str, inside: Inside) -> Facts:
     if done.was_too_slow:
         hint = "give it more time (--timeout), or ask for less (--level quick)"
         raise ProbeError(f"{image} was still at it after {inside.timeout_s:g} s", hint)
     lines = [line for line in done.text.splitlines() if line.startswith("{")]
     if done.code != 0 or not lines:
         last = masked("; ".join(done.errors.strip().splitlines()[-3:]))
-        hint = f"is the image here? look with: podman image exists {image}; run it: podman run --rm {image}"
+        program = engine.kind.value
+        hint = f"is it here? look: {program} image inspect {image}; run it: {program} run --rm {image}"
         raise ProbeError(f"{image} could not be looked into (code {done.code}): {last}", hint)
     facts: Facts = json.loads(lines[-1])
     return facts

@@ -12,10 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.errors import NotReadyError
 from paceline.images.api import changed
 from paceline.images.project import Project
-
-_NOT_SENT = {".git"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def _beside(folder: Path, after: Project, place: Path) -> Context:
 def _second_tree(folder: Path, after: Project, news: dict[str, str], place: Path) -> Context:
     _link_tree(folder, place)
     for path, text in news.items():
-        if not _is_outside(path):  # what is not in the context is not sent
+        if not _is_outside(path) and not _leads_out(place / path, place):
             _replace(place / path, text)
     if not _is_outside(after.dockerfile):
         return Context(place, place / after.dockerfile)
@@ -61,7 +60,13 @@ def _second_tree(folder: Path, after: Project, news: dict[str, str], place: Path
 
 
 def _is_outside(path: str) -> bool:
+    """What is not in the context is not sent."""
     return path.startswith(("../", "/"))
+
+
+def _leads_out(file: Path, place: Path) -> bool:
+    """By a folder that is a link to elsewhere: engines do not follow it, and what is there is the user's."""
+    return not file.parent.resolve().is_relative_to(place.resolve())
 
 
 def _replace(file: Path, text: str) -> None:
@@ -72,17 +77,23 @@ def _replace(file: Path, text: str) -> None:
 
 
 def _link_tree(folder: Path, place: Path) -> None:
-    place.mkdir(parents=True)
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            goal = place / entry.name
-            if entry.is_symlink():
-                goal.symlink_to(Path(entry.path).readlink())
-            elif entry.is_dir():
-                if entry.name not in _NOT_SENT:
+    try:
+        place.mkdir(parents=True)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                goal = place / entry.name
+                if entry.is_symlink():
+                    goal.symlink_to(Path(entry.path).readlink())
+                elif entry.is_dir():
                     _link_tree(Path(entry.path), goal)
-            elif entry.is_file():
-                _link(Path(entry.path), goal)
+                elif entry.is_file():
+                    _link(Path(entry.path), goal)
+        shutil.copystat(folder, place)  # COPY takes the modes of folders too
+    except OSError as error:
+        raise NotReadyError(
+            f"the build context cannot be linked or copied: {error.strerror}: {error.filename or folder}",
+            "make it readable, or set TMPDIR to a folder of the same file system",
+        ) from error
 
 
 def _link(source: Path, goal: Path) -> None:

@@ -12,11 +12,18 @@ from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, NoRegionError
 
 from paceline.engines.lifecycle import policy
 from paceline.engines.logins import Login
-from paceline.engines.refusals import LoginExpiredError, NoRepositoryError, WrongAccountError, refusal
+from paceline.engines.refusals import (
+    LoginExpiredError,
+    NoRepositoryError,
+    PushError,
+    WrongAccountError,
+    refusal,
+)
+from paceline.errors import ConfigError, Problem
 
 _ASKED = Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 3, "mode": "standard"})
 
@@ -34,10 +41,17 @@ class Ecr:
     """One region. `endpoint` is another server than Amazon's, which is the registry too."""
 
     def __init__(self, region: str | None, endpoint: str | None = None) -> None:
-        with _told("Amazon ECR"):
-            session = boto3.Session(region_name=region)
-            self._ecr = session.client("ecr", endpoint_url=endpoint, config=_ASKED)
-            self._sts = session.client("sts", endpoint_url=endpoint, config=_ASKED)
+        try:
+            with _told("Amazon ECR"):
+                session = boto3.Session(region_name=region)
+                self._ecr = session.client("ecr", endpoint_url=endpoint, config=_ASKED)
+                self._sts = session.client("sts", endpoint_url=endpoint, config=_ASKED)
+        except PushError as error:
+            if isinstance(error.__cause__, NoRegionError | InvalidRegionError):
+                said = "no AWS region is known" if region is None else f"{region!r} is no AWS region"
+                hint = "say --region, or set AWS_REGION"
+                raise ConfigError([Problem(said, hint, "--region")]) from error
+            raise
         self.region = str(self._ecr.meta.region_name)
         self._endpoint = endpoint
         self._owner: dict[str, str] = {}
@@ -81,6 +95,14 @@ class Ecr:
             )
         if found is not None:
             return self._described(found, was_made=False)
+        try:
+            return self._described(self._made(name, immutable=immutable), was_made=True)
+        except PushError as error:
+            if "RepositoryAlreadyExists" not in str(error.__cause__):
+                raise
+            return self._described(self._found(name), was_made=False)  # another push made it meanwhile
+
+    def _made(self, name: str, *, immutable: bool) -> Any:  # Any: boto3 has no types
         with _told(f"Amazon ECR ({self.region}), asked to make {name},"):
             made = self._ecr.create_repository(
                 repositoryName=name,
@@ -91,7 +113,7 @@ class Ecr:
                 **self._owner,
             )["repository"]
             self._ecr.put_lifecycle_policy(repositoryName=name, lifecyclePolicyText=policy(), **self._owner)
-        return self._described(made, was_made=True)
+        return made
 
     def digest(self, name: str, tag: str) -> str:
         with _told(f"Amazon ECR ({self.region}), asked for {name}:{tag},"):
@@ -117,7 +139,7 @@ class Ecr:
             host=address if other is None else other.netloc,
             is_plain=other is not None and other.scheme == "http",
             was_made=was_made,
-            tags_move=told.get("imageTagMutability", "MUTABLE") != "IMMUTABLE",
+            tags_move=not str(told.get("imageTagMutability", "")).startswith("IMMUTABLE"),
         )
 
 

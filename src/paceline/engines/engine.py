@@ -8,7 +8,7 @@ from paceline.engines.process import ask
 from paceline.errors import NotReadyError
 
 _INSTALL = "install one, such as: apt-get install podman runc, or start Docker; then --engine NAME"
-_LOOKED_S = 20.0
+_LOOKED_S = 60.0  # a busy machine may take its time
 
 
 class Kind(Enum):
@@ -40,6 +40,8 @@ def find_engine(asked: str | None = None) -> Engine:
             continue
         found = ask([path, *_VERSION[kind]], timeout_s=_LOOKED_S)
         if found.is_well:
+            if kind is Kind.DOCKER and "podman" in ask([path, "--version"], timeout_s=_LOOKED_S).text:
+                kind = Kind.PODMAN  # the package podman-docker: that name, and podman behind it
             buildx = kind is Kind.DOCKER and ask([path, "buildx", "version"], timeout_s=_LOOKED_S).is_well
             version = found.text.strip().rpartition(" ")[2]
             return Engine(kind=kind, path=path, version=version, has_buildx=buildx)

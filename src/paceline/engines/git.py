@@ -16,6 +16,8 @@ def commit_of(folder: Path) -> Commit | None:
     head = ask([*git, "rev-parse", "HEAD"])
     if not head.is_well:
         return None
-    changed = ask([*git, "status", "--porcelain", "--untracked-files=no"]).text.strip()
+    status = ask([*git, "status", "--porcelain", "--untracked-files=no"])
+    # Where git cannot say, nobody may believe that the image is this commit.
+    is_dirty = bool(status.text.strip()) or not status.is_well
     tags = ask([*git, "tag", "--points-at", "HEAD"]).text.split()
-    return Commit(sha=head.text.strip(), is_dirty=bool(changed), tags=tuple(tags))
+    return Commit(sha=head.text.strip(), is_dirty=is_dirty, tags=tuple(tags))

@@ -20,7 +20,10 @@ def remove_marked(engine: Engine, mark: str) -> None:
     """Nothing is left of this build; docker clears up by itself."""
     if engine.kind is Kind.DOCKER:
         return
-    for file in _storage(engine).glob("*-containers/*/userdata/buildah.json"):
+    storage = _storage(engine)
+    if storage is None:  # nothing can be known of it: what stopped the build is what the user is told
+        return
+    for file in storage.glob("*-containers/*/userdata/buildah.json"):
         try:
             is_ours = mark in file.read_text("utf-8")
         except OSError:  # another build ended, and took its own away
@@ -36,7 +39,11 @@ def remove_marked(engine: Engine, mark: str) -> None:
             )
 
 
-def _storage(engine: Engine) -> Path:
-    if engine.kind is Kind.PODMAN:
-        return Path(ask([engine.path, "info", "--format", "{{.Store.GraphRoot}}"]).text.strip())
-    return Path(str(json.loads(ask([engine.path, "info"]).text)["store"]["GraphRoot"]))
+def _storage(engine: Engine) -> Path | None:
+    more = ["--format", "{{.Store.GraphRoot}}"] if engine.kind is Kind.PODMAN else []
+    told = ask([engine.path, "info", *more])
+    if not told.is_well:
+        return None
+    return Path(
+        told.text.strip() if engine.kind is Kind.PODMAN else str(json.loads(told.text)["store"]["GraphRoot"])
+    )

@@ -83,6 +83,8 @@ def login_file(logins: Mapping[str, Login]) -> Iterator[LoginFile]:
     with tempfile.TemporaryDirectory(prefix="paceline-login-") as made:
         path = Path(made) / "config.json"
         auths = {host: {"auth": login.basic} for host, login in logins.items()}
+        if "docker.io" in auths:  # docker itself looks for the old name
+            auths[_DOCKER_HUB] = auths["docker.io"]
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w") as out:
             json.dump({"auths": auths, **_docker_context(Path(made))}, out)

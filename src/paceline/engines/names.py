@@ -14,7 +14,7 @@ _ECR_HOST = re.compile(r"^(\d{12})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.(amazonaws
 _REPOSITORY = re.compile(
     r"^[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*$"
 )
-_TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def _repository(name: str, text: str) -> str:
 
 
 def checked_tag(tag: str) -> str:
-    if not _TAG.match(tag):
+    if not _TAG.fullmatch(tag):
         hint = "letters, digits, dots, dashes and underscores, at most 128 of them"
         raise ConfigError([Problem(f"{tag!r} is no tag", hint, "--tag")])
     return tag

@@ -18,10 +18,10 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Callable  # noqa: UP035
+from typing import Any, Callable, Dict  # noqa: UP035
 
 _NOT_OURS = {"test", "tests", "docs", "doc", "examples", "example", "benchmarks", "scripts", "tools"}
-Json = dict[str, Any]  # Any: what json knows
+Json = Dict[str, Any]  # noqa: UP006 - Python 3.8 reads this line. Any: what json knows
 Tell = Callable[[Json], None]
 _LEVELS = ("quick", "standard", "full")
 
@@ -131,9 +131,9 @@ def imports(chosen: list[Json]) -> list[Json]:
         told, how = forked(functools.partial(import_all, wanted=wanted))
         found += told
         wanted = wanted[len(told) :]
-        if wanted and how:
+        if wanted:  # it took the child with it, by a crash or by os._exit
             name, module = wanted.pop(0)
-            found.append(row(name, module, how, 0.0))
+            found.append(row(name, module, how or "it ended Python while it was imported", 0.0))
     return found
 
 

@@ -5,6 +5,7 @@ is asked to end, and made to end where it does not listen. What is secret goes t
 """
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -19,6 +20,9 @@ from paceline.errors import NotReadyError
 _GRACE_S = 10.0
 _ORPHANS_S = 10.0  # once their leader is gone: they may be clearing up
 _LOOK_S = 0.02
+_MOST_SIGNS = 10_000  # of one line: what a step prints may have no end, and patterns read all of it
+# Colours and what else moves a terminal: CSI and OSC sequences, and control signs but the tab.
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +50,17 @@ def stream(
     with _Ending(process, timeout_s) as watch:
         assert process.stdout is not None
         for raw in process.stdout:
-            line = raw.rstrip("\r\n")
+            line = plain(raw)
             lines.append(line)
             on_line(line)
         process.wait()
     return Finished(code=process.returncode, text="\n".join(lines), was_too_slow=watch.has_struck)
+
+
+def plain(line: str) -> str:
+    """As a log holds it: what steers a terminal is left out, and what is too long is cut."""
+    text = _CONTROL.sub("", line[: 2 * _MOST_SIGNS])
+    return text if len(text) <= _MOST_SIGNS else f"{text[:_MOST_SIGNS]}…"
 
 
 def ask(

@@ -66,7 +66,7 @@ _ROWS: tuple[tuple[str, type[PushError], str, str], ...] = (
         "log in again: aws sso login, or a new --password-stdin",
     ),
     (
-        r"immutable|ImageTagAlreadyExists|cannot be overwritten",
+        r"\b(?:is|as) immutable|tag immutability|ImageTagAlreadyExists|cannot be overwritten",
         TagTakenError,
         "the tag of {where} is taken by another image, and tags of this repository do not move",
         "take another tag (--tag, --tags git-sha), or a repository whose tags move",
@@ -80,7 +80,8 @@ _ROWS: tuple[tuple[str, type[PushError], str, str], ...] = (
     (
         r"no basic auth credentials|UnrecognizedClient|InvalidClientTokenId|InvalidSignature"
         r"|SignatureDoesNotMatch|unauthorized"
-        r"|authentication required|\b401\b|NoCredentials|Unable to locate credentials",
+        r"|authentication required|\b401\b|NoCredentials|Unable to locate credentials|PartialCredentials"
+        r"|ProfileNotFound|SSOTokenLoad|TokenRetrieval|CredentialRetrieval",
         LoginExpiredError,
         "{where} knows no valid login",
         "log in: podman login, docker login, aws sso login; or --username NAME --password-stdin",
@@ -97,23 +98,22 @@ _ROWS: tuple[tuple[str, type[PushError], str, str], ...] = (
         r"|Could not connect|Connection refused|timed out|x509|certificate|HTTP response to HTTPS",
         NoRegistryError,
         "{where} cannot be reached",
-        "look at its name and at the network; one without TLS needs --insecure",
+        "look at its name and at the network; one without TLS needs --insecure (docker: its server's setting "
+        "insecure-registries)",
     ),
 )
+
+_FAULT = re.compile(r"error|denied|unknown|invalid|expired", re.IGNORECASE)
 
 
 def refusal(text: str, where: str) -> PushError:
     """The error that says so; what was said is in it, without its secrets."""
-    said = masked(_last_words(text))
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    faults = [line for line in lines if _FAULT.search(line)]
+    said = masked(" ".join((faults or lines or ["it says nothing"])[-1].split()))[:400]
+    # What an engine prints on its way holds sizes and names, which may look like a status or a word of ours.
+    told = "\n".join([*faults, *lines[-1:]])
     for pattern, kind, what, hint in _ROWS:
-        if re.search(pattern, text, re.IGNORECASE):
+        if re.search(pattern, told, re.IGNORECASE):
             return kind(f"{what.format(where=where)}: {said}", hint)
     return PushError(f"{where} did not take the image: {said}", "push it by hand to see all that is said")
-
-
-def _last_words(text: str) -> str:
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    chosen = [
-        line for line in lines if re.search(r"error|denied|unknown|invalid|expired", line, re.IGNORECASE)
-    ]
-    return " ".join((chosen or lines or ["it says nothing"])[-1].split())[:400]

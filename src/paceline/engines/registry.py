@@ -12,7 +12,10 @@ import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 from email.message import Message
+from http import HTTPStatus
+from typing import IO
 
+from paceline import clock
 from paceline.engines.logins import Login
 from paceline.engines.names import is_local
 from paceline.engines.refusals import LoginExpiredError, NoRegistryError, refusal
@@ -27,6 +30,15 @@ _MANIFESTS = ", ".join(
 )
 _PART = re.compile(r'(\w+)="([^"]*)"')
 _TIMEOUT_S = 30.0
+_PAUSES_S = (0.2, 1.0, 3.0)  # before it is asked again: what is overloaded most often is not for long
+_AGAIN = {
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+}
+_ADDRESSES = {"docker.io": "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +48,38 @@ class _Answer:
     text: str
 
 
+class _Onward(urllib.request.HTTPRedirectHandler):
+    """Follows a registry elsewhere, but gives nobody else the login."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        onward = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if onward is not None and _origin(newurl) != _origin(req.full_url):
+            onward.remove_header("Authorization")
+        return onward
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.netloc
+
+
 class Registry:
     def __init__(self, host: str, login: Login | None, *, insecure: bool = False) -> None:
         self.host = host
         self.is_plain = insecure or is_local(host)
+        self.url = f"{'http' if self.is_plain else 'https'}://{_ADDRESSES.get(host, host)}"
         self._login = login
+        # A proxy does not know what is on this machine.
+        more = [urllib.request.ProxyHandler({})] if is_local(host) else []
+        self._opener = urllib.request.build_opener(_Onward, *more)
 
     def check_login(self, repository: str) -> None:
         """Raises where the login is not good for this repository, before anything is sent."""
@@ -69,6 +108,10 @@ class Registry:
         return str(found)
 
     def _refusal(self, answer: _Answer, where: str) -> Exception:
+        if answer.status in _AGAIN:
+            return NoRegistryError(
+                f"{where} answers {answer.status}, and {len(_PAUSES_S)} times more", "try again later"
+            )
         return refusal(f"error: {answer.status} {answer.text}", where)
 
     def _ask(self, method: str, path: str, scope: str) -> _Answer:
@@ -89,19 +132,33 @@ class Registry:
         answer = self._fetch("GET", f"{parts.get('realm', '')}?{query}", headers)
         if answer.status >= 400:
             raise self._refusal(answer, self.host)
-        said = json.loads(answer.text)
-        return str(said.get("token") or said.get("access_token") or "")
+        try:
+            said = json.loads(answer.text)
+            return str(said.get("token") or said["access_token"])
+        except (ValueError, AttributeError, KeyError) as error:
+            raise NoRegistryError(
+                f"{self.host} sends us to {parts.get('realm')!r} for a token, which gives none",
+                "is this a registry (v2), or a proxy's page?",
+            ) from error
 
     def _send(self, method: str, path: str, headers: dict[str, str]) -> _Answer:
-        scheme = "http" if self.is_plain else "https"
-        return self._fetch(method, f"{scheme}://{self.host}{path}", {**headers, "Accept": _MANIFESTS})
+        return self._fetch(method, f"{self.url}{path}", {**headers, "Accept": _MANIFESTS})
 
     def _fetch(self, method: str, url: str, headers: dict[str, str]) -> _Answer:
-        if not url.startswith(("http://", "https://")):
+        for pause_s in _PAUSES_S:
+            answer = self._fetch_once(method, url, headers)
+            if answer.status not in _AGAIN:
+                return answer
+            clock.SystemClock().sleep(pause_s)
+        return self._fetch_once(method, url, headers)
+
+    def _fetch_once(self, method: str, url: str, headers: dict[str, str]) -> _Answer:
+        # One that speaks TLS may not have the login sent in clear text.
+        if not url.startswith("https://") and not (self.is_plain and url.startswith("http://")):
             raise NoRegistryError(f"{self.host} sends us to {url!r}", "is this a registry (v2)?")
         request = urllib.request.Request(url, headers=headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
+            with self._opener.open(request, timeout=_TIMEOUT_S) as reply:
                 text = reply.read().decode("utf-8", "replace")
                 return _Answer(status=reply.status, headers=reply.headers, text=text)
         except urllib.error.HTTPError as error:

@@ -13,13 +13,15 @@ from pathlib import Path
 
 from paceline.engines.engine import Engine, Kind
 from paceline.engines.logins import LoginFile
-from paceline.engines.process import ask, stream
-from paceline.engines.refusals import DigestError, PushError, refusal
+from paceline.engines.process import Finished, ask, stream
+from paceline.engines.refusals import DigestError, NoRegistryError, PushError, refusal
 from paceline.engines.registry import Registry
 from paceline.engines.words import push_words, tag_words
+from paceline.kube.secrets import masked
 
 _SAID = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 _TIMEOUT_S = 3600.0
+_TAGGED_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +39,11 @@ class Goal:
 
 def push(engine: Engine, image: str, goal: Goal, logins: LoginFile) -> str:
     """The digest that the push reports. Raises what the registry refused."""
-    tagged = ask(tag_words(engine, image, goal.name))
+    tagged = ask(tag_words(engine, image, goal.name), timeout_s=_TAGGED_S)
     if not tagged.is_well:
+        last = " ".join(tagged.errors.strip().splitlines()[-1:]) or f"no answer within {_TAGGED_S:g} s"
         raise PushError(
-            f"there is no image {image}: {tagged.errors.strip().splitlines()[-1:]}",
+            f"{engine.name} cannot name {image} {goal.name}: {masked(last)}",
             f"build it first: paceline image build --tag {image}",
         )
     with tempfile.TemporaryDirectory(prefix="paceline-push-") as made:
@@ -51,7 +54,7 @@ def push(engine: Engine, image: str, goal: Goal, logins: LoginFile) -> str:
         more = logins.for_docker if engine.kind is Kind.DOCKER else None
         done = stream(words, timeout_s=_TIMEOUT_S, on_line=lambda _: None, more=more)
         if not done.is_well:
-            raise refusal(done.text, goal.name)
+            raise _refused(done, done.text, goal)
         said = file.read_text("utf-8").strip() if file.exists() else ""
     if not said:
         found = _SAID.findall(done.text)
@@ -72,8 +75,16 @@ def copy(engine: Engine, image: str, first: Goal, digest: str, goal: Goal, login
     words += [f"--dest-tls-verify={_word(not goal.registry.is_plain)}", source, f"docker://{goal.name}"]
     done = ask(words, timeout_s=_TIMEOUT_S)
     if not done.is_well:
-        raise refusal(done.errors or done.text, goal.name)
+        raise _refused(done, done.errors or done.text, goal)
     return digest
+
+
+def _refused(done: Finished, said: str, goal: Goal) -> PushError:
+    if done.was_too_slow:
+        return NoRegistryError(
+            f"{goal.name} was not there after {_TIMEOUT_S:g} s", "push again: what it has is not sent twice"
+        )
+    return refusal(said, goal.name)
 
 
 def _word(is_true: bool) -> str:

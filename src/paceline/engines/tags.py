@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from paceline.errors import ConfigError, Problem
 
 STRATEGIES = ("auto", "semantic", "latest", "git-sha")
-_SEMANTIC = re.compile(r"^v?(\d+)\.(\d+)\.(\d+)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$")
+_NUMBER, _WORDS = r"(0|[1-9][0-9]*)", r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
+_SEMANTIC = re.compile(rf"v?{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_WORDS})?(\+{_WORDS})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,8 @@ def _tags(strategy: str, commit: Commit | None, version: str | None, *, may_move
     if strategy == "latest":
         if not may_move:
             raise _refused(
-                "latest moves, and this repository's tags do not", "leave it out, or --mutable-tags"
+                "latest moves, and this repository's tags do not",
+                "leave it out, or push to a repository whose tags move",
             )
         return ["latest"]
     if strategy == "semantic" or (strategy == "auto" and _version(commit, version) is not None):
@@ -52,7 +54,7 @@ def _semantic(commit: Commit | None, version: str | None, *, may_move: bool) -> 
     said = _version(commit, version)
     if said is None:
         raise _refused("no version is known", "say --version X.Y.Z, or tag the commit: git tag v1.4.2")
-    found = _SEMANTIC.match(said)
+    found = _SEMANTIC.fullmatch(said)
     if found is None:
         raise _refused(f"{said!r} is no semantic version", "such as 1.4.2 or 1.4.2-rc1")
     major, minor, patch, early, _built = found.groups()  # a tag cannot hold the + of a build
@@ -66,12 +68,12 @@ def _version(commit: Commit | None, version: str | None) -> str | None:
         return version
     if commit is None or commit.is_dirty:
         return None
-    found = [tag for tag in commit.tags if _SEMANTIC.match(tag)]
+    found = [tag for tag in commit.tags if _SEMANTIC.fullmatch(tag)]
     return max(found, key=_order) if found else None
 
 
 def _order(tag: str) -> tuple[int, int, int, bool, str]:
-    found = _SEMANTIC.match(tag)
+    found = _SEMANTIC.fullmatch(tag)
     assert found is not None, "only versions are ordered"
     return int(found[1]), int(found[2]), int(found[3]), found[4] is None, found[4] or ""
 

@@ -64,11 +64,13 @@ def _cache(engine: Engine, cache: str | None) -> list[str]:
     if cache is None:
         return []
     if engine.has_buildx:
+        # ECR and others take a cache only in the form of an image.
+        form = "mode=max,image-manifest=true,oci-mediatypes=true"
         return [
             "--cache-from",
             f"type=registry,ref={cache}",
             "--cache-to",
-            f"type=registry,ref={cache},mode=max",
+            f"type=registry,ref={cache},{form}",
         ]
     # podman and buildah keep layers in a repository by the same two flags; plain docker only reads one.
     if engine.kind is Kind.DOCKER:

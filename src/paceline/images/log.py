@@ -199,6 +199,10 @@ OUTSIDE: tuple[tuple[str, str], ...] = (
     ),
     (r"No space left on device", "the disk of the builder is full"),
     (
+        r"(?i)cache export is not supported for the docker driver",
+        "this builder cannot keep layers (--cache): docker buildx create --use --driver docker-container",
+    ),
+    (
         r"unauthorized: authentication required|no basic auth credentials",
         "the registry wants credentials: log in",
     ),

@@ -16,7 +16,7 @@ _SHAPES = {
     "an API key": re.compile(r"\bsk-[A-Za-z0-9_-]{20,}"),
     "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
     "a signed token": re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+"),
-    "a password inside of an address": re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@$]+@"),
+    "a password inside of an address": re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^/\s:@]+:[^/\s:@$]+@"),
 }
 _WORDS = r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIALS?)"
 _NAME = re.compile(rf"(?:^|.*[_.-]){_WORDS}(?:_ID)?$", re.IGNORECASE)
@@ -24,7 +24,10 @@ _NAME = re.compile(rf"(?:^|.*[_.-]){_WORDS}(?:_ID)?$", re.IGNORECASE)
 _SAID = re.compile(rf"[A-Za-z0-9_-]*{_WORDS}(?:\s*[=:]\s*|\s+)(?!\$)[\"']?[^\s\"'$]", re.IGNORECASE)
 # The same, up to its value. Prose also speaks of tokens: behind a colon, a plain word is no secret.
 _GIVEN = r"\s*(?:=|:(?=[\"'\s]*(?:[^\s\"']*[0-9]|[^\s\"']{16})))\s*"
-_VALUE = re.compile(rf"([A-Za-z0-9_-]*{_WORDS}[\"']?{_GIVEN}(?!\$)[\"']?)[^\s\"',;$]+", re.IGNORECASE)
+# It begins where a word begins: else a long line of letters is read again from each of them.
+_VALUE = re.compile(
+    rf"((?<![A-Za-z0-9_-])[A-Za-z0-9_-]*{_WORDS}[\"']?{_GIVEN}(?!\$)[\"']?)[^\s\"',;$]+", re.IGNORECASE
+)
 # --name VALUE in a list of words, and NAME: value in a file of settings
 _SAID_IN_WORDS = re.compile(rf"(?:^|\s)--?[A-Za-z0-9_-]*{_WORDS}\s+(?![-$])\S", re.IGNORECASE)
 _SAID_IN_FILE = re.compile(
