@@ -111,4 +111,4 @@ def _waiting(failure: Failure, until_s: float | None, now_s: float) -> str:
         return "it is waited for, for as long as it takes"
     if failure.remedy is Remedy.WAIT:
         return f"it is waited for, {until_s - now_s:.0f} s more"
-    return f"it is watched for {until_s - now_s:.0f} s more, because it may pass"
+    return f"it is watched for {until_s - now_s:.0f} s more at most, because it may pass"
