@@ -48,6 +48,7 @@ RESULT_KEYS = {
     "discarded",
     "abandoned",
     "adapted",
+    "grad_norm",
     "checkpoints",
     "staleness",
     "bytes",
