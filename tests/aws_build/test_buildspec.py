@@ -154,7 +154,7 @@ def test_reports_artifacts_and_cache_are_where_the_commands_write(world: World) 
     assert [(source / reports["base-directory"] / name).exists() for name in reports["files"]] == [True]
     uploaded = {path.name for path in (source / SPEC["artifacts"]["base-directory"]).rglob("*.json")}
     assert uploaded == {"build.json", "test.json", "push.json"}
-    assert SPEC["cache"]["paths"] == ["/root/.cache/pip/**/*"]
+    assert SPEC["cache"]["paths"] == ["pip-cache/**/*"]
 
 
 @pytest.mark.parametrize("verb", ["build", "test", "push"])

@@ -116,8 +116,11 @@ def test_parts_of_an_elastic_run_are_resumed_after_kill_9_of_everything(
         root = run_dir / "checkpoints"
         run.until(lambda: newest_complete(root, 4) is not None, "a checkpoint with all parts")
         run.kill_everybody()
+    left = run_dir / "generations" / "left-behind.store"
+    left.touch()  # as of a generation that nobody of the resumed run is in
     with resuming(run_dir, participants=3) as run:
         run.until_it_trains()
+        assert not left.exists()
         stop(run)
     assert_all_is_there(run_dir, launcher)
 

@@ -1,6 +1,7 @@
 """How does an elastic run get its coordinator? One inside this process, unless one is given."""
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -91,6 +92,9 @@ def supervised(
 
     with ExitStack() as stack:
         place = stack.enter_context(_cluster(run_dir, coordinators or _named()))
+        # A resumed run counts its generations from 1 again, and must not meet where those before it met.
+        with suppress(FileNotFoundError):
+            shutil.rmtree(run_dir / "generations")
         run = f"run-{random.randrange(2**32):08x}"
         registry = RunRegistry(place.client, run, note)
         stack.callback(registry.close)
