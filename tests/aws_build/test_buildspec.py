@@ -69,7 +69,7 @@ def test_an_image_is_built_tested_and_pushed_in_this_order(world: World) -> None
     assert build.succeeds
     assert build.ran == ["install", "pre_build", "build", "post_build"]
     assert world.calls == [
-        "python -m pip install --quiet --disable-pip-version-check .[image,aws]",
+        "python -m pip install --quiet --disable-pip-version-check --cache-dir pip-cache .[image,aws]",
         "paceline image build . --tag paceline-build:17 --report reports/build",
         "paceline image test paceline-build:17 --level standard --report reports/test",
         f"paceline image push paceline-build:17 --to {REPOSITORY} --tag build-17 --tags git-sha --tags latest"
