@@ -151,12 +151,12 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[float], None], float, f
     yield "text", torch_part(bench, "text", *text, "--words", "256" if tiny else "16000"), 0, 60
     yield "ceiling", torch_part(bench, "ceiling", "--size", "256" if tiny else "8192"), 10, 60
     yield "kernels", torch_part(bench, "kernels"), 10, 60
-    yield "fsdp 2048", training(bench, split, last=many, keep=True), 40, 150
-    yield "resume", resuming(bench, split), 25, 90
+    yield "single 2048", training(bench, asked("single", "single", short, few, *BF16)), 35, 110
     yield "hf 2048", hf(short), 25, 110
     yield "fsdp 8192", training(bench, asked("fsdp", "fsdp", long, many, *BF16)), 60, 190
     yield "hf 8192", hf(long), 30, 110
-    yield "single 2048", training(bench, asked("single", "single", short, few, *BF16)), 35, 110
+    yield "fsdp 2048", training(bench, split, last=many, keep=True), 40, 150
+    yield "resume", resuming(bench, split), 25, 90
     yield "single 8192", training(bench, asked("single", "single", long, few, *BF16)), 45, 120
     masters = asked("fsdp, fp32 masters", "fsdp", short, few, "--fsdp-precision", "bf16")
     yield "fp32 masters", training(bench, masters), 40, 120

@@ -21,10 +21,11 @@ from torch.nn import functional
 from torch.nn.attention import sdpa_kernel
 
 from paceline.clock import monotonic_s
+from paceline.tasks.llama_attention import causal, has_flash
 from paceline.tasks.llama_files import config
 from paceline.tasks.llama_loss import mean_loss
 from paceline.tasks.llama_model import ATTENTION, Llama
-from paceline.tasks.llama_parts import gated, looked_up, scaled
+from paceline.tasks.llama_parts import Owed, gated, looked_up, scaled
 from paceline.tasks.llama_shapes import SHAPES, LlamaShape
 from paceline.tasks.llama_text import Windows, split, tokens_of
 from paceline.tasks.toy_text import toy_text
@@ -51,8 +52,9 @@ def train_tokenizer(text: Path | None, work: Path, words: int) -> Row:
 
 
 def kernels(device: torch.device) -> Iterator[Row]:
+    yield {"what": "attention by flash-attn-4", "is_there": device.type == "cuda" and has_flash()}
     for dtype in (torch.float32, torch.bfloat16):
-        for name, check in (("loss", _loss), ("gated", _gated), ("embedding", _embedding), ("scale", _scale)):
+        for name, check in CHECKS.items():
             torch.manual_seed(0)
             for what, error in check(device, dtype).items():
                 yield {"what": f"{name}: {what}", "dtype": str(dtype).removeprefix("torch."), "error": error}
@@ -95,6 +97,48 @@ def _scale(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
         found = scaled(numbers.clone(), torch.tensor(by, device=device))
         errors[f"by {by}"] = _error(found, numbers.double() * by)
     return errors
+
+
+def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    sizes = ((2, 300, 8, 64), (2, 300, 2, 64), (2, 300, 2, 64))
+    parts = tuple(torch.randn(*size, device=device) for size in sizes)
+
+    def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Written out."""
+        by_head = [part.transpose(1, 2) for part in (query, key, value)]
+        key, value = (part.repeat_interleave(4, dim=1) for part in by_head[1:])
+        scores = by_head[0] @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        mixed = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
+        return mixed.transpose(1, 2)
+
+    return _compared(causal, plain, parts, dtype)
+
+
+def _tied(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    """A table that is looked up, and scores."""
+    tokens = torch.randint(0, 300, (4, 50), device=device)
+
+    def ours(table: Tensor) -> Tensor:
+        owed = Owed()
+        return mean_loss(looked_up(table, tokens, owed).flatten(0, 1), table, tokens.flatten(), owed=owed)
+
+    def plain(table: Tensor) -> Tensor:
+        return functional.cross_entropy(
+            functional.embedding(tokens, table).flatten(0, 1) @ table.T, tokens.flatten()
+        )
+
+    return _compared(ours, plain, (torch.randn(300, 96, device=device) / 8,), dtype)
+
+
+CHECKS = {
+    "loss": _loss,
+    "gated": _gated,
+    "embedding": _embedding,
+    "scale": _scale,
+    "attention": _attention,
+    "tied": _tied,
+}
 
 
 def _compared(

@@ -13,24 +13,38 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.tasks.llama_parts import scaled
+from paceline.tasks.llama_parts import Owed, scaled
 
-TOKENS_AT_ONCE = 8192
+TOKENS_AT_ONCE = 16_384
 
 
-def mean_loss(stream: Tensor, weight: Tensor, following: Tensor, at_once: int = TOKENS_AT_ONCE) -> Tensor:
-    """Cross-entropy of `stream @ weight.T` against the tokens that follow, as a mean over them."""
+def mean_loss(
+    stream: Tensor,
+    weight: Tensor,
+    following: Tensor,
+    at_once: int = TOKENS_AT_ONCE,
+    owed: Owed | None = None,
+) -> Tensor:
+    """Cross-entropy of `stream @ weight.T` against the tokens that follow, as a mean over them.
+
+    With `owed` the weight's gradient is left there, for the look-up of the same table.
+    """
     if not torch.is_grad_enabled():
         return _only_loss(stream, weight, following, at_once)
-    found: Tensor = _InPieces.apply(stream, weight, following, at_once)  # type: ignore[no-untyped-call]  # torch's
+    found: Tensor = _InPieces.apply(stream, weight, following, at_once, owed)  # type: ignore[no-untyped-call]  # torch's
     return found
 
 
 class _InPieces(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, stream: Tensor, weight: Tensor, following: Tensor, at_once: int
-    ) -> Tensor:  # Any: torch's
+        ctx: Any,  # Any: torch's own shape
+        stream: Tensor,
+        weight: Tensor,
+        following: Tensor,
+        at_once: int,
+        owed: Owed | None,
+    ) -> Tensor:
         to_stream, to_weight = torch.empty_like(stream), torch.empty_like(weight)
         total = torch.zeros((), dtype=_exact(stream), device=stream.device)
         for first in range(0, len(stream), at_once):
@@ -40,12 +54,16 @@ class _InPieces(torch.autograd.Function):
             torch.mm(scores, weight, out=to_stream[piece])
             torch.addmm(to_weight, scores.T, stream[piece], beta=1.0 if first else 0.0, out=to_weight)
         ctx.save_for_backward(to_stream, to_weight)
+        ctx.owed = owed
         return total / len(stream)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:  # Any: torch's own shape
-        to_stream, to_weight = ctx.saved_tensors
-        return scaled(to_stream, gradients[0]), scaled(to_weight, gradients[0]), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # Any: torch's own shape
+        to_stream, to_weight = (scaled(tensor, gradients[0]) for tensor in ctx.saved_tensors)
+        if ctx.owed is None:
+            return to_stream, to_weight, None, None, None
+        ctx.owed.gradient = to_weight
+        return to_stream, None, None, None, None
 
 
 def _only_loss(stream: Tensor, weight: Tensor, following: Tensor, at_once: int) -> Tensor:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+import paceline.tasks.llama_attention  # noqa: F401 - it gives torch the operation that is named below
+
 
 class Keeps(StrEnum):
     """Named as `--activation-checkpointing` names them."""
@@ -33,7 +35,8 @@ _DEAR = (
     "_scaled_dot_product_cudnn_attention",
 )
 _PRODUCTS = frozenset(
-    getattr(torch.ops.aten, name).default for name in _DEAR if hasattr(torch.ops.aten, name)
+    [getattr(torch.ops.aten, name).default for name in _DEAR if hasattr(torch.ops.aten, name)]
+    + [torch.ops.paceline.flash.default]
 )
 
 

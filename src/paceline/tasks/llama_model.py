@@ -20,12 +20,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from paceline.tasks.llama_attention import causal
 from paceline.tasks.llama_loss import mean_loss
 from paceline.tasks.llama_memory import Keeps, remembering
-from paceline.tasks.llama_parts import gated, looked_up
+from paceline.tasks.llama_parts import Owed, added, gated, looked_up
 from paceline.tasks.llama_shapes import LlamaShape, RopeScaling
 
 INIT_STD = 0.02
@@ -61,14 +61,19 @@ class Llama(nn.Module):
         return part.weight is self.embedding.weight
 
     def forward(self, tokens: Tensor, following: Tensor | None = None) -> Tensor:
-        stream = looked_up(self.embedding.weight, tokens)
+        owed = self._owed() if following is not None else None
+        stream = looked_up(self.embedding.weight, tokens, owed)
         turns = rotary_table(self.shape, tokens.shape[-1], stream.device)
         with sdpa_kernel(ATTENTION, set_priority=True):
             stream = self.norm(self._through(stream, turns))
         if following is None:
             scores: Tensor = self.head(stream)
             return scores
-        return mean_loss(stream.flatten(0, -2), self.head.weight, following.flatten())
+        return mean_loss(stream.flatten(0, -2), self.head.weight, following.flatten(), owed=owed)
+
+    def _owed(self) -> Owed | None:
+        """One table, one gradient: the loss leaves its part to the look-up. On a CPU by torch, in its order."""
+        return Owed() if self.shape.tied and self.embedding.weight.is_cuda else None
 
     def _through(self, stream: Tensor, turns: Tensor) -> Tensor:
         # Evaluations have samples of other shapes: compiling for them would take longer than they do.
@@ -116,8 +121,8 @@ class Layer(nn.Module):
         return remembering(self._keeps, self._computed, stream, turns)
 
     def _computed(self, stream: Tensor, turns: Tensor) -> Tensor:
-        stream = stream + self.attention(self.before_attention(stream), turns)
-        found: Tensor = stream + self.network(self.before_network(stream))
+        stream = self.attention(self.before_attention(stream), turns, stream)
+        found: Tensor = self.network(self.before_network(stream), stream)
         return found
 
 
@@ -131,16 +136,12 @@ class Attention(nn.Module):
         self.query_key_value = unfilled(nn.Linear, shape.width, outputs, bias=False)
         self.out = unfilled(nn.Linear, shape.heads * shape.head_size, shape.width, bias=False)
 
-    def forward(self, stream: Tensor, turns: Tensor) -> Tensor:
+    def forward(self, stream: Tensor, turns: Tensor, to: Tensor) -> Tensor:
+        """Added to `to`."""
         all_heads = self.query_key_value(stream).unflatten(-1, (-1, self._size))
         query, key, value = all_heads.split((self._heads, self._shared, self._shared), dim=-2)
-        query, key = turned(query, turns), turned(key, turns)
-        query, key, value = (part.transpose(-2, -3) for part in (query, key, value))
-        mixed = functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, enable_gqa=self._shared != self._heads
-        )
-        found: Tensor = self.out(mixed.transpose(-2, -3).flatten(-2))
-        return found
+        mixed = causal(turned(query, turns), turned(key, turns), value)
+        return added(to, mixed.flatten(-2), self.out.weight)
 
 
 class GatedNetwork(nn.Module):
@@ -149,9 +150,9 @@ class GatedNetwork(nn.Module):
         self.gate_and_up = unfilled(nn.Linear, width, 2 * inner, bias=False)
         self.down = unfilled(nn.Linear, inner, width, bias=False)
 
-    def forward(self, stream: Tensor) -> Tensor:
-        found: Tensor = self.down(gated(self.gate_and_up(stream)))
-        return found
+    def forward(self, stream: Tensor, to: Tensor) -> Tensor:
+        """Added to `to`."""
+        return added(to, gated(self.gate_and_up(stream)), self.down.weight)
 
 
 def unfilled(kind: type[_Part], *sizes: int, **more: bool) -> _Part:
