@@ -23,10 +23,12 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from paceline.tasks.llama_attention import causal
+from paceline.tasks.llama_experts import Experts
 from paceline.tasks.llama_loss import mean_loss
 from paceline.tasks.llama_memory import Keeps, remembering
 from paceline.tasks.llama_parts import Owed, added, gated, looked_up
 from paceline.tasks.llama_shapes import LlamaShape, RopeScaling
+from paceline.tasks.llama_window import within
 
 INIT_STD = 0.02
 _Part = TypeVar("_Part", nn.Linear, nn.Embedding)
@@ -105,7 +107,7 @@ class Layer(nn.Module):
         self.before_attention = nn.RMSNorm(shape.width, eps=shape.norm_eps)
         self.attention = Attention(shape)
         self.before_network = nn.RMSNorm(shape.width, eps=shape.norm_eps)
-        self.network = GatedNetwork(shape.width, shape.inner)
+        self.network = Experts(shape) if shape.experts else GatedNetwork(shape.width, shape.inner)
         self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def forward(self, stream: Tensor, given: Tensor | Unrounded, *, is_compiled: bool = False) -> Tensor:
@@ -132,6 +134,7 @@ class Attention(nn.Module):
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
         self._heads, self._shared, self._size = shape.heads, shape.shared_heads, shape.head_size
+        self._window = shape.window
         outputs = (shape.heads + 2 * shape.shared_heads) * shape.head_size
         self.query_key_value = unfilled(nn.Linear, shape.width, outputs, bias=False)
         self.out = unfilled(nn.Linear, shape.heads * shape.head_size, shape.width, bias=False)
@@ -140,7 +143,9 @@ class Attention(nn.Module):
         """Added to `to`."""
         all_heads = self.query_key_value(stream).unflatten(-1, (-1, self._size))
         query, key, value = all_heads.split((self._heads, self._shared, self._shared), dim=-2)
-        mixed = causal(turned(query, turns), turned(key, turns), value)
+        heads = turned(query, turns), turned(key, turns), value
+        is_windowed = 0 < self._window < stream.shape[-2]
+        mixed = within(self._window, *heads) if is_windowed else causal(*heads)
         return added(to, mixed.flatten(-2), self.out.weight)
 
 
