@@ -1,5 +1,6 @@
 """Is our Llama the published one? Beside Hugging Face's, on the same random weights."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ from paceline.tasks.llama_shapes import SHAPES, LlamaShape
 
 
 def _theirs(shape: LlamaShape) -> torch.nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    model: torch.nn.Module = LlamaForCausalLM(LlamaConfig.from_dict(config(shape, "float32")))
+    said = config(shape, "float32")
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(said.pop("model_type"), **said)
+    )
     return model
 
 
@@ -86,10 +90,14 @@ def test_a_folder_of_another_model_is_refused(tmp_path: Path) -> None:
     ("name", "parameters"),
     [
         ("llama_v2_7b", 6_738_415_616),
+        ("llama_v2_13b", 13_015_864_320),
         ("llama_v3_1b", 1_235_814_400),
         ("llama_v3_3b", 3_212_749_824),
         ("llama_v3_8b", 8_030_261_248),
+        ("llama_v3_70b", 70_553_706_496),
         ("mistral_7b", 7_248_023_552),
+        ("mistral_v01_7b", 7_241_732_096),
+        ("mixtral_8x7b", 46_702_792_704),
     ],
 )
 def test_published_sizes_are_the_published_ones(name: str, parameters: int) -> None:
@@ -105,6 +113,48 @@ def test_work_is_six_for_each_parameter_and_half_a_square_of_attention() -> None
     shape = SHAPES["llama_v3_1b"]
     # 12 * layers * width * length is the usual term for all pairs; causal attention looks at half of them.
     assert shape.flops_per_token(2048) == 6 * 1_235_814_400 + 12 * 16 * 2048 * 2048 / 2
+
+
+def test_a_window_and_experts_that_are_not_asked_are_no_work() -> None:
+    windowed, all_of_it = SHAPES["mistral_v01_7b"], replace(SHAPES["mistral_v01_7b"], window=0)
+    assert windowed.flops_per_token(4096) == all_of_it.flops_per_token(4096)
+    pairs = sum(min(place + 1, 4096) for place in range(16_384)) / 16_384
+    work = 12 * 32 * 4096 * pairs
+    assert windowed.flops_per_token(16_384) - all_of_it.flops_per_token(0) == pytest.approx(work, rel=1e-3)
+    mixtral = SHAPES["mixtral_8x7b"]
+    asked = mixtral.parameters - 6 * 32 * 3 * 4096 * 14_336
+    assert asked == 12_879_925_248  # "13B active", as its authors say
+    assert mixtral.flops_per_token(0) == 6 * (asked - 32_000 * 4096)
+
+
+# From the published config.json: what the sizes above do not tell apart.
+@pytest.mark.parametrize(
+    ("name", "rope_theta", "factor", "places", "tied", "heads"),
+    [
+        ("llama_v2_7b", 1e4, None, 4096, False, (32, 32, 128)),
+        ("llama_v3_1b", 5e5, 32.0, 131_072, True, (32, 8, 64)),
+        ("llama_v3_3b", 5e5, 32.0, 131_072, True, (24, 8, 128)),
+        ("llama_v3_8b", 5e5, 8.0, 131_072, False, (32, 8, 128)),
+        ("mistral_7b", 1e6, None, 32_768, False, (32, 8, 128)),
+        ("mistral_v01_7b", 1e4, None, 32_768, False, (32, 8, 128)),
+        ("mixtral_8x7b", 1e6, None, 32_768, False, (32, 8, 128)),
+    ],
+)
+def test_published_numbers_are_written_as_published(
+    name: str, rope_theta: float, factor: float | None, places: int, tied: bool, heads: tuple[int, ...]
+) -> None:
+    said = config(SHAPES[name], "bfloat16")
+    assert (said["rope_theta"], said["max_position_embeddings"]) == (rope_theta, places)
+    assert (said["tie_word_embeddings"], said["rms_norm_eps"]) == (tied, 1e-5)
+    assert (said["num_attention_heads"], said["num_key_value_heads"], said["head_dim"]) == heads
+    stretch = {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    assert said["rope_scaling"] == (None if factor is None else stretch)
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -5,8 +5,8 @@ from paceline.config.key import Key, Kind
 MODEL_KEYS = (
     Key(
         name="model",
-        help="Which of the task's models: for llama llama_tiny, llama_v2_7b, llama_v3_1b, llama_v3_3b, "
-        "llama_v3_8b or mistral_7b.",
+        help="Which of the task's models: for llama llama_tiny, llama_v2_7b, llama_v2_13b, llama_v3_1b, "
+        "llama_v3_3b, llama_v3_8b, llama_v3_70b, mistral_7b, mistral_v01_7b, mixtral_tiny or mixtral_8x7b.",
         kind=Kind.TEXT,
         default="llama_tiny for llama",
         example="llama_v3_1b",

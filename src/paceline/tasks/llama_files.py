@@ -2,6 +2,7 @@
 
 Ours keeps query, key and value in one matrix, and gate and up in another: theirs
 are its rows, one after the other. Nothing else differs, so both ways are exact.
+Experts are named in tasks/llama_experts.py.
 """
 
 import json
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.errors import PacelineError
+from paceline.tasks.llama_experts import to_our_experts, to_their_experts
 from paceline.tasks.llama_shapes import LlamaShape
 
 _OUTSIDE = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
@@ -40,7 +42,7 @@ def to_theirs(state: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tenso
         parts = torch.split(whole, _rows(ours, shape)) if isinstance(theirs, tuple) else (whole,)
         names = theirs if isinstance(theirs, tuple) else (theirs,)
         found |= {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
-    return found
+    return found | to_their_experts(state, shape) if shape.experts else found
 
 
 def to_ours(theirs: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor]:
@@ -52,7 +54,7 @@ def to_ours(theirs: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor
             found[ours] = torch.cat([_get(theirs, name) for name in names])
         else:
             found[ours] = _get(theirs, names)
-    return found
+    return found | to_our_experts(_Named(theirs), shape) if shape.experts else found
 
 
 def read_folder(folder: Path, shape: LlamaShape) -> dict[str, Tensor]:
@@ -96,8 +98,7 @@ def config(shape: LlamaShape, dtype: str) -> dict[str, object]:
             "original_max_position_embeddings": scaling.original_places,
         }
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        **_family(shape),
         "vocab_size": shape.vocabulary,
         "hidden_size": shape.width,
         "num_hidden_layers": shape.layers,
@@ -117,19 +118,44 @@ def config(shape: LlamaShape, dtype: str) -> dict[str, object]:
     }
 
 
+def _family(shape: LlamaShape) -> dict[str, object]:
+    """A window or experts are known to other classes of theirs than Llama's."""
+    if shape.experts:
+        more = {"num_local_experts": shape.experts, "num_experts_per_tok": shape.experts_used}
+        name, more = "Mixtral", {**more, "sliding_window": shape.window or None}
+    elif shape.window:
+        name, more = "Mistral", {"sliding_window": shape.window}
+    else:
+        name, more = "Llama", {}
+    return {"architectures": [f"{name}ForCausalLM"], "model_type": name.lower(), **more}
+
+
 def _layers(shape: LlamaShape) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     for number in range(shape.layers):
         ours, theirs = f"layers.{number}.", f"model.layers.{number}."
         for mine, name in _ALIKE.items():
-            yield ours + mine, theirs + name
+            if not _is_of_experts(mine, shape):
+                yield ours + mine, theirs + name
         for mine, names in _JOINED.items():
-            yield ours + mine, tuple(f"{theirs}{name}.weight" for name in names)
+            if not _is_of_experts(mine, shape):
+                yield ours + mine, tuple(f"{theirs}{name}.weight" for name in names)
+
+
+def _is_of_experts(name: str, shape: LlamaShape) -> bool:
+    return bool(shape.experts) and name.startswith("network.")
 
 
 def _rows(name: str, shape: LlamaShape) -> list[int]:
     if name.endswith("gate_and_up.weight"):
         return [shape.inner, shape.inner]
     return [count * shape.head_size for count in (shape.heads, shape.shared_heads, shape.shared_heads)]
+
+
+class _Named(dict[str, Tensor]):
+    """Where one is missing, the error says which."""
+
+    def __missing__(self, name: str) -> Tensor:
+        return _get({}, name)
 
 
 def _get(theirs: Mapping[str, Tensor], name: str) -> Tensor:
