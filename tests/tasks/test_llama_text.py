@@ -6,13 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tests.fixtures.llama import train_tokenizer
+from tokenizers import Tokenizer, decoders
 
 from paceline.app.tokens import pack
 from paceline.datasets import token_folder
 from paceline.datasets.token_folder import open_tokens, proved, read_about
 from paceline.datasets.tokenizing import Words
 from paceline.errors import ConfigError, PacelineError
+from paceline.tasks import llama_text
 from paceline.tasks.llama import LlamaTask
 from paceline.tasks.llama_text import Windows, split, tokens_of
 
@@ -43,7 +46,7 @@ def test_a_tokenizer_reads_a_file_once(tmp_path: Path) -> None:
     tokenizer, text = train_tokenizer(tmp_path), tmp_path / "text.txt"
     text.write_text("the quick brown fox\n" * 50)
     first = tokens_of(str(text), str(tokenizer), 0)
-    kept = list((tmp_path / "cache" / "tokens").glob("*.npy"))
+    kept = list((tmp_path / "cache" / "tokens").glob("*.u32"))
     assert len(kept) == 1
     before = kept[0].stat().st_mtime_ns
     assert np.array_equal(first, tokens_of(str(text), str(tmp_path), 0))  # its folder is as good as the file
@@ -51,6 +54,92 @@ def test_a_tokenizer_reads_a_file_once(tmp_path: Path) -> None:
     assert len(first) < len(text.read_text())
     text.write_text("another text\n" * 50)
     assert not np.array_equal(first, tokens_of(str(text), str(tokenizer), 0))
+
+
+def test_a_text_of_one_endless_line_is_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a line without an end, nor a text without one, need fit into memory."""
+    monkeypatch.setattr(llama_text, "_AT_ONCE", 64)
+    tokenizer, text = train_tokenizer(tmp_path), tmp_path / "text.txt"
+    text.write_text("thé quick brown föx " * 200)
+    longest = 0
+
+    class Watched(Words):
+        def of(self, piece: str) -> NDArray[np.uint32]:
+            nonlocal longest
+            longest = max(longest, len(piece))
+            return super().of(piece)
+
+    monkeypatch.setattr(llama_text, "Words", Watched)
+    tokens = tokens_of(str(text), str(tokenizer), 0)
+    assert 64 <= longest <= 128
+    made = Tokenizer.from_file(str(tokenizer))
+    made.decoder = decoders.ByteLevel()
+    assert made.decode(tokens.tolist()) == text.read_text()
+
+
+def test_a_text_that_stops_being_one_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
+    tokenizer, text = train_tokenizer(tmp_path), tmp_path / "text.txt"
+    text.write_bytes(b"good\n" * 400_000 + b"\xff\xfe\n")
+    with pytest.raises(ConfigError, match="reads UTF-8 text, and"):
+        tokens_of(str(text), str(tokenizer), 0)
+    assert not list((tmp_path / "cache" / "tokens").iterdir())
+
+
+def test_validation_of_a_large_text_is_no_larger_than_is_soon_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_text, "MOST_VALIDATED", 50)
+    train, valid = split(np.arange(1000, dtype=np.uint32), 8)
+    assert (len(train), len(valid)) == ((950 - 1) // 8, (50 - 1) // 8)
+    train, valid = split(np.arange(1000, dtype=np.uint32), 100)  # one sample at the least
+    assert (len(train), len(valid)) == (8, 1)
+
+
+def test_a_validation_text_of_its_own_leaves_the_whole_of_the_other_for_training(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(bytes(range(200)))
+    (tmp_path / "b.txt").write_bytes(bytes(range(100, 133)))
+    task = LlamaTask(seed=0, seq_len=16, data=str(tmp_path / "a.txt"), validation=str(tmp_path / "b.txt"))
+    assert len(task.samples()) == 12
+    assert task.validation_size() == 2
+    source = _lines(tmp_path / "docs.jsonl", 30)
+    pack(
+        str(source),
+        tmp_path / "p",
+        tokenizer=str(train_tokenizer(tmp_path)),
+        split="train",
+        column="body",
+        most=None,
+    )
+    with pytest.raises(ConfigError, match="were not made by the same tokenizer"):
+        LlamaTask(
+            seed=0,
+            seq_len=8,
+            model="llama_v2_7b",
+            data=str(tmp_path / "p"),
+            validation=str(tmp_path / "b.txt"),
+        )
+
+
+def test_paragraphs_of_a_text_are_its_documents(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("one\ntwo\n\nthree\n")
+    about, _ = pack(
+        str(tmp_path / "text.txt"),
+        tmp_path / "p",
+        tokenizer="bytes",
+        split="train",
+        column="text",
+        most=None,
+    )
+    assert about.documents == 2
+    assert bytes(open_tokens(tmp_path / "p")[1].astype(np.uint8)) == b"one\ntwo\n\nthree\n\n\n"
+
+
+def test_a_folder_that_came_to_nothing_may_be_begun_otherwise(tmp_path: Path) -> None:
+    how = {"tokenizer": "bytes", "split": "train", "most": None}
+    source, out = _lines(tmp_path / "docs.jsonl", 3), tmp_path / "p"
+    with pytest.raises(ConfigError, match="no column"):
+        pack(str(source), out, column="none", **how)  # type: ignore[arg-type]  # the names are pack's own
+    assert pack(str(source), out, column="body", **how)[0].documents == 3  # type: ignore[arg-type]  # likewise
 
 
 def _lines(path: Path, count: int) -> Path:
@@ -130,13 +219,19 @@ def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_document_is_the_tokenizers_own(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer
-
     made = Tokenizer.from_file(str(train_tokenizer(tmp_path)))
     made.add_special_tokens(["</s>"])
     made.save(str(tmp_path / "with-end.json"))
     assert Words(str(tmp_path / "with-end.json")).end.tolist() == [made.token_to_id("</s>")]
     assert Words("bytes").end.tolist() == [10, 10]
+
+
+def test_a_vocabulary_is_as_large_as_its_highest_token(tmp_path: Path) -> None:
+    from tokenizers import models
+
+    model = models.WordLevel({"a": 0, "b": 500}, unk_token="a")
+    Tokenizer(model).save(str(tmp_path / "gaps.json"))
+    assert Words(str(tmp_path / "gaps.json")).count == 501
 
 
 @pytest.mark.parametrize(

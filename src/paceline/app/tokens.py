@@ -20,6 +20,8 @@ def pack(
         vocabulary=words.count,
     )
     begun = read_about(out)
+    if begun is not None and not begun.documents:
+        begun = None  # it came to nothing, perhaps as the source was not reached: no reason to hold on to it
     if begun is not None:
         same = replace(begun, documents=0, tokens=0, sha256="")
         if same != about:

@@ -1,13 +1,15 @@
 """How does text come from Hugging Face's `datasets`? As a stream, document by document, in its own order.
 
-`hf://allenai/c4:en` is a data set of the hub and its configuration; anything else is a
-file here, by its ending (.txt, .json, .jsonl, .csv, .parquet), read by the same library in the
-same way. The only file that knows the library.
+`hf://allenai/c4:en` is a data set of the hub and its configuration (or a folder laid out as one,
+`hf:///data/c4:en`); anything else is a file here, by its ending (.txt, .json, .jsonl, .csv,
+.parquet), read by the same library in the same way. In a .txt, empty lines stand between documents.
+The only file that knows the library.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from paceline.datasets.errors import UnreachableStoreError
 from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
 
 HUB = "hf://"
@@ -39,10 +41,10 @@ def documents(source: str, *, split: str, column: str, skip: int = 0) -> Iterato
             yield text
     except (ConfigError, GeneratorExit):
         raise
+    except ConnectionError as error:  # also where the machine was told to stay offline
+        raise UnreachableStoreError(f"{source} could not be reached: {error}", _hint(source)) from error
     except Exception as error:  # theirs: whatever the hub, its client, the network or a reader raises
-        raise PacelineError(
-            f"{source} could not be read: {error}", "what was written so far is kept: run it again"
-        ) from error
+        raise PacelineError(f"{source} could not be read: {error}", _hint(source)) from error
 
 
 def _place(source: str) -> tuple[str, dict[str, object]]:
@@ -55,4 +57,16 @@ def _place(source: str) -> tuple[str, dict[str, object]]:
         what = f"there is no file {source!r}" if not path.is_file() else f"nobody knows what {source!r} is"
         hint = f"name a file that ends in {', '.join(_KINDS)}, or a data set: hf://allenai/c4:en"
         raise ConfigError([Problem(what, hint)])
-    return kind, {"data_files": str(path)}
+    # By lines, as is its habit, every line would end a document.
+    paragraphs = {"sample_by": "paragraph"} if kind == "text" else {}
+    return kind, {"data_files": str(path), **paragraphs}
+
+
+def _hint(source: str) -> str:
+    again = "what was written so far is kept, and the same command goes on from there"
+    if not source.startswith(HUB):
+        return again
+    asked = (
+        "are the name, its configuration (hf://NAME:CONFIGURATION) and --split right, and is there a network?"
+    )
+    return f"{asked} A file of documents works without one: paceline data tokens FILE.jsonl; {again}"

@@ -22,6 +22,7 @@ from paceline.errors import PacelineError
 TOKENS, ABOUT = "tokens.bin", "tokens.json"
 SCHEMA = "paceline.tokens/1"
 DOCUMENTS_AT_ONCE = 1000
+TOKENS_AT_ONCE = 1 << 22  # documents may be as long as books
 _WIDTH = 4
 
 
@@ -80,12 +81,14 @@ def write_tokens(
         file.truncate(about.tokens * _WIDTH)
         _note(folder, about)
         kept: list[NDArray[np.uint32]] = []
+        waiting = 0  # tokens that are not yet in the file
         for document in documents:
             kept += [words.of(document), words.end]
+            waiting += len(kept[-2]) + len(kept[-1])
             about = replace(about, documents=about.documents + 1)
-            if len(kept) >= 2 * DOCUMENTS_AT_ONCE:
-                about, kept = _written(file.fileno(), folder, about, kept, most), []
-            if most is not None and about.tokens + sum(map(len, kept)) >= most:
+            if len(kept) >= 2 * DOCUMENTS_AT_ONCE or waiting >= TOKENS_AT_ONCE:
+                about, kept, waiting = _written(file.fileno(), folder, about, kept, most), [], 0
+            if most is not None and about.tokens + waiting >= most:
                 break
         about = _written(file.fileno(), folder, about, kept, most)
     if not about.tokens:

@@ -7,6 +7,7 @@ hf-internal-testing/llama-tokenizer, which is fetched once and kept. Bytes are 0
 
 import hashlib
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,10 @@ class Words:
 
     @property
     def count(self) -> int:
-        """How many tokens there are."""
-        return 256 if self._made is None else self._made.get_vocab_size()
+        """How many rows a table for its tokens has: ids may have gaps, so it is the highest that counts."""
+        return 256 if self._made is None else 1 + max(self._made.get_vocab().values(), default=0)
 
-    @property
+    @cached_property
     def end(self) -> NDArray[np.uint32]:
         """What stands between two documents: the tokenizer's own end, or an empty line."""
         known = [] if self._made is None else [self._made.token_to_id(name) for name in _ENDS]

@@ -20,7 +20,7 @@ from paceline.tasks.llama_files import read_folder
 from paceline.tasks.llama_memory import Keeps
 from paceline.tasks.llama_model import Layer, Llama
 from paceline.tasks.llama_shapes import SHAPES, LlamaShape
-from paceline.tasks.llama_text import Windows, split, tokens_of, vocabulary_of
+from paceline.tasks.llama_text import Windows, parts_of, vocabulary_of
 from paceline.tasks.optim import Adam
 from paceline.tasks.port import device_of
 
@@ -38,6 +38,7 @@ class LlamaTask:
         seed: int,
         model: str = "llama_tiny",
         data: str | None = None,
+        validation: str | None = None,
         tokenizer: str = BYTES,
         seq_len: int = 128,
         dtype: str | None = None,
@@ -53,11 +54,12 @@ class LlamaTask:
         self._keeps = _known(
             activation_checkpointing, {k.value: k for k in Keeps}, "activation checkpointing"
         )
-        self._start, self._compiled = start, compiled
+        # An expert's share of the tokens is known only when it computes: nothing to compile beforehand.
+        self._start, self._compiled = start, compiled and not self.shape.experts
         self._lr, self._weight_decay = lr, weight_decay
         self._check(vocabulary_of(data, tokenizer))
-        self._train, self._validation = split(tokens_of(data, tokenizer, seed), seq_len)
-        if not len(self._train):
+        self._train, self._validation = parts_of(data, validation, tokenizer, seed, seq_len)
+        if not len(self._train) or not len(self._validation):
             raise _problem(
                 f"the text is too short for one sample of {seq_len} tokens and as many to validate",
                 "name a longer one, or shorten the samples: --seq-len",
@@ -77,7 +79,7 @@ class LlamaTask:
         return loss
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
-        """Over the whole validation part."""
+        """Over the validation part."""
         with torch.no_grad():
             loss = self._summed(model, range(self.validation_size())) / self.validation_size()
         return {"val_loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf}

@@ -12,7 +12,8 @@ packed tokens, which `paceline data tokens` writes.
 
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,8 @@ from paceline.tasks.toy_text import toy_text
 
 TOY_CHARACTERS = 1 << 18
 VALIDATION_PART = 0.1
-_AT_ONCE = 1 << 20  # bytes that a tokenizer is given at once, up to the end of a line
+MOST_VALIDATED = 1 << 20  # tokens: of a billion, a tenth would take longer than the training
+_AT_ONCE = 1 << 20  # characters that a tokenizer is given at once, up to the end of a line
 
 Tokens = NDArray[np.uint8] | NDArray[np.uint32]
 
@@ -51,16 +53,41 @@ class Windows:
 
 
 def split(tokens: Tokens, length: int) -> tuple[Windows, Windows]:
-    """For training, and the last tenth for validation; no window is in both."""
-    at = len(tokens) - max(round(len(tokens) * VALIDATION_PART), length + 1)
-    return Windows(tokens[: max(at, 0)], length), Windows(tokens[max(at, 0) :], length)
+    """For training, and the end for validation: a tenth, or as much as is soon read; none is in both."""
+    part = min(round(len(tokens) * VALIDATION_PART), max(MOST_VALIDATED, length + 1))
+    at = max(0, len(tokens) - max(part, length + 1))
+    return Windows(tokens[:at], length), Windows(tokens[at:], length)
+
+
+def parts_of(
+    data: str | None, validation: str | None, tokenizer: str, seed: int, length: int
+) -> tuple[Windows, Windows]:
+    """For training and for validation, which is the end of the text where it has none of its own."""
+    tokens = tokens_of(data, tokenizer, seed)
+    if validation is None:
+        return split(tokens, length)
+    held = tokens_of(validation, tokenizer, seed)
+    if _maker(data, tokenizer) != _maker(validation, tokenizer):
+        raise _problem(
+            f"the tokens of {data} and of {validation} were not made by the same tokenizer",
+            "write both by `paceline data tokens` with the same --tokenizer",
+        )
+    return Windows(tokens, length), Windows(held[: max(MOST_VALIDATED, length + 1)], length)
+
+
+def _maker(file: str | None, tokenizer: str) -> str:
+    if file is not None and (Path(file) / ABOUT).exists():
+        return open_tokens(Path(file))[0].tokenizer
+    return Words(tokenizer).digest
 
 
 def tokens_of(file: str | None, tokenizer: str, seed: int) -> Tokens:
     """Of a text file, a folder of packed ones, or a toy text; read where they lie, not into memory."""
     if file is None:
-        text = toy_text(seed, TOY_CHARACTERS).encode()
-        return np.frombuffer(text, dtype=np.uint8) if tokenizer == BYTES else _encoded(tokenizer, [text])
+        text = toy_text(seed, TOY_CHARACTERS)
+        if tokenizer == BYTES:
+            return np.frombuffer(text.encode(), dtype=np.uint8)
+        return np.concatenate(list(_encoded(tokenizer, [text])))
     path = Path(file)
     if (path / ABOUT).exists():
         return _packed(path, tokenizer)
@@ -88,34 +115,54 @@ def _packed(folder: Path, tokenizer: str) -> Tokens:
 
 def _kept(path: Path, tokenizer: str) -> Tokens:
     """What was made of the same text by the same tokenizer is not made again."""
-    name = hashlib.sha256(digest(path) + digest(tokenizer_file(tokenizer))).hexdigest()[:32]
-    kept = data_folder() / "tokens" / f"{name}.npy"
+    facts = path.stat()
+    text = _digest(path, facts.st_size, facts.st_mtime_ns)
+    name = hashlib.sha256(text + digest(tokenizer_file(tokenizer))).hexdigest()[:32]
+    kept = data_folder() / "tokens" / f"{name}.u32"
     if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        # Under another name until it is whole: whoever finds it may trust it, also beside others who make it.
-        with tempfile.NamedTemporaryFile(dir=kept.parent, suffix=".part", delete=False) as part:
-            np.save(part, _encoded(tokenizer, _pieces(path)))
-        Path(part.name).replace(kept)
-    found: NDArray[np.uint32] = np.load(kept, mmap_mode="r", allow_pickle=False)
-    return found
+        _keep(kept, _encoded(tokenizer, _pieces(path)))
+    if not kept.stat().st_size:
+        raise _problem(f"{str(path)!r} has no tokens", "name a longer text file")
+    return np.memmap(kept, dtype="<u4", mode="r")
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(_AT_ONCE):
-            yield piece + file.readline()
+@cache  # workers are forked from a process that has read it: once is enough for all of them
+def _digest(path: Path, _size: int, _changed_ns: int) -> bytes:
+    return digest(path)
 
 
-def _encoded(tokenizer: str, pieces: Iterator[bytes] | list[bytes]) -> NDArray[np.uint32]:
+def _keep(kept: Path, parts: Iterator[NDArray[np.uint32]]) -> None:
+    """Part by part: neither the text nor its tokens need fit into memory."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    # Under another name until it is whole: whoever finds it may trust it, also beside others who make it.
+    with tempfile.NamedTemporaryFile(dir=kept.parent, suffix=".part", delete=False) as file:
+        whole = Path(file.name)
+        try:
+            for part in parts:
+                file.write(part.astype("<u4").tobytes())
+            file.flush()
+            whole.replace(kept)
+        except BaseException:
+            whole.unlink()
+            raise
+
+
+def _pieces(path: Path) -> Iterator[str]:
+    """Up to the end of a line, unless that is very far."""
+    with path.open(encoding="utf-8", newline="") as file:
+        try:
+            while piece := file.read(_AT_ONCE):
+                yield piece + file.readline(_AT_ONCE)
+        except UnicodeDecodeError as error:
+            raise _problem(
+                f"a tokenizer reads UTF-8 text, and {str(path)!r} is none: {error.reason}",
+                "convert it (iconv -f LATIN1 -t UTF-8), or leave --tokenizer out: then bytes are tokens",
+            ) from error
+
+
+def _encoded(tokenizer: str, pieces: Iterable[str]) -> Iterator[NDArray[np.uint32]]:
     words = Words(tokenizer)
-    try:
-        parts = [words.of(piece.decode()) for piece in pieces]
-    except UnicodeDecodeError as error:
-        raise _problem(
-            f"a tokenizer reads UTF-8 text, and this is none: byte {error.start} of a piece is no character",
-            "convert it first (iconv -f LATIN1 -t UTF-8), or leave --tokenizer out: then bytes are tokens",
-        ) from error
-    return np.concatenate(parts)
+    return (words.of(piece) for piece in pieces)
 
 
 def vocabulary_of(file: str | None, tokenizer: str) -> int:

@@ -1,0 +1,45 @@
+"""Does text come from Hugging Face's hub? A data set streamed, a tokenizer by name: by their own clients."""
+
+from pathlib import Path
+
+import numpy as np
+from tests.fixtures.hub import hub, like_c4
+from tests.fixtures.llama import train_tokenizer
+from tests.fixtures.torchrun import python
+from tokenizers import Tokenizer
+
+from paceline.datasets.token_folder import open_tokens
+from paceline.errors import ExitCode
+
+NAME = "hf-internal-testing/llama-tokenizer"
+
+
+def test_a_data_set_is_streamed_and_its_tokenizer_fetched_by_name_once(tmp_path: Path) -> None:
+    texts, tokenizer = like_c4(tmp_path / "c4", 20), train_tokenizer(tmp_path / "made")
+    variables = {
+        "PACELINE_DATA_FOLDER": str(tmp_path / "cache"),
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+    }
+    words = ("-m", "paceline", "data", "tokens", f"hf://{tmp_path / 'c4'}:en", "--tokenizer", NAME)
+    with hub(NAME, tokenizer) as address:
+        online = {**variables, "HF_ENDPOINT": address}
+        done = python(*words, "--out", "packed", folder=tmp_path, variables=online)
+    assert done.code == 0, done.err
+    made = Tokenizer.from_file(str(tokenizer))
+    expected = [token for text in texts for token in [*made.encode(text).ids, *made.encode("\n\n").ids]]
+    assert open_tokens(tmp_path / "packed")[1].tolist() == expected
+    # The hub is gone, and the tokenizer is still here; a data set of the hub's is not.
+    offline = {**variables, "HF_HUB_OFFLINE": "1"}
+    more = ("--split", "validation", "--out", "held")
+    done = python(*words, *more, folder=tmp_path, variables=offline)
+    assert done.code == 0, done.err
+    assert np.array_equal(open_tokens(tmp_path / "held")[1][:-2], made.encode("the lazy dog").ids)
+    words = ("-m", "paceline", "data", "tokens", "hf://allenai/c4:en", "--out", "none")
+    done = python(*words, folder=tmp_path, variables=offline)
+    assert done.code == ExitCode.UNREACHABLE
+    error, hint = done.err.strip().splitlines()[-2:]
+    assert error.startswith("error: hf://allenai/c4:en could not be reached")
+    assert "paceline data tokens FILE.jsonl" in hint
