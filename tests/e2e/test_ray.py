@@ -65,6 +65,18 @@ def test_every_basic_mode_trains_on_ray_and_synchronous_ones_end_as_without(
 
 
 @pytest.mark.soak
+def test_a_llama_that_is_split_ends_as_without_ray(ray: Cluster, tmp_path: Path) -> None:
+    words = ("--task", "llama", "--mode", "fsdp", "--num-workers", "2", "--max-steps", "6", "--seq-len", "32")
+    on = {"here": (), "there": ("--launcher", "ray", "--address", ray.address)}
+    for name, more in on.items():
+        done = trained(tmp_path / name, *words, *more)
+        assert done.code == 0, done.err
+    here, there = result_of(tmp_path / "here"), result_of(tmp_path / "there")
+    assert there["state_sha256"] == here["state_sha256"]
+    assert there["metrics"] == here["metrics"]
+
+
+@pytest.mark.soak
 def test_a_cluster_is_reached_by_its_client_too(ray: Cluster, tmp_path: Path) -> None:
     """On a busy machine the process that Ray starts for a client may come too late for Ray."""
     done = trained(tmp_path / "run", *_of("ssgd"), "--launcher", "ray", "--address", ray.client)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import RealRun, Watching, distance, real
-from tests.fixtures.torchrun import QUICK, torchrun
 from torch import Tensor
 
 from paceline.app.train import resumable, train
@@ -114,17 +113,3 @@ def test_bf16_parameters_and_fp32_masters_both_train(launcher: LocalLauncher, tm
     assert {tensor.dtype for tensor in ends(low, 12).values()} == {torch.bfloat16}
     assert losses(kept)[-1] == pytest.approx(losses(fine)[-1], rel=0.02)
     assert losses(low)[-1] == pytest.approx(losses(fine)[-1], rel=0.05)
-
-
-def test_torchrun_starts_it_and_it_learns(tmp_path: Path) -> None:
-    """From 5.5, which is not to know anything, to what a few minutes of reading would give."""
-    text = tmp_path / "text.txt"
-    text.write_text("the quick brown fox jumps over the lazy dog.\n" * 200)
-    words = ("--task", "llama", "--model", "llama_tiny", "--data", str(text), "--seq-len", "32")
-    more = ("--mode", "fsdp", "--max-steps", "60", "--batch-size", "4", "--lr", "0.01", "--clip-norm", "1")
-    done = torchrun(*words, *more, "--run-dir", "run", *QUICK, folder=tmp_path)
-    assert done.code == 0, done.err
-    rows = read_history(tmp_path / "run" / "events.jsonl").steps
-    assert sorted(rows) == [0, 1]
-    assert rows[0][-1].loss < 1.0 < 5.0 < rows[0][0].loss
-    assert all(row.grad_norm is not None and row.grad_norm > 0 for row in rows[1])
