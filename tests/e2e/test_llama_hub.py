@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 from tests.fixtures.hub import hub, like_c4
 from tests.fixtures.llama import train_tokenizer
 from tests.fixtures.torchrun import python
@@ -31,15 +30,10 @@ def test_a_data_set_is_streamed_and_its_tokenizer_fetched_by_name_once(tmp_path:
     made = Tokenizer.from_file(str(tokenizer))
     expected = [token for text in texts for token in [*made.encode(text).ids, *made.encode("\n\n").ids]]
     assert open_tokens(tmp_path / "packed")[1].tolist() == expected
-    # The hub is gone, and the tokenizer is still here; a data set of the hub's is not.
-    offline = {**variables, "HF_HUB_OFFLINE": "1"}
-    more = ("--split", "validation", "--out", "held")
-    done = python(*words, *more, folder=tmp_path, variables=offline)
-    assert done.code == 0, done.err
-    assert np.array_equal(open_tokens(tmp_path / "held")[1][:-2], made.encode("the lazy dog").ids)
-    words = ("-m", "paceline", "data", "tokens", "hf://allenai/c4:en", "--out", "none")
-    done = python(*words, folder=tmp_path, variables=offline)
-    assert done.code == ExitCode.UNREACHABLE
+    # The hub is gone: the tokenizer is still here, and a data set of the hub's is not.
+    words = ("-m", "paceline", "data", "tokens", "hf://allenai/c4:en", "--tokenizer", NAME, "--out", "none")
+    done = python(*words, folder=tmp_path, variables={**variables, "HF_HUB_OFFLINE": "1"})
+    assert done.code == ExitCode.UNREACHABLE, done.err
     error, hint = done.err.strip().splitlines()[-2:]
     assert error.startswith("error: hf://allenai/c4:en could not be reached")
     assert "paceline data tokens FILE.jsonl" in hint

@@ -1,4 +1,4 @@
-"""Does it matter who starts the ranks of a Llama? A PyTorchJob's command in two pods, beside `paceline train`."""
+"""Does it matter who starts a Llama's ranks? A PyTorchJob's command in two pods, beside `paceline train`."""
 
 import json
 from contextlib import ExitStack

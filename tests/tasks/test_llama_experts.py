@@ -85,6 +85,7 @@ def test_an_expert_that_nobody_chooses_has_a_gradient_of_zero() -> None:
     assert part.gate_and_up.grad[2].abs().sum() == 0
 
 
+@pytest.mark.soak
 def test_two_ranks_of_fsdp_end_where_one_worker_ends(launcher: LocalLauncher, tmp_path: Path) -> None:
     def losses(mode: str, sizes: tuple[int, ...]) -> list[float]:
         plan = small_plan(

@@ -8,7 +8,8 @@ import torch
 from tests.fixtures.llama import KINDS, TINY
 
 from paceline.errors import PacelineError
-from paceline.tasks.llama_files import config, read_folder, to_ours, to_theirs, write_folder
+from paceline.tasks.llama import LlamaTask
+from paceline.tasks.llama_files import check_folder, config, read_folder, to_ours, to_theirs, write_folder
 from paceline.tasks.llama_memory import Keeps
 from paceline.tasks.llama_model import Layer, Llama
 from paceline.tasks.llama_shapes import SHAPES, LlamaShape
@@ -83,6 +84,23 @@ def test_a_folder_of_another_model_is_refused(tmp_path: Path) -> None:
     write_folder(tmp_path, Llama(TINY).state_dict(), TINY)
     with pytest.raises(PacelineError, match="there is no tensor lm_head"):
         read_folder(tmp_path, KINDS["mistral"])
+
+
+def test_another_model_is_refused_before_its_numbers_are_read(tmp_path: Path) -> None:
+    shape = KINDS["llama 3.1, own head"]
+    theirs = _theirs(shape)
+    theirs.save_pretrained(tmp_path / "theirs")  # type: ignore[operator]  # theirs has it
+    check_folder(tmp_path / "theirs", shape)
+    write_folder(tmp_path / "ours", Llama(shape).state_dict(), shape)
+    check_folder(tmp_path / "ours", shape)
+    for folder in ("theirs", "ours"):
+        with pytest.raises(PacelineError, match="tie_word_embeddings is False there and True here"):
+            LlamaTask(seed=0, start=str(tmp_path / folder))
+        other = replace(shape, rope_base=1e4)
+        with pytest.raises(PacelineError, match=r"rope_theta is 500000\.0 there and 10000\.0 here"):
+            check_folder(tmp_path / folder, other)
+    with pytest.raises(PacelineError, match=r"there is no model\.safetensors in"):
+        LlamaTask(seed=0, start=str(tmp_path))
 
 
 # Of the published checkpoints: what `model.num_parameters()` says, from their cards.

@@ -1,5 +1,6 @@
 """How does text become samples? Tokens, windows, and what is said when there is nothing to learn from."""
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -79,9 +80,12 @@ def test_a_text_of_one_endless_line_is_read_in_pieces(
     assert made.decode(tokens.tolist()) == text.read_text()
 
 
-def test_a_text_that_stops_being_one_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
+def test_a_text_that_stops_being_one_leaves_nothing_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama_text, "_AT_ONCE", 64)
     tokenizer, text = train_tokenizer(tmp_path), tmp_path / "text.txt"
-    text.write_bytes(b"good\n" * 400_000 + b"\xff\xfe\n")
+    text.write_bytes(b"good\n" * 4000 + b"\xff\xfe\n")
     with pytest.raises(ConfigError, match="reads UTF-8 text, and"):
         tokens_of(str(text), str(tokenizer), 0)
     assert not list((tmp_path / "cache" / "tokens").iterdir())
@@ -140,6 +144,15 @@ def test_a_folder_that_came_to_nothing_may_be_begun_otherwise(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="no column"):
         pack(str(source), out, column="none", **how)  # type: ignore[arg-type]  # the names are pack's own
     assert pack(str(source), out, column="body", **how)[0].documents == 3  # type: ignore[arg-type]  # likewise
+
+
+def test_two_do_not_write_into_the_same_folder_at_once(tmp_path: Path) -> None:
+    source, out = _lines(tmp_path / "docs.jsonl", 3), tmp_path / "p"
+    out.mkdir()
+    with (out / "tokens.bin").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(PacelineError, match="somebody else is writing"):
+            pack(str(source), out, tokenizer="bytes", split="train", column="body", most=None)
 
 
 def _lines(path: Path, count: int) -> Path:
@@ -243,6 +256,7 @@ def test_a_vocabulary_is_as_large_as_its_highest_token(tmp_path: Path) -> None:
         ({"dtype": "int8"}, "there is no dtype 'int8'"),
         ({"activation_checkpointing": "half"}, "there is no activation checkpointing 'half'"),
         ({"data": "nowhere.txt"}, "there is no such file"),
+        ({"data": "hf://allenai/c4:en"}, "llama reads no stream"),
         ({"tokenizer": "nowhere.json"}, "there is no tokenizer at"),
     ],
 )

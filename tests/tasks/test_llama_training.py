@@ -79,9 +79,14 @@ def _go_on(run_dir: Path, launcher: LocalLauncher, *, steps: int, workers: int) 
 def test_resharding_from_two_to_one_to_two_changes_no_bit_of_the_model(
     launcher: LocalLauncher, tmp_path: Path
 ) -> None:
-    first = real(llama_plan("fsdp", steps=2, dtype=Dtype.FLOAT32), tmp_path, launcher)
-    for workers in (1, 2):  # no step is left to make: what they report is what they read
-        assert _go_on(tmp_path, launcher, steps=2, workers=workers).sha256 == first.sha256
+    """Where no step is left to make, what is reported is what was read."""
+    of_two = real(llama_plan("fsdp", steps=2, dtype=Dtype.FLOAT32), tmp_path, launcher)
+    assert _go_on(tmp_path, launcher, steps=2, workers=1).sha256 == of_two.sha256
+    of_one = _go_on(tmp_path, launcher, steps=3, workers=1)
+    assert [path.name for path in (tmp_path / "checkpoints" / "at-00000003").glob("*.json")] == [
+        "worker-0.json"
+    ]
+    assert _go_on(tmp_path, launcher, steps=3, workers=2).sha256 == of_one.sha256 != of_two.sha256
 
 
 def test_a_run_that_changes_its_workers_twice_ends_where_one_worker_ends(

@@ -6,12 +6,14 @@ cut off when the writing goes on, so a stop at any moment loses a stretch and
 nothing else, and the file has the same bytes as if there had been none.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +80,7 @@ def write_tokens(
     """Go on after `about`, of which the documents must be those that follow; stops at `most` tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / TOKENS).open("ab") as file:
+        _alone(file, folder)
         file.truncate(about.tokens * _WIDTH)
         _note(folder, about)
         kept: list[NDArray[np.uint32]] = []
@@ -97,6 +100,15 @@ def write_tokens(
         about = replace(about, sha256=hashlib.file_digest(file, "sha256").hexdigest())
     _note(folder, about)
     return about
+
+
+def _alone(file: BinaryIO, folder: Path) -> None:
+    """Until the file is closed, also by the end of this process."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        what = f"somebody else is writing tokens into {folder}"
+        raise PacelineError(what, "wait for them, or name another folder: --out") from error
 
 
 def _written(fd: int, folder: Path, about: About, kept: list[NDArray[np.uint32]], most: int | None) -> About:

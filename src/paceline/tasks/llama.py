@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from paceline.datasets.tokenizing import BYTES
 from paceline.errors import ConfigError, Problem
-from paceline.tasks.llama_files import read_folder
+from paceline.tasks.llama_files import check_folder, read_folder
 from paceline.tasks.llama_memory import Keeps
 from paceline.tasks.llama_model import Layer, Llama
 from paceline.tasks.llama_shapes import SHAPES, LlamaShape
@@ -57,6 +57,8 @@ class LlamaTask:
         # An expert's share of the tokens is known only when it computes: nothing to compile beforehand.
         self._start, self._compiled = start, compiled and not self.shape.experts
         self._lr, self._weight_decay = lr, weight_decay
+        if start is not None:
+            check_folder(Path(start), self.shape)
         self._check(vocabulary_of(data, tokenizer))
         self._train, self._validation = parts_of(data, validation, tokenizer, seed, seq_len)
         if not len(self._train) or not len(self._validation):

@@ -32,6 +32,21 @@ _JOINED = {
 }
 
 
+_MUST_BE_EQUAL = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "rope_theta",
+    "tie_word_embeddings",
+    "sliding_window",
+    "num_local_experts",
+    "num_experts_per_tok",
+)
+
+
 def to_theirs(state: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor]:
     """Our tensors under their names."""
     found = {theirs: state[ours] for ours, theirs in _OUTSIDE.items()}
@@ -59,21 +74,46 @@ def to_ours(theirs: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor
 
 def read_folder(folder: Path, shape: LlamaShape) -> dict[str, Tensor]:
     """A folder as `save_pretrained` writes it: one file, or several and an index."""
+    theirs: dict[str, Tensor] = {}
+    for path in _files(folder):
+        with safe_open(path, framework="pt") as file:
+            theirs |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
+    return to_ours(theirs, shape)
+
+
+def check_folder(folder: Path, shape: LlamaShape) -> None:
+    """Before billions of numbers are read: are they there, and of this shape, as far as the folder says?"""
+    _files(folder)
+    path = folder / "config.json"
+    if not path.is_file():
+        return
+    said, ours = json.loads(path.read_text()), config(shape, "")
+    rope = (
+        said.get("rope_parameters") or said
+    )  # in one object, as transformers 5 writes it, or beside the rest
+    said = {**said, "rope_theta": rope.get("rope_theta")}
+    other = [
+        f"{name} is {said[name]} there and {ours.get(name)} here"
+        for name in _MUST_BE_EQUAL
+        if said.get(name) is not None and said[name] != ours.get(name)
+    ]
+    if other:
+        raise PacelineError(f"{folder} has another model: {', '.join(other)}", "name the same one by --model")
+
+
+def _files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     else:
-        files = ["model.safetensors"]
-    theirs: dict[str, Tensor] = {}
-    for name in files:
+        names = ["model.safetensors"]
+    for name in names:
         if not (folder / name).is_file():
             raise PacelineError(
                 f"there is no {name} in {folder}",
                 "give a folder in Hugging Face's layout: model.safetensors, or several and their index",
             )
-        with safe_open(folder / name, framework="pt") as file:
-            theirs |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
-    return to_ours(theirs, shape)
+    return [folder / name for name in names]
 
 
 def write_folder(folder: Path, state: Mapping[str, Tensor], shape: LlamaShape) -> None:

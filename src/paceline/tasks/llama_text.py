@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from paceline.datasets.hf_door import HUB
 from paceline.datasets.token_folder import ABOUT, open_tokens
 from paceline.datasets.tokenizing import BYTES, Words, digest, tokenizer_file
 from paceline.environ import data_folder
@@ -91,6 +92,11 @@ def tokens_of(file: str | None, tokenizer: str, seed: int) -> Tokens:
     path = Path(file)
     if (path / ABOUT).exists():
         return _packed(path, tokenizer)
+    if file.startswith(HUB):
+        raise _problem(
+            f"llama reads no stream, but data is {file!r}: samples are taken by number",
+            f"pack it first: paceline data tokens {file} --out FOLDER; then --data FOLDER",
+        )
     if not path.is_file():
         raise _problem(
             f"llama cannot read {file!r}: there is no such file",
