@@ -31,8 +31,8 @@ def test_a_data_set_is_streamed_and_its_tokenizer_fetched_by_name_once(tmp_path:
     expected = [token for text in texts for token in [*made.encode(text).ids, *made.encode("\n\n").ids]]
     assert open_tokens(tmp_path / "packed")[1].tolist() == expected
     # The hub is gone: the tokenizer is still here, and a data set of the hub's is not.
-    words = ("-m", "paceline", "data", "tokens", "hf://allenai/c4:en", "--tokenizer", NAME, "--out", "none")
-    done = python(*words, folder=tmp_path, variables={**variables, "HF_HUB_OFFLINE": "1"})
+    other = ("-m", "paceline", "data", "tokens", "hf://allenai/c4:en", "--tokenizer", NAME, "--out", "none")
+    done = python(*other, folder=tmp_path, variables={**variables, "HF_HUB_OFFLINE": "1"})
     assert done.code == ExitCode.UNREACHABLE, done.err
     error, hint = done.err.strip().splitlines()[-2:]
     assert error.startswith("error: hf://allenai/c4:en could not be reached")

@@ -43,7 +43,7 @@ class Experts(nn.Module):
         found = self._each(tokens[order // self._best], sizes)
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order), device=order.device)
-        mixed = found[place].unflatten(0, (-1, self._best)) * shares.unsqueeze(-1)
+        mixed = found[place].view(-1, self._best, tokens.shape[-1]) * shares.unsqueeze(-1)
         return to + mixed.sum(-2).view_as(to)
 
     def _chosen(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,7 +54,7 @@ class Experts(nn.Module):
 
     def _each(self, tokens: Tensor, sizes: list[int]) -> Tensor:
         """Every expert, on its own stretch of the tokens."""
-        parts = zip(tokens.split(sizes), self.gate_and_up.unbind(), self.down.unbind(), strict=True)
+        parts = zip(torch.split(tokens, sizes), self.gate_and_up.unbind(), self.down.unbind(), strict=True)
         return torch.cat(
             [
                 functional.linear(gated(functional.linear(part, gate_and_up)), down)

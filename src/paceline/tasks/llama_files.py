@@ -160,13 +160,12 @@ def config(shape: LlamaShape, dtype: str) -> dict[str, object]:
 
 def _family(shape: LlamaShape) -> dict[str, object]:
     """A window or experts are known to other classes of theirs than Llama's."""
+    name, more = "Llama", dict[str, object]()
+    if shape.window or shape.experts:
+        name, more = "Mistral", {"sliding_window": shape.window or None}
     if shape.experts:
-        more = {"num_local_experts": shape.experts, "num_experts_per_tok": shape.experts_used}
-        name, more = "Mixtral", {**more, "sliding_window": shape.window or None}
-    elif shape.window:
-        name, more = "Mistral", {"sliding_window": shape.window}
-    else:
-        name, more = "Llama", {}
+        name = "Mixtral"
+        more |= {"num_local_experts": shape.experts, "num_experts_per_tok": shape.experts_used}
     return {"architectures": [f"{name}ForCausalLM"], "model_type": name.lower(), **more}
 
 
