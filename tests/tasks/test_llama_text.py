@@ -2,17 +2,21 @@
 
 import fcntl
 import json
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.fixtures.llama import train_tokenizer
 from tokenizers import Tokenizer, decoders
 
 from paceline.app.tokens import pack
-from paceline.datasets import token_folder
+from paceline.datasets import token_folder, tokenizing
 from paceline.datasets.token_folder import open_tokens, proved, read_about
 from paceline.datasets.tokenizing import Words
 from paceline.errors import ConfigError, PacelineError
@@ -25,6 +29,7 @@ from paceline.tasks.llama_text import Windows, split, tokens_of
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PACELINE_DATA_FOLDER", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # other tests fork this process: no threads
 
 
 def test_windows_do_not_overlap_and_know_what_follows() -> None:
@@ -237,6 +242,25 @@ def test_the_end_of_a_document_is_the_tokenizers_own(tmp_path: Path) -> None:
     made.save(str(tmp_path / "with-end.json"))
     assert Words(str(tmp_path / "with-end.json")).end.tolist() == [made.token_to_id("</s>")]
     assert Words("bytes").end.tolist() == [10, 10]
+
+
+@settings(max_examples=25)
+@given(st.lists(st.text(max_size=12), max_size=9), st.integers(1, 4), st.integers(1, 20))
+def test_texts_that_are_taken_together_have_the_tokens_of_each(
+    texts: list[str], at_once: int, characters: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizing, "TEXTS_AT_ONCE", at_once)
+        patch.setattr(tokenizing, "CHARACTERS_AT_ONCE", characters)
+        for words in (Words("bytes"), _trained()):
+            found = [part.tolist() for part in words.of_each(texts)]
+            assert found == [words.of(text).tolist() for text in texts]
+
+
+@cache
+def _trained() -> Words:
+    with tempfile.TemporaryDirectory() as folder:
+        return Words(str(train_tokenizer(Path(folder))))
 
 
 def test_a_vocabulary_is_as_large_as_its_highest_token(tmp_path: Path) -> None:

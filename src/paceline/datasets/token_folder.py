@@ -85,8 +85,8 @@ def write_tokens(
         _note(folder, about)
         kept: list[NDArray[np.uint32]] = []
         waiting = 0  # tokens that are not yet in the file
-        for document in documents:
-            kept += [words.of(document), words.end]
+        for document in words.of_each(documents):
+            kept += [document, words.end]
             waiting += len(kept[-2]) + len(kept[-1])
             about = replace(about, documents=about.documents + 1)
             if len(kept) >= 2 * DOCUMENTS_AT_ONCE or waiting >= TOKENS_AT_ONCE:

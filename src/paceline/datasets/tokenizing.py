@@ -7,6 +7,7 @@ hf-internal-testing/llama-tokenizer, which is fetched once and kept. Bytes are 0
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 BYTES = "bytes"
+TEXTS_AT_ONCE, CHARACTERS_AT_ONCE = 64, 1 << 18
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _ENDS = ("<|end_of_text|>", "</s>", "<|endoftext|>", "<eos>")  # how tokenizers call the end of a document
 
@@ -49,10 +51,30 @@ class Words:
             return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32)
         return np.asarray(self._made.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
 
+    def of_each(self, texts: Iterable[str]) -> Iterator[NDArray[np.uint32]]:
+        """Of one after the other; some are taken at once, so that all cores have work."""
+        for some in _some_at_once(texts):
+            if self._made is None:
+                yield from map(self.of, some)
+            else:
+                found = self._made.encode_batch_fast(some, add_special_tokens=False)
+                yield from (np.asarray(one.ids, dtype=np.uint32) for one in found)
+
     @property
     def digest(self) -> str:
         """Equal for equal tokenizers, wherever they lie."""
         return BYTES if self._made is None else digest(tokenizer_file(self.said)).hex()
+
+
+def _some_at_once(texts: Iterable[str]) -> Iterator[list[str]]:
+    some, characters = list[str](), 0
+    for text in texts:
+        some.append(text)
+        characters += len(text)
+        if len(some) == TEXTS_AT_ONCE or characters >= CHARACTERS_AT_ONCE:
+            yield some
+            some, characters = [], 0
+    yield some
 
 
 def tokenizer_file(tokenizer: str) -> Path:
