@@ -36,9 +36,8 @@ class Experts(nn.Module):
         """Added to `to`."""
         tokens = stream.flatten(0, -2)
         shares, chosen = self._chosen(tokens)
-        order = chosen.flatten().argsort(
-            stable=True
-        )  # by expert; a token is there once for each of its experts
+        # By expert; a token is there once for each of its experts.
+        order = chosen.flatten().argsort(stable=True)
         sizes = chosen.flatten().bincount(minlength=len(self.down)).tolist()
         found = self._each(tokens[order // self._best], sizes)
         place = torch.empty_like(order)

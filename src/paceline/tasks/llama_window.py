@@ -1,4 +1,4 @@
-"""How does attention look through a window? Each token at itself and the `window - 1` before (Mistral 0.1)."""
+"""How does attention look through a window? Each token sees itself and the few before it (Mistral 0.1)."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 def within(window: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(batch, place, head, number), as tasks/llama_attention.py; for texts that are longer than the window."""
+    """(batch, place, head, number), as in tasks/llama_attention.py; a token itself counts as one of `window`."""
     places = torch.arange(query.shape[-3], device=query.device)
     back = places.unsqueeze(-1) - places
     seen = (back >= 0) & (back < window)
