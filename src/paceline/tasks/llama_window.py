@@ -6,11 +6,11 @@ from torch.nn import functional
 
 
 def within(window: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(batch, place, head, number), as in tasks/llama_attention.py; a token itself counts as one of `window`."""
+    """(batch, place, head, number), as in tasks/llama_attention.py; a token is one of its own window."""
     places = torch.arange(query.shape[-3], device=query.device)
     back = places.unsqueeze(-1) - places
     seen = (back >= 0) & (back < window)
-    by_head = [part.transpose(-2, -3) for part in (query, key, value)]
     shares = query.shape[-2] != key.shape[-2]
-    mixed = functional.scaled_dot_product_attention(*by_head, attn_mask=seen, enable_gqa=shares)
+    query, key, value = (part.transpose(-2, -3) for part in (query, key, value))
+    mixed = functional.scaled_dot_product_attention(query, key, value, seen, enable_gqa=shares)
     return mixed.transpose(-2, -3)
