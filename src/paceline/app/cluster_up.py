@@ -21,6 +21,7 @@ from typing import Any
 
 from paceline.app import cluster_status
 from paceline.app.cluster_access import Cluster, Where, find, user_token_file
+from paceline.app.cluster_kill import pid_file
 from paceline.app.cluster_status import Report
 from paceline.coordinator import cluster_file
 from paceline.coordinator.client import UnreachableError
@@ -139,6 +140,7 @@ class _Up:
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for us: we stop them in order
         )
+        pid_file(self._folder, node).write_text(f"{process.pid}\n", encoding="utf-8")
         self._say(f"node {node}: {self._file.nodes[node]} pid {process.pid}")
         return process
 
