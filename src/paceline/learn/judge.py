@@ -41,9 +41,9 @@ def rounded(value: float, unit: float) -> Near:
 def number(text: str) -> float | None:
     """3.5, 3,5, 51 %, 1.22k; None: it is no number."""
     plain = text.strip().lower().removesuffix("x").removesuffix("%").strip()
-    scale = 1000.0 if plain.endswith("k") else 1.0
+    scale = {"k": 1e3, "m": 1e6}.get(plain[-1:], 1.0)
     try:
-        value = float(plain.removesuffix("k").replace(",", ".")) * scale
+        value = float((plain if scale == 1.0 else plain[:-1]).replace(",", ".")) * scale
     except ValueError:
         return None
     return value if value - value == 0 else None  # neither infinite nor no number

@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.app.learn.look import gather
 from paceline.checkpoints.durable import write_durably
 from paceline.clock import unix_now_s
 from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
@@ -90,6 +89,8 @@ class Course:
         return checked
 
     def _facts(self, part: Part) -> Facts:
+        from paceline.app.learn.look import gather  # brings gRPC: not for a mere list
+
         return gather(self._place, part.runs)
 
     @staticmethod
