@@ -80,7 +80,7 @@ def run_facts(run_dir: Path, folder: Path) -> RunFacts:
         stale_max=None if stale is None else stale.max,
         gap_max=None if stale is None else stale.max_gap,
         generations=tuple(sorted({int(str(fields["number"])) for fields in entered})),
-        lost=tuple(event.who for event in history.plain if event.kind == "worker_lost"),
+        lost=_lost(history),
         healed_from=tuple(str(fields["healed_from"]) for fields in entered if fields.get("healed_from")),
         last_step_unix_s=history.started_unix_s + (last_ns - history.t0_ns) / 1e9,
         proofs=_proofs(run_dir) if plan.elastic is not None else (),
@@ -90,6 +90,12 @@ def run_facts(run_dir: Path, folder: Path) -> RunFacts:
 def _outcome(history: History) -> str:
     ends = [str(event.fields["outcome"]) for event in history.plain if event.kind == "run_finished"]
     return ends[-1] if ends else "cut off"
+
+
+def _lost(history: History) -> tuple[str, ...]:
+    """Workers of an elastic run that died, as the launcher saw it, whoever killed them."""
+    said = [str(event.fields["decision"]) for event in history.plain if event.kind == "supervision"]
+    return tuple(words[0] for line in said if len(words := line.split(" was lost", 1)) == 2)
 
 
 def _updates(history: History) -> int:
