@@ -40,19 +40,16 @@ def _predicted(part: Part, progress: PartProgress, facts: Facts) -> list[Finding
                 f"guess first, it cannot be wrong: paceline learn predict {part.number} GUESS",
             )
         ]
-    early = [
-        run
+    again = "predict, then observe: type its command again (a new folder is made, and the newest counts)"
+    found = [
+        Finding(False, f"{run.folder} began before the prediction", again)
         for name in part.new_runs
         if (run := facts.runs.get(name)) is not None and run.began_unix_s < said.at_unix_s
     ]
-    found = [
-        Finding(
-            False,
-            f"{run.folder} began before the prediction",
-            "predict, then observe: type its command again (a new folder is made, and the newest counts)",
-        )
-        for run in early
-    ]
+    compared = facts.compared if part.is_compared else None
+    if compared is not None and compared.written_unix_s < said.at_unix_s:
+        made = "the comparison was made before the prediction"
+        found.append(Finding(False, made, "predict, then observe: type its command again"))
     return found or [Finding(True, f"predicted: {said.value}{_beside(part, facts)}")]
 
 

@@ -66,3 +66,4 @@ class Part:
     check: Callable[[Facts], list[Finding]]  # raises NotSeenError
     questions: tuple[Question, ...]
     moral: str  # one sentence to take home
+    is_compared: bool = False  # a comparison is made here, after the prediction

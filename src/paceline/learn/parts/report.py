@@ -81,5 +81,6 @@ REPORT = Part(
             options=WORDS,
         ),
     ),
+    is_compared=True,
     moral="Believe an interval that leaves out 1, over several repeats, on equal work; nothing less.",
 )
