@@ -43,13 +43,13 @@ STRUCK = RunFacts(
     pace_s=0.025,
     is_elastic=True,
     outcome="stopped",
-    generations=(1, 2, 3),
+    generations={1: BEGAN_S + 1, 2: BEGAN_S + 5, 3: BEGAN_S + 6},
     lost=("worker-1",),
     healed_from=("worker-0",),
-    last_step_unix_s=BEGAN_S + 10,
+    steps_unix_s=(BEGAN_S + 2, BEGAN_S + 4, BEGAN_S + 10),
     proofs=((True, "every step once"),),
 )
-LED = replace(STRUCK, folder="runs/led", workers=2, generations=(1,), lost=(), healed_from=())
+LED = replace(STRUCK, folder="runs/led", workers=2, generations={1: BEGAN_S + 1}, lost=(), healed_from=())
 RULE = RuleFacts(name="SomebodyIsSlow", conditions=2, fired={"slow": ("worker-1",), "four": ()})
 
 
@@ -105,7 +105,7 @@ def test_another_run_under_the_right_name_is_recognised() -> None:
 
 
 def test_a_worker_that_was_never_killed_is_told() -> None:
-    quiet = replace(STRUCK, generations=(1,), lost=(), healed_from=())
+    quiet = replace(STRUCK, generations={1: BEGAN_S + 1}, lost=(), healed_from=())
     missing = _missing(_done(PARTS[4], {}, Facts(runs={"struck": quiet})))
     assert "killed in runs/struck: nobody" in missing
     assert "generations of runs/struck: 1" in missing

@@ -40,11 +40,16 @@ class RunFacts:
     stale_max: int | None = None
     gap_max: int | None = None
     # Of elastic runs
-    generations: tuple[int, ...] = ()
+    generations: Mapping[int, float] = field(default_factory=dict)  # by number: when it began
     lost: tuple[str, ...] = ()
     healed_from: tuple[str, ...] = ()  # whose memory those took their state from who came later
-    last_step_unix_s: float = 0.0
+    steps_unix_s: tuple[float, ...] = ()  # when each step of each worker ended
     proofs: tuple[tuple[bool, str], ...] = ()  # what `paceline verify` says
+
+    def steps_after(self, at_unix_s: float) -> int:
+        """Of all workers, until the next generation began."""
+        later = [began for began in self.generations.values() if began > at_unix_s]
+        return sum(at_unix_s < ended <= min(later, default=ended) for ended in self.steps_unix_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from paceline.app.cluster_kill import KILLS_NAME
@@ -57,7 +58,7 @@ def run_facts(run_dir: Path, folder: Path) -> RunFacts:
     stale = summary.staleness
     entered = [event.fields for event in history.plain if event.kind == "generation_entered"]
     rows = [row for mine in history.steps.values() for row in mine]
-    last_ns = max((end_ns(row) for row in rows), default=history.t0_ns)
+    unix_s = partial(_unix_s, history)
     return RunFacts(
         folder=str(run_dir.relative_to(folder)),
         began_unix_s=history.started_unix_s,
@@ -79,10 +80,10 @@ def run_facts(run_dir: Path, folder: Path) -> RunFacts:
         stale_mean=None if stale is None else stale.mean,
         stale_max=None if stale is None else stale.max,
         gap_max=None if stale is None else stale.max_gap,
-        generations=tuple(sorted({int(str(fields["number"])) for fields in entered})),
+        generations={number: unix_s(at_ns) for number, at_ns in _generations(history).items()},
         lost=_lost(history),
         healed_from=tuple(str(fields["healed_from"]) for fields in entered if fields.get("healed_from")),
-        last_step_unix_s=history.started_unix_s + (last_ns - history.t0_ns) / 1e9,
+        steps_unix_s=tuple(sorted(unix_s(end_ns(row)) for row in rows)),
         proofs=_proofs(run_dir) if plan.elastic is not None else (),
     )
 
@@ -90,6 +91,20 @@ def run_facts(run_dir: Path, folder: Path) -> RunFacts:
 def _outcome(history: History) -> str:
     ends = [str(event.fields["outcome"]) for event in history.plain if event.kind == "run_finished"]
     return ends[-1] if ends else "cut off"
+
+
+def _unix_s(history: History, at_ns: int) -> float:
+    return history.started_unix_s + (at_ns - history.t0_ns) / 1e9
+
+
+def _generations(history: History) -> dict[int, int]:
+    """When the first worker entered each."""
+    found: dict[int, int] = {}
+    for event in history.plain:
+        if event.kind == "generation_entered":
+            number = int(str(event.fields["number"]))
+            found[number] = min(event.at_ns, found.get(number, event.at_ns))
+    return dict(sorted(found.items()))
 
 
 def _lost(history: History) -> tuple[str, ...]:
