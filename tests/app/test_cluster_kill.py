@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from paceline.app.cluster_access import named_by_environment
-from paceline.app.cluster_kill import _pid, _victim, pid_file
+from paceline.app.cluster_kill import _pid, _victim
 from paceline.app.cluster_status import NodeLine, Report
-from paceline.coordinator.cluster_file import ClusterFile
+from paceline.coordinator.cluster_file import ClusterFile, pid_file
 from paceline.errors import ConfigError, NotReadyError
 
 

@@ -16,9 +16,9 @@ from paceline.app.cluster_access import Cluster
 from paceline.app.cluster_status import Report
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.coordinator.client import UnreachableError
+from paceline.coordinator.cluster_file import KILLS_NAME, pid_file
 from paceline.errors import ConfigError, NotReadyError, Problem
 
-KILLS_NAME = "kills.jsonl"
 LOOK_S, LOOK_AGAIN_S = 1.0, 0.05
 
 
@@ -30,10 +30,6 @@ class Killed:
     at_unix_s: float
     leader: int | None  # who leads now; None: nobody can
     new_term: int | None
-
-
-def pid_file(folder: Path, node: int) -> Path:
-    return folder / f"node-{node}.pid"
 
 
 async def kill(folder: Path, cluster: Cluster, node: int | None, *, patience_s: float) -> Killed:

@@ -21,11 +21,10 @@ from typing import Any
 
 from paceline.app import cluster_status
 from paceline.app.cluster_access import Cluster, Where, find, user_token_file
-from paceline.app.cluster_kill import pid_file
 from paceline.app.cluster_status import Report
 from paceline.coordinator import cluster_file
 from paceline.coordinator.client import UnreachableError
-from paceline.coordinator.cluster_file import ClusterFile
+from paceline.coordinator.cluster_file import ClusterFile, pid_file
 from paceline.errors import ConfigError, ExitCode, NotReadyError, PacelineError, Problem
 
 USUAL_NODES = 3

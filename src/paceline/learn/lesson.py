@@ -66,4 +66,5 @@ class Part:
     check: Callable[[Facts], list[Finding]]  # raises NotSeenError
     questions: tuple[Question, ...]
     moral: str  # one sentence to take home
+    has_rules: bool = False  # the learner writes rules here, which are tried on the runs
     is_compared: bool = False  # a comparison is made here, after the prediction

@@ -89,9 +89,9 @@ class Course:
         return checked
 
     def _facts(self, part: Part) -> Facts:
-        from paceline.app.learn.look import gather  # brings gRPC: not for a mere list
+        from paceline.app.learn.look import gather  # brings much: not for a mere list
 
-        return gather(self._place, part.runs)
+        return gather(self._place, part.runs, tries_rules=part.has_rules)
 
     @staticmethod
     def _question(part: Part, number: int) -> Question:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from paceline.app.cluster_kill import KILLS_NAME
 from paceline.app.verify import verify_run
 from paceline.app.watching import look
 from paceline.coordinator import cluster_file
@@ -26,10 +25,10 @@ COMPARISON = "comparison"
 COORDINATOR = Path("runs", "coordinator")
 
 
-def gather(folder: Path, runs: Sequence[str]) -> Facts:
+def gather(folder: Path, runs: Sequence[str], *, tries_rules: bool = True) -> Facts:
     """`folder` is where the learner types; `runs` are the names that matter."""
     found = {name: run_dir for name in runs if (run_dir := newest(folder, name)) is not None}
-    rules, problem = _rules(folder, found)
+    rules, problem = _rules(folder, found) if tries_rules else ((), "")
     return Facts(
         runs={name: run_facts(run_dir, folder) for name, run_dir in found.items()},
         kills=_kills(folder / COORDINATOR),
@@ -141,7 +140,7 @@ def _proofs(run_dir: Path) -> tuple[tuple[bool, str], ...]:
 
 
 def _kills(folder: Path) -> tuple[KillFacts, ...]:
-    path = folder / KILLS_NAME
+    path = folder / cluster_file.KILLS_NAME
     if not path.exists():
         return ()
     return tuple(KillFacts(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())

@@ -85,5 +85,6 @@ ALERT = Part(
             hint="paceline alerts list runs/slow --all --rules rules.yaml",
         ),
     ),
+    has_rules=True,
     moral="A rule is a sentence about metrics that was true for a while; try it on runs that are over.",
 )
