@@ -49,7 +49,7 @@ def token() -> str | None:
 
 
 def coordinator() -> str | None:
-    """`PACELINE_COORDINATOR`, where a cluster's nodes are (HOST:PORT,…); None when it says nothing."""
+    """`PACELINE_COORDINATOR`: a cluster's nodes (HOST:PORT,…), or its folder; None when it says nothing."""
     return os.environ.get("PACELINE_COORDINATOR", "").strip() or None
 
 

@@ -52,7 +52,7 @@ class Cluster:
 def find(where: Where) -> Cluster:
     addresses, folder = where.at, where.folder
     if not addresses and folder is None:
-        addresses = split_addresses(environ.coordinator() or "", "PACELINE_COORDINATOR")
+        addresses = named_by_environment()
         if not addresses:
             folder = where.usual_folder
     if not addresses:
@@ -103,6 +103,14 @@ def node_proof(
 
 def user_token_file() -> Path:
     return environ.config_folder() / tokens.FILE_NAME
+
+
+def named_by_environment() -> tuple[str, ...]:
+    """What PACELINE_COORDINATOR says: addresses, or the folder of `paceline coordinator up`."""
+    text = environ.coordinator() or ""
+    if text and (Path(text) / cluster_file.NAME).exists():
+        return tuple(cluster_file.read(Path(text)).nodes.values())
+    return split_addresses(text, "PACELINE_COORDINATOR")
 
 
 def split_addresses(text: str, where: str) -> tuple[str, ...]:

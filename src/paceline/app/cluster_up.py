@@ -24,7 +24,7 @@ from paceline.app.cluster_access import Cluster, Where, find, user_token_file
 from paceline.app.cluster_status import Report
 from paceline.coordinator import cluster_file
 from paceline.coordinator.client import UnreachableError
-from paceline.coordinator.cluster_file import ClusterFile
+from paceline.coordinator.cluster_file import ClusterFile, pid_file
 from paceline.errors import ConfigError, ExitCode, NotReadyError, PacelineError, Problem
 
 USUAL_NODES = 3
@@ -139,6 +139,7 @@ class _Up:
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for us: we stop them in order
         )
+        pid_file(self._folder, node).write_text(f"{process.pid}\n", encoding="utf-8")
         self._say(f"node {node}: {self._file.nodes[node]} pid {process.pid}")
         return process
 

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline import environ
 from paceline.app import cluster_access, run_seat
 from paceline.app.losses import Losses
 from paceline.app.wishes import Wishes
@@ -139,8 +138,5 @@ def _cluster(run_dir: Path, coordinators: Coordinators | None) -> Iterator[_Plac
 
 def _named() -> Coordinators | None:
     """What PACELINE_COORDINATOR says, with the tokens of this user."""
-    text = environ.coordinator()
-    if text is None:
-        return None
-    addresses = cluster_access.split_addresses(text, "PACELINE_COORDINATOR")
-    return Coordinators(addresses, cluster_access.user_token_file())
+    addresses = cluster_access.named_by_environment()
+    return Coordinators(addresses, cluster_access.user_token_file()) if addresses else None

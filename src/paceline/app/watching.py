@@ -5,6 +5,7 @@ from pathlib import Path
 from paceline.errors import PacelineError
 from paceline.plan.codec import Json
 from paceline.watch.feed import Feed
+from paceline.watch.rules import Rules
 
 
 def find_run(folder: Path, said: Path | None) -> Path:
@@ -24,9 +25,9 @@ def find_run(folder: Path, said: Path | None) -> Path:
     return logs[-1].parent
 
 
-def look(run_dir: Path) -> dict[str, Json]:
-    """One snapshot of it, now."""
-    feed = Feed(run_dir, is_glance=True)
+def look(run_dir: Path, rules: Rules | None = None) -> dict[str, Json]:
+    """One snapshot of it, now; by these rules, else by its own."""
+    feed = Feed(run_dir, rules=rules, is_glance=True)
     feed.read()
     if feed.view.seq == 0:
         raise PacelineError(f"{run_dir} has no event log yet", "wait until the run has begun")

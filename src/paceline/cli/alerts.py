@@ -31,12 +31,18 @@ def alerts(session: Session) -> None:
 @alerts.command("list")
 @_run
 @click.option("--all", "is_all", is_flag=True, help="Also those that are over.")
+@_rules
 @common_options
-def list_alerts(session: Session, run: Path | None, is_all: bool) -> None:
-    """The alerts of RUN (else the newest under runs/): firing first, then pending."""
-    from paceline.app.watching import find_run, look
+def list_alerts(session: Session, run: Path | None, is_all: bool, rules: Path | None) -> None:
+    """The alerts of RUN (else the newest under runs/): firing first, then pending.
 
-    told = look(find_run(session.folder, run))["alerts"]
+    With --rules another file is tried on what is recorded, and nobody is told.
+    """
+    from paceline.app.watching import find_run, look
+    from paceline.watch.rule_file import load_rules
+
+    tried = None if rules is None else load_rules(session.folder / rules)
+    told = look(find_run(session.folder, run), tried)["alerts"]
     assert isinstance(told, list), "a snapshot lists its alerts"
     found = [a for a in told if isinstance(a, dict) and (is_all or a["state"] != "resolved")]
     lines = [

@@ -16,6 +16,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "tune": ("paceline.cli.tune", "tune", "Search hyper-parameters with Ray Tune, and save the best."),
     "report": ("paceline.cli.report", "report", "Make one page of finished runs, or of a comparison."),
     "demo": ("paceline.cli.demo", "demo", "Compare every mode on XOR with one slow worker."),
+    "learn": (
+        "paceline.cli.learn",
+        "learn",
+        "Learn distributed training by breaking it: 8 parts, 75 minutes.",
+    ),
     "laws": ("paceline.cli.laws", "laws", "Prove that a mode, or your own, does what it says."),
     "replay": ("paceline.cli.replay", "replay", "Execute a recorded run again, bit by bit."),
     "verify": ("paceline.cli.verify", "verify", "Prove that a run lost nothing and did nothing twice."),

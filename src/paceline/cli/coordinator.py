@@ -32,6 +32,7 @@ for command in (
     coordinator_change.remove,
     coordinator_change.step_down,
     coordinator_change.snapshot,
+    coordinator_change.kill,
     coordinator_offline.verify,
     coordinator_offline.init_pki,
 ):

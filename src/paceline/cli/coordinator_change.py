@@ -1,10 +1,19 @@
-"""`paceline coordinator add`, `remove`, `step-down`, `snapshot`: change a cluster that runs."""
+"""`paceline coordinator add`, `remove`, `step-down`, `snapshot`, `kill`: change a cluster that runs."""
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.coordinator_options import cluster_options, read_node, timeout_option, waited_for
+from paceline.cli.coordinator_options import (
+    PATH,
+    USUAL_DIR,
+    cluster_options,
+    read_node,
+    timeout_option,
+    waited_for,
+)
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
@@ -81,6 +90,31 @@ def snapshot(session: Session, cluster: "Cluster", node: str, timeout_s: float) 
     data: list[Json] = [{"node": found.node, "index": found.index} for found in taken]
     lines = [f"node {found.node} has a snapshot up to entry {found.index}" for found in taken]
     emit(session, "coordinator.snapshot", {"snapshots": data}, lines)
+
+
+@click.command("kill")
+@click.argument("node", type=click.IntRange(min=1), required=False, metavar="[ID]")
+@click.option(
+    "--dir", "folder", type=PATH, default=USUAL_DIR, show_default=True, help="A folder made by `up`."
+)
+@timeout_option(30.0)
+@common_options
+def kill(session: Session, node: int | None, folder: Path, timeout_s: float) -> None:
+    """kill -9 of node ID, else of the one that leads, and who leads then; for experiments.
+
+    Of a cluster that `up` runs on this machine. A node that is dead stays so until `up` is started again.
+    """
+    from paceline.app import cluster_kill
+    from paceline.app.cluster_access import Where, find
+
+    place = session.folder / folder
+    cluster = find(Where(usual_folder=place, folder=place))
+    done = waited_for(cluster_kill.kill(place, cluster, node, patience_s=timeout_s))
+    what = f"node {done.node} {'led term ' + str(done.term) if done.was_leader else 'followed'}, and is dead"
+    then = "too few nodes are left: nobody can lead, and nothing can be agreed on"
+    if done.leader is not None:
+        then = f"node {done.leader} leads in term {done.new_term}"
+    emit(session, "coordinator.kill", dict(asdict(done)), [f"{what}; {then}"])
 
 
 def _emit(session: Session, command: str, status: "NodeStatus", first: str) -> None:

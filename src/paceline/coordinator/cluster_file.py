@@ -8,6 +8,7 @@ from pathlib import Path
 from paceline.errors import ConfigError, Problem
 
 NAME = "cluster.json"
+KILLS_NAME = "kills.jsonl"  # whom `paceline coordinator kill` struck, and who led then
 SCHEMA = "paceline.cluster/1"
 _HINT = "say --at HOST:PORT, set PACELINE_COORDINATOR, or start a cluster with `paceline coordinator up`"
 
@@ -41,6 +42,11 @@ def read(folder: Path) -> ClusterFile:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"{path} does not say where a cluster is: {error}"
         raise ConfigError([Problem(what, _HINT, "--dir")]) from error
+
+
+def pid_file(folder: Path, node: int) -> Path:
+    """Which process `up` started for a node."""
+    return folder / f"node-{node}.pid"
 
 
 def is_address(text: str) -> bool:

@@ -1,0 +1,1 @@
+"""How does a learner work through the exercise? What was done is read from folders, never believed."""

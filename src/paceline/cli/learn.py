@@ -1,0 +1,194 @@
+"""`paceline learn`: the exercise, part by part; what was done is looked at, not believed."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.errors import ExitCode
+
+if TYPE_CHECKING:
+    from paceline.app.learn.course import Checked, Course
+    from paceline.learn.lesson import Options, Part
+    from paceline.plan.codec import Json
+
+_folder = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=Path("learn"),
+    show_default=True,
+    help="Where progress.json is kept; the runs are in runs/ beside it.",
+)
+_part = click.argument("part", type=int, required=False, metavar="[PART]")
+
+
+@click.group("learn", invoke_without_command=True)
+@click.option("--reset", is_flag=True, help="Forget what was predicted and answered; the runs stay.")
+@_folder
+@common_options
+def learn(session: Session, folder: Path, reset: bool) -> None:
+    """Learn distributed training in 8 parts and 75 minutes: predict, run, observe, answer.
+
+    The text is docs/learn; without a command this says how far you are. Your own runs are
+    checked, so every number in an answer is one that you saw.
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
+    from paceline.app.learn.course import Course
+    from paceline.learn.catalog import PARTS
+
+    course = Course.anew(session.folder / folder) if reset else Course(session.folder / folder)
+    rows: list[Json] = [
+        {"part": p.number, "title": p.title, "minutes": p.minutes, "state": course.progress.state(p.number)}
+        for p in PARTS
+    ]
+    lines = [
+        f"{p.number}  {course.progress.state(p.number):<10} {p.minutes:>3} min  {p.title}" for p in PARTS
+    ]
+    emit(session, "learn", {"parts": rows, "next": _next(course)}, [*lines, "", f"next: {_next(course)}"])
+
+
+@learn.command("start")
+@_part
+@_folder
+@common_options
+def start(session: Session, part: int | None, folder: Path) -> None:
+    """Begin PART (else the first that is not done), and be asked for a prediction."""
+    course = _course(session, folder)
+    found = course.part(part)
+    skipped = course.start(found)
+    for number in skipped:
+        say(session, f"note: part {number} is not done; what you see here builds on it")
+    questions: list[Json] = [
+        {"question": n, "text": q.text, "options": _told(q.options)} for n, q in enumerate(found.questions, 1)
+    ]
+    data: Json = {
+        "part": found.number,
+        "title": found.title,
+        "page": f"docs/learn/{found.page}",
+        "prediction": {"text": found.prediction.text, "options": _told(found.prediction.options)},
+        "questions": questions,
+        "not_done": list(skipped),
+    }
+    emit(session, "learn.start", data, _begun(found))
+
+
+@learn.command("predict")
+@click.argument("part", type=int)
+@click.argument("guess")
+@_folder
+@common_options
+def predict(session: Session, part: int, guess: str, folder: Path) -> None:
+    """Write down a GUESS for PART before you run anything. It cannot be wrong."""
+    course = _course(session, folder)
+    found = course.part(part)
+    course.predict(found, guess)
+    lines = [f"part {found.number}: you expect {guess}. Now run it: docs/learn/{found.page}"]
+    emit(session, "learn.predict", {"part": found.number, "guess": guess}, lines)
+
+
+@learn.command("answer", context_settings={"ignore_unknown_options": True})
+@click.argument("part", type=int)
+@click.argument("question", type=int)
+@click.argument("value")
+@_folder
+@common_options
+def answer(session: Session, part: int, question: int, value: str, folder: Path) -> ExitCode:
+    """Answer QUESTION of PART with VALUE, a number or a letter; exit code 8 when it is not right.
+
+    It is compared with your own runs, as exactly as they showed it.
+    """
+    course = _course(session, folder)
+    found = course.part(part)
+    done = course.answer(found, question, value)
+    data: Json = {"part": found.number, "question": question, "value": value, **asdict(done)}
+    right = f"part {found.number}, question {question}: {value} is right"
+    wrong = f"part {found.number}, question {question}: {value} is not what your runs say"
+    emit(session, "learn.answer", data, [right] if done.is_right else [wrong, f"look again: {done.hint}"])
+    return ExitCode.OK if done.is_right else ExitCode.GATE_FAILED
+
+
+@learn.command("check")
+@_part
+@click.option("--all", "is_all", is_flag=True, help="Every part, from the first.")
+@_folder
+@common_options
+def check(session: Session, part: int | None, is_all: bool, folder: Path) -> ExitCode:
+    """Is PART (else the first that is not done) done? Exit code 8 when something is missing."""
+    from paceline.learn.catalog import PARTS
+
+    course = _course(session, folder)
+    asked = PARTS if is_all else (course.part(part),)
+    found = [course.check(one) for one in asked]
+    is_done = all(one.is_done for one in found)
+    parts: list[Json] = [
+        {"part": c.part.number, "is_done": c.is_done, "findings": [dict(asdict(f)) for f in c.findings]}
+        for c in found
+    ]
+    lines = [line for one in found for line in _checked(one, is_short=is_all)]
+    done = sum(course.progress.is_done(p.number) for p in PARTS)
+    lines += ["", f"{done} of {len(PARTS)} parts are done; next: {_next(course)}"]
+    emit(session, "learn.check", {"is_done": is_done, "parts": parts, "next": _next(course)}, lines)
+    return ExitCode.OK if is_done else ExitCode.GATE_FAILED
+
+
+def _course(session: Session, folder: Path) -> "Course":
+    from paceline.app.learn.course import Course
+
+    return Course(session.folder / folder)
+
+
+def _next(course: "Course") -> str:
+    from paceline.learn.catalog import PARTS
+    from paceline.learn.checking import current
+
+    part = current(PARTS, course.progress)
+    if part is None:
+        return "all is done; try the experiments that you left out, or paceline lab list"
+    match course.progress.state(part.number):
+        case "not begun":
+            return f"paceline learn start {part.number}"
+        case "begun":
+            return f"paceline learn predict {part.number} GUESS"
+        case _:
+            return f"run what docs/learn/{part.page} says, then paceline learn check {part.number}"
+
+
+def _begun(part: "Part") -> Iterator[str]:
+    yield f"Part {part.number}: {part.title} ({part.minutes} minutes, docs/learn/{part.page})"
+    yield part.see
+    yield ""
+    yield f"Predict: {part.prediction.text}"
+    yield from _option_lines(part.prediction.options)
+    yield f"         paceline learn predict {part.number} GUESS"
+    yield ""
+    yield "Asked afterwards:"
+    for number, question in enumerate(part.questions, start=1):
+        yield f"  {number}. {question.text}"
+        yield from _option_lines(question.options)
+
+
+def _option_lines(options: "Options") -> Iterator[str]:
+    yield from (f"         {key}  {text}" for key, text in options)
+
+
+def _told(options: "Options") -> "dict[str, Json]":
+    return dict(options)
+
+
+def _checked(checked: "Checked", *, is_short: bool) -> Iterator[str]:
+    yield f"Part {checked.part.number}: {checked.part.title}"
+    for found in checked.findings:
+        if is_short and found.ok:
+            continue
+        yield f"  {'ok  ' if found.ok else 'not '} {found.what}"
+        if not found.ok and found.hint:
+            yield f"       {found.hint}"
+    if checked.is_done:
+        yield f"  done. {checked.part.moral}"

@@ -1,0 +1,58 @@
+"""Which node is struck by `paceline coordinator kill`, and which process is never?"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paceline.app.cluster_access import named_by_environment
+from paceline.app.cluster_kill import _pid, _victim
+from paceline.app.cluster_status import NodeLine, Report
+from paceline.coordinator.cluster_file import ClusterFile, pid_file
+from paceline.errors import ConfigError, NotReadyError
+
+
+def _report(leader: int | None) -> Report:
+    living = [
+        NodeLine(node=n, address=f"127.0.0.1:{n}", role="follower", is_voter=True, term=2) for n in (1, 2)
+    ]
+    dead = NodeLine(node=3, address="127.0.0.1:3", role="no answer", is_voter=True)
+    return Report(
+        cluster="c", version="1", leader=leader, term=2, nodes=(*living, dead), sessions=0, leases=0
+    )
+
+
+def test_whoever_leads_is_struck_unless_another_is_named() -> None:
+    assert _victim(_report(leader=2), None) == 2
+    assert _victim(_report(leader=2), 1) == 1
+
+
+def test_without_a_leader_somebody_who_lives_is_struck() -> None:
+    assert _victim(_report(leader=None), None) == 1
+
+
+def test_the_dead_are_not_struck_again() -> None:
+    with pytest.raises(ConfigError) as told:
+        _victim(_report(leader=2), 3)
+    assert "node 3 does not answer" in told.value.problems[0].what
+
+
+def test_a_process_that_is_no_node_is_never_struck(tmp_path: Path) -> None:
+    with pytest.raises(NotReadyError):
+        _pid(tmp_path, 1)
+    pid_file(tmp_path, 1).write_text(f"{os.getpid()}\n")  # its number was given to somebody else meanwhile
+    with pytest.raises(NotReadyError):
+        _pid(tmp_path, 1)
+
+
+def test_the_environment_may_name_the_folder_of_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ClusterFile(cluster="c", nodes={1: "127.0.0.1:7401", 2: "127.0.0.1:7402"}).write(tmp_path)
+    monkeypatch.setenv("PACELINE_COORDINATOR", str(tmp_path))
+    assert named_by_environment() == ("127.0.0.1:7401", "127.0.0.1:7402")
+    monkeypatch.setenv("PACELINE_COORDINATOR", "127.0.0.1:7409")
+    assert named_by_environment() == ("127.0.0.1:7409",)
+    monkeypatch.setenv("PACELINE_COORDINATOR", str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError):
+        named_by_environment()

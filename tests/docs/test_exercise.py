@@ -1,0 +1,93 @@
+"""Does a learner who types what the pages of docs/learn say come through? Page after page, in one folder.
+
+The answers are typed from the answers' page where a page says `paceline learn check`, so text,
+answers and checks cannot drift apart.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from docs.pages import ROOT, Order, Run, orders
+from tests.fixtures.typed import type_all, type_one
+
+from paceline.learn.catalog import PARTS
+
+FOLDER = ROOT / "docs" / "learn"
+
+
+def _text(page: str) -> str:
+    return (FOLDER / page).read_text(encoding="utf-8")
+
+
+def _answers() -> dict[int, list[Order]]:
+    """By part; 0: what stands before all of them."""
+    pieces = re.split(r"^## Part (\d)$", _text("answers.md"), flags=re.M)
+    numbered = zip(pieces[1::2], pieces[2::2], strict=True)
+    return {0: list(orders(pieces[0])), **{int(n): list(orders(text)) for n, text in numbered}}
+
+
+def _as_typed(number: int, answers: list[Order]) -> Iterator[Order]:
+    """What a learner types for a part: the page, and the answers before its check."""
+    for order in orders(_text(f"part-{number}.md")):
+        if isinstance(order, Run) and order.text.startswith(f"paceline learn check {number}"):
+            yield from answers
+        yield order
+
+
+@pytest.mark.timeout(900)
+def test_a_learner_who_types_the_pages_finishes_the_exercise(tmp_path: Path) -> None:
+    type_all(orders(_text("index.md")), tmp_path)
+    exercise, answers = tmp_path / "exercise", _answers()
+    type_all(answers[0], exercise)
+    for part in PARTS:
+        type_all(_as_typed(part.number, answers[part.number]), exercise)
+    told = json.loads(type_one("paceline learn --json", exercise).stdout)
+    assert [row["state"] for row in told["data"]["parts"]] == ["done"] * len(PARTS)
+    _wrong_answers_are_told(exercise)
+    _skipped_parts_are_told(exercise)
+
+
+def _wrong_answers_are_told(exercise: Path) -> None:
+    """By somebody who has the same runs, and says something else."""
+    wrong = type_one("paceline learn answer 3 1 1.5", exercise)
+    assert wrong.returncode == 8
+    assert "1.5 is not what your runs say" in wrong.stdout
+    assert "divide the two lines" in wrong.stdout, "a hint"
+    again = type_one("paceline learn check 3", exercise)
+    assert again.returncode == 8, "a wrong answer takes the tick away"
+    assert "question 3: " in again.stdout
+
+
+def _skipped_parts_are_told(exercise: Path) -> None:
+    """By somebody who forgot everything and begins with part 4."""
+    type_one("paceline learn --reset", exercise)
+    begun = type_one("paceline learn start 4", exercise)
+    assert "part 1 is not done" in begun.stderr
+    assert "part 3 is not done" in begun.stderr
+    late = type_one("paceline learn predict 4 3; paceline learn check 4", exercise)
+    assert "began before the prediction" in late.stdout
+    every = type_one("paceline learn check --all", exercise)
+    assert every.returncode == 8
+    assert "part 1 was not begun" in every.stdout
+    assert "0 of 8 parts are done" in every.stdout
+
+
+def test_every_part_has_its_page_with_its_questions_and_minutes() -> None:
+    overview, answers = _text("index.md"), _answers()
+    assert [part.number for part in PARTS] == list(range(1, 9))
+    assert sum(part.minutes for part in PARTS) == 75
+    for part in PARTS:
+        text = " ".join(_text(part.page).split())
+        assert f"]({part.page}) | {part.minutes} |" in overview
+        assert f"{part.minutes} minutes." in text
+        for number in range(1, len(part.questions) + 1):
+            assert f"paceline learn answer {part.number} {number} " in text
+            typed = "".join(one.text for one in answers[part.number] if isinstance(one, Run))
+            assert f"paceline learn answer {part.number} {number} " in typed
+        for heading in ("What you will see", "Predict", "Run", "Observe", "Explain", "Checkpoint"):
+            assert f"## {heading}" in text
+        assert "## One experiment more" in text
+        assert "../concepts/" in text or "../reference/" in text
