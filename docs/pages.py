@@ -21,7 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-FENCE = re.compile(r"^(?:<!-- (?P<order>.*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+FENCE = re.compile(
+    r"^(?:<!-- (?P<order>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+)
 _HEADING = re.compile(r"^#{1,6} +(.*?) *$", re.M)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 

@@ -10,10 +10,11 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from docs.pages import ROOT, slug
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from docs.pages import ROOT, slug
 
 DOCS = PurePosixPath("docs")
 # Pages that lie elsewhere in the repository, and what they are called in the site.
@@ -27,7 +28,7 @@ ELSEWHERE = {
 _HOME = {there: here for here, there in ELSEWHERE.items()}
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)")
 _ITEM = re.compile(r" *(?:[-*+]|\d+\.) ")
-# The theme would fetch this for pages opened from a folder; docs/frame_worker.js does the same, and lies in the site.
+# The theme would fetch this for pages opened from a folder; docs/frame_worker.js does the same from beside them.
 _FETCHED = "https://unpkg.com/iframe-worker/shim"
 _NOT_RUN = re.compile(r"^<!-- not run: (.*?) -->$", re.M)
 
@@ -47,18 +48,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     at = page.file.src_uri
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.M | re.S)
     return "".join(part if part.startswith("```") else _prose(part, at) for part in parts)
 
 
-def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+def on_post_page(output: str, page: Page, **_: object) -> str:
     return output.replace(_FETCHED, "../" * page.url.count("/") + "frame_worker.js")
 
 
-def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
-    return output_content.replace(_FETCHED, "/frame_worker.js")  # the page that a server shows for any address
+def on_post_template(output_content: str, **_: object) -> str:
+    return output_content.replace(
+        _FETCHED, "/frame_worker.js"
+    )  # the page that a server shows for any address
 
 
 def _prose(text: str, at: str) -> str:
@@ -107,7 +110,9 @@ def _linked_sources() -> set[str]:
     found: set[str] = set()
     for page in pages:
         for _, target in _LINK.findall(page.read_text(encoding="utf-8")):
-            path = _resolved(PurePosixPath(page.relative_to(ROOT).parent.as_posix()) / target.partition("#")[0])
+            path = _resolved(
+                PurePosixPath(page.relative_to(ROOT).parent.as_posix()) / target.partition("#")[0]
+            )
             if (_in_site(path) or "").startswith("source/"):
                 found.add(path)
     return found

@@ -1,4 +1,4 @@
-"""Is every shell block of the pages run, or is it said why not? Are all commands that pages name understood?"""
+"""Is every shell block run, or is it said why not? Would all commands that pages name be understood?"""
 
 import re
 from pathlib import Path

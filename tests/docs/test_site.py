@@ -28,7 +28,9 @@ def test_every_page_is_in_the_site_and_in_its_navigation(site: Path) -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         assert (site / page.relative_to(ROOT / "docs")).with_suffix(".html").is_file()
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert yaml.safe_load(settings)["validation"]["omitted_files"] == "warn", "a page that was left out is told"
+    assert yaml.safe_load(settings)["validation"]["omitted_files"] == "warn", (
+        "a page that was left out is told"
+    )
 
 
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
