@@ -1,8 +1,9 @@
 """How do the pages that GitHub shows become a site that opens from a folder?
 
-MkDocs calls these functions. Pages are written for GitHub: they link to source files, to the README above docs, and
-begin lists without a blank line. Here each link is led to where its target lies in the site; a source file that a
-page links to is copied there as text. Nothing in docs/ is written, and no page names another origin for what it loads.
+MkDocs calls these functions. Pages are written for GitHub: they link to source files, to the README above
+docs, and begin lists without a blank line. Here each link is led to where its target lies in the site; a
+source file that a page links to is copied there as text. Nothing in docs/ is written, and no page names
+another origin for what it loads.
 """
 
 import os
@@ -28,7 +29,7 @@ ELSEWHERE = {
 _HOME = {there: here for here, there in ELSEWHERE.items()}
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)")
 _ITEM = re.compile(r" *(?:[-*+]|\d+\.) ")
-# The theme would fetch this for pages opened from a folder; docs/frame_worker.js does the same from beside them.
+# The theme would fetch this for pages opened from a folder; docs/frame_worker.js does the same.
 _FETCHED = "https://unpkg.com/iframe-worker/shim"
 _NOT_RUN = re.compile(r"^<!-- not run: (.*?) -->$", re.M)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from docs.pages import ROOT
+from tests.report.browser import open_browser
 
 # What a page loads by itself. A link (`<a href>`) is the reader's own step, and may lead anywhere.
 LOADED = re.compile(r"<(?:script|link|img|iframe|source|video|audio|embed|object)\b[^>]*")
@@ -50,3 +51,18 @@ def test_a_page_links_to_code_that_lies_in_the_site(site: Path) -> None:
     assert 'href="source/src/paceline/worker/loop.py.txt"' in text
     assert (site / "source/src/paceline/worker/loop.py.txt").is_file()
     assert "not run by the tests: needs a cluster" in (site / "guides/submit.html").read_text("utf-8")
+
+
+def test_it_opens_from_a_folder_finds_words_and_asks_nobody(site: Path) -> None:
+    """And the quick reference is one sheet of paper."""
+    with open_browser() as browser:
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "guides" / "stragglers.html").as_uri())
+        page.fill("input[name=query]", "staleness")
+        page.wait_for_selector(".md-search-result__item", timeout=120_000)
+        assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:", "about:"))]
+        page.goto((site / "quick-reference.html").as_uri())
+        sheet = page.pdf(format="A4", print_background=False)
+        assert len(re.findall(rb"/Type\s*/Page\b", sheet)) == 1
