@@ -26,6 +26,7 @@ REASONS = (
     "runs for minutes",
     "runs until it is stopped",
     "has a test of its own",
+    "yours to answer",
 )
 _SEPARATORS = {"&&", "||", "|", ";", "&", "(", ")", "|&"}
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.S)

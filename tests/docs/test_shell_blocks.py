@@ -22,11 +22,6 @@ def test_every_shell_block_is_run_or_says_why_not() -> None:
     assert not silent, "write <!-- run … --> above each, or <!-- not run: REASON --> with one of REASONS"
 
 
-def test_every_reason_is_used() -> None:
-    given = {b.order for page in PAGES for b in shell_blocks(page.read_text(encoding="utf-8"))}
-    assert {f"not run: {reason}" for reason in REASONS} <= given
-
-
 def test_every_command_in_a_shell_block_would_be_understood() -> None:
     found = [
         (page, block.line, words)
