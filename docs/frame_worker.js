@@ -4,10 +4,14 @@ if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {
       super();
-      const frame = document.createElement("iframe");
-      frame.hidden = true;
-      document.documentElement.append(frame);
-      const inside = frame.contentWindow;
+      this.frame = document.createElement("iframe");
+      this.frame.hidden = true;
+      // Some browsers put the frame's document in place only now: what was written into it before would be lost.
+      this.ready = new Promise((done) => this.frame.addEventListener("load", done, { once: true })).then(() => this.begin(url));
+      document.documentElement.append(this.frame);
+    }
+    begin(url) {
+      const inside = this.frame.contentWindow;
       const load = (address) =>
         new Promise((done, failed) => {
           const script = inside.document.createElement("script");
@@ -18,11 +22,10 @@ if (location.protocol === "file:") {
         });
       inside.postMessage = (data) => this.answer(data);
       inside.importScripts = (...addresses) => addresses.reduce((before, one) => before.then(() => load(one)), Promise.resolve());
-      this.inside = inside;
-      this.loaded = load(url);
+      return load(url);
     }
     postMessage(data) {
-      this.loaded.then(() => this.inside.dispatchEvent(new MessageEvent("message", { data })));
+      this.ready.then(() => this.frame.contentWindow.dispatchEvent(new MessageEvent("message", { data })));
     }
     answer(data) {
       const event = new MessageEvent("message", { data });
@@ -30,7 +33,7 @@ if (location.protocol === "file:") {
       if (typeof this.onmessage === "function") this.onmessage(event);
     }
     terminate() {
-      this.inside.frameElement.remove();
+      this.frame.remove();
     }
   };
 }
