@@ -8,7 +8,7 @@ another origin for what it loads.
 
 import os
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -37,7 +37,8 @@ _NOT_RUN = re.compile(r"^<!-- not run: (.*?) -->$", re.M)
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Headings get the anchors that GitHub gives them; folders of the navigation are filled."""
     config.mdx_configs["toc"] = {"slugify": lambda text, _: slug(text), "permalink": True}
-    config.nav = [entry for entry in map(_filled, config.nav or []) if entry is not None]
+    named = _named(config.nav or [])
+    config.nav = [entry for one in config.nav or [] if (entry := _filled(one, named)) is not None]
     return config
 
 
@@ -130,18 +131,32 @@ def _lists_apart(text: str) -> str:
     return "\n".join(lines)
 
 
-def _filled(entry: Any) -> Any:  # the navigation is plain YAML: names, and names with what is under them
+def _filled(entry: Any, named: set[str]) -> Any:  # plain YAML: names, and names with what is under them
+    if not isinstance(entry, dict):
+        return entry
+    ((title, under),) = entry.items()
+    if isinstance(under, list):
+        found = [one for each in under if (one := _filled(each, named)) is not None]
+    elif under.endswith("/"):
+        found = _pages_under(under)
+    elif under.endswith("*"):
+        found = [page for page in _pages_under(under.removesuffix("*")) if page not in named]
+    else:
+        return entry
+    return {title: found} if found else None
+
+
+def _named(entry: Any) -> set[str]:
+    """Every page that the navigation names by itself."""
     match entry:
+        case str():
+            return {entry}
         case dict():
-            ((title, under),) = entry.items()
-            if isinstance(under, list):
-                return {title: [one for one in map(_filled, under) if one is not None]}
-            if under.endswith("/"):
-                pages = _pages_under(under)
-                return {title: pages} if pages else None
-    return entry
+            return set().union(*map(_named, entry.values()))
+        case _:
+            return set().union(*map(_named, entry))
 
 
 def _pages_under(folder: str) -> list[str]:
     found = sorted((ROOT / "docs" / folder).glob("*.md"), key=lambda path: (path.stem != "index", path.name))
-    return [Path(path).relative_to(ROOT / "docs").as_posix() for path in found]
+    return [path.relative_to(ROOT / "docs").as_posix() for path in found]
