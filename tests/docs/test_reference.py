@@ -1,7 +1,6 @@
 """Is the reference what the code says, and is everything in it?"""
 
 import inspect
-import re
 
 import click
 import pytest
@@ -111,51 +110,3 @@ def test_every_mode_and_task_is_listed_and_every_mode_is_explained(made: Pages) 
         assert f"| `{name}` | " in made["modes.md"]
     explained = (ROOT / "docs" / "concepts" / "modes.md").read_text(encoding="utf-8")
     assert set(MODES) <= anchors(explained)
-
-
-def test_every_metric_is_listed_with_its_labels(made: Pages) -> None:
-    from paceline.watch.catalogue import FAMILIES
-
-    for family in FAMILIES:
-        labels = ", ".join(f"`{label}`" for label in family.labels)
-        assert f"| `{family.name}` | {family.kind.value} | {family.unit} | {labels} |" in made["metrics.md"]
-
-
-def test_every_alert_is_listed_with_its_runbook(made: Pages) -> None:
-    """That the runbooks themselves are up to date is seen where the rules are."""
-    from paceline.watch.rule_file import default_rules
-
-    for rule in default_rules().rules:
-        assert f"[`{rule.name}`](../runbooks/{rule.name}.md)" in made["alerts.md"]
-
-
-def test_every_road_of_the_dashboard_is_listed(made: Pages) -> None:
-    from paceline.dashboard.mailbox import Kind
-    from paceline.dashboard.roads import ROADS
-
-    for road in ROADS:
-        assert f"| `{road.method} {road.path}` | " in made["http.md"]
-        assert road.what
-    for kind in Kind:
-        assert f"| `{kind.value}` | " in made["http.md"]
-
-
-def test_every_failure_on_a_cluster_and_every_check_of_images_is_listed(made: Pages) -> None:
-    from paceline.images.rules import PATTERNS
-    from paceline.kube.diagnosis.table import FAILURES
-
-    for failure in FAILURES:
-        assert f"| `{failure.name}` | " in made["failures.md"]
-    for pattern in PATTERNS:
-        assert f"`{pattern.id}`" in made["image-checks.md"]
-
-
-def test_the_seven_files_of_the_map_hold_what_it_names() -> None:
-    """From `paceline train` to the first gradient: each file, and each function that is named beside it."""
-    text = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d) \| \[[^]]+\]\(\.\./([^)]+)\) \| (.*) \|$", text, re.M)
-    assert [number for number, _, _ in rows] == list("1234567")
-    for _, path, prose in rows:
-        code = (ROOT / path).read_text(encoding="utf-8")
-        names = re.findall(r"`(?:\w+\.)?(\w+)`(?!\])", prose)
-        assert [name for name in names if not re.search(rf"\b{name}\(|\b{name}\b", code)] == [], path
