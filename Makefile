@@ -154,6 +154,11 @@ examples: setup  ## write the manifests under examples anew
 docs: setup  ## write the generated reference pages anew
 	$(BIN)/python -m docs.generate
 
+.PHONY: site
+site: setup  ## the documentation as a site that needs no network, in site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 setup: $(STAMP) $(PAGE)  ## create .venv and install everything the tests need
 
 page: $(PAGE)  ## build the dashboard's page anew, if its sources changed
@@ -176,5 +181,5 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:  ## remove what was built; runs/ stays
-	rm -rf $(VENV) .venv-tools .venv-checkov build dist dashboard/node_modules src/paceline/dashboard/page .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-tools .venv-checkov build dist site dashboard/node_modules src/paceline/dashboard/page .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

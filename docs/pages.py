@@ -7,6 +7,9 @@ A comment above a code block says what a test does with it; readers never see it
                                           `python` is run by python, as a program of its own
     <!-- run, exit code 8 -->             … must end with this code
     <!-- run, prints: bit by bit -->      … must succeed and print this
+    <!-- not run: needs a cluster -->     … is only parsed; `docs/shell_blocks.py` has all reasons there are
+
+A block of shell without a comment is an error.
 
 The blocks of one page are run in order, in one fresh folder.
 """
@@ -18,7 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-_FENCE = re.compile(r"^(?:<!-- (?P<order>.*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+FENCE = re.compile(
+    r"^(?:<!-- (?P<order>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+)
 _HEADING = re.compile(r"^#{1,6} +(.*?) *$", re.M)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -41,12 +46,13 @@ Order = Save | Run
 
 
 def all_pages() -> list[Path]:
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    beside = [ROOT / "infra" / "README.md", ROOT / "benchmarks" / "README.md"]
+    return [*sorted(ROOT.glob("*.md")), *beside, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def orders(text: str) -> Iterator[Order]:
     """What is to be done with the blocks of a page, in order."""
-    for block in _FENCE.finditer(text):
+    for block in FENCE.finditer(text):
         order, language = block["order"] or "", block["language"]
         if order.startswith("save as "):
             yield Save(order.removeprefix("save as "), block["text"])
@@ -58,7 +64,8 @@ def orders(text: str) -> Iterator[Order]:
         elif order == "run":
             yield Run(block["text"], language=language)
         else:
-            assert not order.startswith(("run", "save")), f"nobody knows what {order!r} means"
+            known = not order.startswith(("run", "save", "not")) or order.startswith("not run: ")
+            assert known, f"nobody knows what {order!r} means"
 
 
 def links(text: str) -> list[str]:
@@ -70,17 +77,22 @@ def anchors(text: str) -> set[str]:
     """What `#…` may name on this page, as GitHub makes it from the headings."""
     found: set[str] = set()
     for heading in _HEADING.findall(_without_blocks(text)):
-        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        number, free = 0, slug
+        number, plain = 0, slug(heading)
+        free = plain
         while free in found:
             number += 1
-            free = f"{slug}-{number}"
+            free = f"{plain}-{number}"
         found.add(free)
     return found
 
 
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def _without_blocks(text: str) -> str:
-    return _FENCE.sub("", text)
+    return FENCE.sub("", text)
 
 
 def _without_code(text: str) -> str:

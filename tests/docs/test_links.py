@@ -1,6 +1,7 @@
 """Does every link lead somewhere, and does every page that the code names exist?"""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,16 @@ def test_decisions_are_numbered_without_a_gap_and_say_what_was_rejected() -> Non
     for path in decisions:
         headings = anchors(path.read_text(encoding="utf-8"))
         assert {"context", "decision", "consequences", "rejected"} <= headings, path.name
+
+
+def test_the_rooms_are_named_as_the_import_rules_name_them() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    floors = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert " · ".join(f"`{floor}`" for floor in floors) in " ".join(contributing.split())
+    rows = (ROOT / "docs" / "map.md").read_text(encoding="utf-8").split("## The rooms")[1].split("\n## ")[0]
+    named = re.findall(r"`([a-z]+)`", "".join(re.findall(r"^\| (`.*?) \| ", rows.replace("\\|", ""), re.M)))
+    assert named == [room for floor in floors for room in re.findall(r"[a-z]+", floor)]
 
 
 def _leads_somewhere(page: Path, link: str) -> bool:

@@ -8,6 +8,7 @@ import click
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
+from paceline.cli.units import short_number
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
@@ -51,7 +52,7 @@ def lines_of(told: "dict[str, Json]", where: str) -> list[str]:
         f"step      {progress['step']} of {progress['steps']}"
         + (f", {_seconds(eta)} to go" if eta is not None else f" in {_seconds(progress['elapsed_s'])}"),
         f"loss      {_number(loss['smooth'])} (best {_number(loss['best'])})",
-        f"pace      {_number(pace['samples_per_s'])} samples/s{_change(pace['change_share'])}",
+        f"pace      {_short(pace['samples_per_s'])} samples/s{_change(pace['change_share'])}",
         f"workers   {counts['alive']} of {counts['desired']} live",
         f"health    {health['arithmetic']}",
         *(f"trend     {_dict(one)['words']}" for one in _list(told["trends"])),
@@ -113,6 +114,11 @@ def _dict(value: "Json") -> "dict[str, Json]":
 def _list(value: "Json") -> "list[Json]":
     assert isinstance(value, list), "a snapshot has a list here"
     return value
+
+
+def _short(value: "Json") -> str:
+    """As `train` says it: 81.9k."""
+    return short_number(value) if isinstance(value, int | float) else "-"
 
 
 def _number(value: "Json") -> str:

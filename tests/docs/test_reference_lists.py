@@ -1,0 +1,60 @@
+"""Does the reference list every metric, alert, road, failure and check, and does the map lead where it says?
+
+That its pages are what the code says today is `test_reference.py`.
+"""
+
+import re
+
+from docs.pages import ROOT
+
+
+def test_every_metric_is_listed_with_its_labels() -> None:
+    from paceline.watch.catalogue import FAMILIES
+
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        assert f"| `{family.name}` | {family.kind.value} | {family.unit} | {labels} |" in _page("metrics")
+
+
+def test_every_alert_is_listed_with_its_runbook() -> None:
+    """That the runbooks themselves are up to date is seen where the rules are."""
+    from paceline.watch.rule_file import default_rules
+
+    for rule in default_rules().rules:
+        assert f"[`{rule.name}`](../runbooks/{rule.name}.md)" in _page("alerts")
+
+
+def test_every_road_of_the_dashboard_is_listed() -> None:
+    from paceline.dashboard.mailbox import Kind
+    from paceline.dashboard.roads import ROADS
+
+    for road in ROADS:
+        assert f"| `{road.method} {road.path}` | " in _page("http")
+        assert road.what
+    for kind in Kind:
+        assert f"| `{kind.value}` | " in _page("http")
+
+
+def test_every_failure_on_a_cluster_and_every_check_of_images_is_listed() -> None:
+    from paceline.images.rules import PATTERNS
+    from paceline.kube.diagnosis.table import FAILURES
+
+    for failure in FAILURES:
+        assert f"| `{failure.name}` | " in _page("failures")
+    for pattern in PATTERNS:
+        assert f"`{pattern.id}`" in _page("image-checks")
+
+
+def test_the_seven_files_of_the_map_hold_what_it_names() -> None:
+    """From `paceline train` to the first gradient: each file, and each function that is named beside it."""
+    text = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d) \| \[[^]]+\]\(\.\./([^)]+)\) \| (.*) \|$", text, re.M)
+    assert [number for number, _, _ in rows] == list("1234567")
+    for _, path, prose in rows:
+        code = (ROOT / path).read_text(encoding="utf-8")
+        names = re.findall(r"`(?:\w+\.)?(\w+)`(?!\])", prose)
+        assert [name for name in names if not re.search(rf"\b{name}\(|\b{name}\b", code)] == [], path
+
+
+def _page(name: str) -> str:
+    return (ROOT / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
