@@ -109,7 +109,7 @@ def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
         key, value = (part.repeat_interleave(4, dim=1) for part in by_head[1:])
         scores = by_head[0] @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        mixed = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
+        mixed: Tensor = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
         return mixed.transpose(1, 2)
 
     return _compared(causal, plain, parts, dtype)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from paceline.tasks.llama_loss import mean_loss
-from paceline.tasks.llama_parts import gated, looked_up, scaled
+from paceline.tasks.llama_parts import Owed, gated, looked_up, scaled
 
 
 @given(
@@ -55,3 +55,20 @@ def test_parts_in_plain_torch_are_what_their_names_say() -> None:
     weight, tokens = torch.randn(5, 3), torch.tensor([[4, 0]])
     assert torch.equal(looked_up(weight, tokens), weight[tokens])
     assert torch.equal(scaled(torch.ones(2), torch.tensor(0.5)), torch.full((2,), 0.5))
+
+
+def test_a_tied_table_gets_one_gradient_of_both_its_uses() -> None:
+    dice = torch.Generator().manual_seed(3)
+    table = torch.randn(30, 8, generator=dice, dtype=torch.float64)
+    tokens, following = (torch.randint(0, 30, (4, 12), generator=dice) for _ in range(2))
+    mine, plain = (table.clone().requires_grad_() for _ in range(2))
+    for _ in range(2):  # a second step adds to the first, as ever
+        owed = Owed()
+        stream = looked_up(mine, tokens, owed).flatten(0, 1)
+        torch.autograd.backward(3 * mean_loss(stream, mine, following.flatten(), 7, owed))
+        assert owed.gradient is None
+        scores = functional.embedding(tokens, plain).flatten(0, 1) @ plain.T
+        torch.autograd.backward(3 * functional.cross_entropy(scores, following.flatten()))
+    assert mine.grad is not None
+    assert plain.grad is not None
+    assert torch.allclose(mine.grad, plain.grad, atol=1e-12)

@@ -23,9 +23,9 @@ def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     if query.is_cuda and query.dtype in KINDS and has_flash():
         found: Tensor = _flash(query, key, value)[0]
         return found
-    by_head = (part.transpose(-2, -3) for part in (query, key, value))
     shares = query.shape[-2] != key.shape[-2]
-    mixed = functional.scaled_dot_product_attention(*by_head, is_causal=True, enable_gqa=shares)
+    query, key, value = (part.transpose(-2, -3) for part in (query, key, value))
+    mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=shares)
     return mixed.transpose(-2, -3)
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 from paceline.tasks.llama_parts import Owed, scaled
 
 TOKENS_AT_ONCE = 16_384
+VALIDATED_AT_ONCE = 2048  # here nothing is done in place: scores are held three times
 
 
 def mean_loss(
@@ -67,6 +68,7 @@ class _InPieces(torch.autograd.Function):
 
 
 def _only_loss(stream: Tensor, weight: Tensor, following: Tensor, at_once: int) -> Tensor:
+    at_once = min(at_once, VALIDATED_AT_ONCE)
     pieces = zip(torch.split(stream, at_once), torch.split(following, at_once), strict=True)
     exact = _exact(stream)
     losses = [functional.cross_entropy((p @ weight.T).to(exact), f, reduction="sum") for p, f in pieces]

@@ -74,7 +74,7 @@ class Llama(nn.Module):
         return mean_loss(stream.flatten(0, -2), self.head.weight, following.flatten(), owed=owed)
 
     def _owed(self) -> Owed | None:
-        """One table, one gradient: the loss leaves its part to the look-up. On a CPU by torch, in its order."""
+        """One table, one gradient: the loss leaves its part to the look-up. On a CPU torch adds them up."""
         return Owed() if self.shape.tied and self.embedding.weight.is_cuda else None
 
     def _through(self, stream: Tensor, turns: Tensor) -> Tensor:
@@ -167,8 +167,8 @@ def unfilled(kind: type[_Part], *sizes: int, **more: bool) -> _Part:
 
 
 def turned(heads: Tensor, turns: Tensor) -> Tensor:
-    """Each pair (i, i + half) of a head's numbers, turned by the angle of its place; in float32."""
-    first, second = heads.to(turns.dtype).chunk(2, dim=-1)
+    """Each pair (i, i + half) of a head's numbers, turned by the angle of its place; at least in float32."""
+    first, second = heads.to(torch.promote_types(heads.dtype, turns.dtype)).chunk(2, dim=-1)
     cosine, sine = turns[:, 0].unsqueeze(-2), turns[:, 1].unsqueeze(-2)
     both = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
     return both.to(heads.dtype)
