@@ -48,7 +48,7 @@ export function GanttBox({ lanes, height, width_s, canMove = false, label }: Pro
       requestAnimationFrame(draw);
       if (epoch !== steps.epoch) { epoch = steps.epoch; gantt.current!.isDirty = true; }
       const at = canMove ? range.value : null;
-      const text = `${at?.join()}${steps.newest_s}${steps.fresh.length}`;
+      const text = `${at?.join()}${steps.newest_s}|${steps.fresh.length}|${steps.looked}`;
       if (at) {
         if (text !== lastRange || gantt.current!.isDirty) gantt.current!.drawAll(at[0], at[1]);
       } else {
@@ -108,8 +108,8 @@ function Swatch({ colour }: { colour: string }) {
 /** Workers that are there, then those that were; by number or by lag. */
 export function lanesOf(byLag = false): string[] {
   const rows = view.value?.workers ?? [];
-  const known = rows.map((row) => row.worker);
-  const more = steps.names().filter((name) => !known.includes(name));
+  const known = rows.map((row) => row.worker), there = new Set(known);
+  const more = steps.names().filter((name) => !there.has(name));
   const all = [...known, ...more];
   if (!byLag) return all;
   const lag = new Map(rows.map((row) => [row.worker, row.lag]));

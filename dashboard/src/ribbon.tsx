@@ -23,13 +23,14 @@ export function told(all: Happening[]): Happening[] {
 
 export function jump(event: Happening): void {
   if (isReplay.value) return void (playing.value = false, seek(event.t_s));
-  range.value = [Math.max(0, event.t_s - 5), event.t_s + 5];
+  range.value = [event.t_s - 5, event.t_s + 5]; // may begin before the run: the event is in the middle
   page.value = "timeline";
 }
 
 export function step(by: 1 | -1): void {
   const all = told(events.value);
-  const now = cursor_s.value ?? view.value?.now_s ?? 0;
+  const looked = isReplay.value ? null : range.value; // of a run at work: where one looks
+  const now = looked ? (looked[0] + looked[1]) / 2 : cursor_s.value ?? view.value?.now_s ?? 0;
   const found = by > 0 ? all.find((e) => e.t_s > now + 0.01) : [...all].reverse().find((e) => e.t_s < now - 0.01);
   if (isReplay.value && by > 0 && !found) return void seek(now + 1); // a later one is not known yet
   if (found) jump(found);
@@ -39,11 +40,14 @@ export function Ribbon() {
   const now = view.value;
   const list = useRef<HTMLOListElement>(null);
   const found = told(events.value).slice(-60);
-  useEffect(() => { if (list.current) list.current.scrollLeft = list.current.scrollWidth; }, [found.length]);
+  const newest = found[found.length - 1]?.seq;
+  const isAtEnd = useRef(true);
+  // Who reads what was before is not taken away from it.
+  useEffect(() => { if (list.current && isAtEnd.current) list.current.scrollLeft = list.current.scrollWidth; }, [newest]);
   if (!now) return null;
   return (
     <footer class="ribbon" aria-label="What happened">
-      <ol ref={list} tabIndex={0} aria-label="Events, oldest first">
+      <ol ref={list} tabIndex={0} onScroll={(e) => { const at = e.currentTarget; isAtEnd.current = at.scrollLeft + at.clientWidth >= at.scrollWidth - 40; }} aria-label="Events, oldest first">
         {found.map((event) => (
           <li key={event.seq}><button onClick={() => jump(event)} title={`${new Date((now.t0_unix_s + event.t_s) * 1000).toISOString()} · ${event.who}: ${event.text}`}>
             <span aria-hidden="true">{event.glyph}</span> {event.text} <span class="muted">{clockTime(now.t0_unix_s + event.t_s)}</span>
