@@ -8,7 +8,7 @@ export interface Change { worker: string; phase: string; before_s: number; now_s
 
 /** Seconds that each phase took in a step, on average; null: no step. */
 function means(steps: Steps, worker: string, from_s: number, to_s: number): number[] | null {
-  const rows = steps.between(worker, from_s, to_s).filter((row) => row[1] >= from_s);
+  const rows = steps.between(worker, from_s, to_s).filter((row) => row[1] >= from_s && row[1] < to_s);
   return rows.length ? PHASES.map((_, i) => rows.reduce((sum, row) => sum + row[i + 2], 0) / rows.length) : null;
 }
 

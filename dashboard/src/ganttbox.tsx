@@ -98,7 +98,14 @@ export function GanttBox({ lanes, height, width_s, canMove = false, label }: Pro
 }
 
 export function Legend() {
-  return <ul class="legend" aria-label="Colours of phases">{PHASES.map((name) => <li key={name}><Swatch colour={phaseColour(name)} /> {name}</li>)}</ul>;
+  return <ul class="legend" aria-label="Colours of phases">{[...legend()].map(([colour, names]) => <li key={colour}><Swatch colour={colour} /> {names.join(", ")}</li>)}</ul>;
+}
+
+/** What is drawn alike is named together. */
+function legend(): Map<string, string[]> {
+  const found = new Map<string, string[]>();
+  for (const name of PHASES) found.set(phaseColour(name), [...(found.get(phaseColour(name)) ?? []), name]);
+  return found;
 }
 
 function Swatch({ colour }: { colour: string }) {

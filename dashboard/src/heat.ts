@@ -55,6 +55,7 @@ function scaled(cells: (number | null)[][], lanes: string[], columns: number): H
   const known = cells.flat().filter((value): value is number => value !== null).sort((a, b) => a - b);
   const low = known.length ? known[Math.floor(known.length * 0.02)] : 0;
   const high = known.length ? known[Math.floor((known.length - 1) * 0.98)] : 1;
+  if (high - low < 0.02 * Math.abs(high)) return { columns, rows: lanes, cells, low: high, high }; // noise has no colours
   return { columns, rows: lanes, cells, low, high };
 }
 

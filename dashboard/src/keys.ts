@@ -42,13 +42,13 @@ const ACTS: Record<string, () => void> = {
 /** The chosen worker pauses, or goes on if it does. */
 function hold(): void {
   const row = view.value?.workers.find((worker) => worker.worker === selected.value[0]);
-  if (!row || !mayAct.value || (row.state !== "paused" && !mayStrike.value)) return;
+  if (!row || !mayAct.value || view.value!.state !== "training" || (row.state !== "paused" && !mayStrike.value)) return;
   void (row.state === "paused" ? act("resume", { worker: row.worker }) : act("pause", { worker: row.worker, for_s: 30 }));
 }
 
 function strike(): void {
   const name = selected.value[0];
-  if (name && mayStrike.value) confirmed(`Kill ${name}?`, "Kill", () => void act("kill", { worker: name }));
+  if (name && mayStrike.value && view.value?.state === "training") confirmed(`Kill ${name}?`, "Kill", () => void act("kill", { worker: name }));
 }
 
 function now(): void {

@@ -1,5 +1,6 @@
 // Which run was better, in what, and can one be sure?
 
+import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Chart, type Line } from "../chart";
 import { around, Bars, LINES, PhaseBars, Speedups, type Compared, type Row } from "../compared";
@@ -7,21 +8,24 @@ import { ask } from "../connection";
 import { Legend } from "../ganttbox";
 import { Panel } from "../panel";
 import { saveCsv, saveHtml, saveJson, savePng } from "../saving";
-import { comparing, phaseColour, server, theme } from "../state";
+import { comparing, phaseColour, server, theme, view } from "../state";
 import type { Json } from "../types";
 import { plain, seconds, share, si } from "../words";
 
 interface Known { run: string; mode: string | null; task: string | null; num_workers: number | null }
 const MOST = 6;
 
+// They outlast the page: who comes back sees what was there until there is something newer.
+const known = signal<Known[]>([]);
+const compared = signal<Compared | null>(null);
+
 export function Compare() {
-  const [all, setAll] = useState<Known[]>([]);
-  const [found, setFound] = useState<Compared | null>(null);
+  const all = known.value, found = compared.value;
   const [problem, setProblem] = useState("");
   const part = useRef<HTMLDivElement>(null);
   useEffect(() => {
     void ask<{ runs: Known[] }>("/api/v1/runs").then((answer) => {
-      setAll(answer.runs);
+      known.value = answer.runs;
       if (comparing.value.length) return;
       const mine = server.value?.run;
       const others = answer.runs.map((row) => row.run).filter((name) => name !== mine);
@@ -29,11 +33,12 @@ export function Compare() {
     }, (error: Error) => setProblem(error.message));
   }, []);
   const names = comparing.value.join();
+  const moment = found?.runs.some((row) => row.state === "training") ? Math.floor((view.value?.now_s ?? 0) / 10) : 0;
   useEffect(() => {
     let isWanted = true; // whoever chose again meanwhile wants another answer
-    if (names) void ask<Compared>("/api/v1/compare", { runs: names }).then((answer) => { if (isWanted) { setFound(answer); setProblem(""); } }, (error: Error) => { if (isWanted) { setFound(null); setProblem(error.message); } });
+    if (names) void ask<Compared>("/api/v1/compare", { runs: names }).then((answer) => { if (isWanted) { compared.value = answer; setProblem(""); } }, (error: Error) => { if (isWanted) setProblem(error.message); });
     return () => { isWanted = false; };
-  }, [names]);
+  }, [names, moment]);
   const flip = (name: string) => { comparing.value = comparing.value.includes(name) ? comparing.value.filter((n) => n !== name) : [...comparing.value, name].slice(-MOST); };
   return (
     <div class="compare">

@@ -1,7 +1,7 @@
 // What else is measured? Everything that is collected, to search and to pin.
 
 import { signal } from "@preact/signals";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import { Chart } from "../chart";
 import { ask } from "../connection";
 import { Panel } from "../panel";
@@ -15,15 +15,16 @@ const search = signal("");
 const group = signal("");
 const trend = signal(false);
 const back = signal(120);
+const newest = signal<Found>({ names: [], data: {} }); // outlasts the page, so that who comes back sees it at once
 
 export function Metrics() {
   const now = view.value!;
-  const [found, setFound] = useState<Found>({ names: [], data: {} });
+  const found = newest.value;
   const tick = Math.floor(now.now_s);
   useEffect(() => {
     let isWanted = true;
     const at = isReplay.value ? cursor_s.value : null;
-    void ask<Found>("/api/v1/series", { names: pinned.value.join(",") || "loss", points: 600, from_s: back.value ? Math.max(0, now.now_s - back.value) : null, at_s: at }).then((all) => { if (isWanted) setFound(all); }, () => undefined); // told by the header, if nobody answers
+    void ask<Found>("/api/v1/series", { names: pinned.value.join(",") || "loss", points: 600, from_s: back.value ? Math.max(0, now.now_s - back.value) : null, at_s: at }).then((all) => { if (isWanted) newest.value = all; }, () => undefined); // told by the header, if nobody answers
     return () => { isWanted = false; };
   }, [tick, pinned.value.join(), back.value]);
   const groups = [...new Set(found.names.map((n) => n.group))];

@@ -89,7 +89,7 @@ function Detail({ worker }: { worker: WorkerRow }) {
   return (
     <Panel title={many} what="one worker alone" good="its phases look like everybody's" todo="act on it, or read its log" class="detail">
       <p>{worker.why_slow ?? "No phase of its steps differs much from the median worker's."} <span class="muted">process {worker.pid ?? NOTHING}{worker.node ? ` on ${worker.node}` : ""}</span></p>
-      {mayAct.value && (
+      {mayAct.value && view.value!.state === "training" && (
         <div class="row">
           {mayStrike.value && <>
             <button onClick={() => each("pause", { for_s: 30 })}>❚❚ Pause 30 s</button>
