@@ -2,18 +2,18 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import { theme } from "./state";
+import { hover_s, theme } from "./state";
 import { si } from "./words";
 
 export interface Line { label: string; values: (number | null)[]; strong?: boolean; colour: string; dash?: number[] }
 export interface Mark { x: number; glyph: string; text: string }
 interface Props {
   label: string; // for those who do not see it
-  x: number[]; lines: Line[]; height?: number; overTime?: boolean; unit?: string; marks?: Mark[]; log?: boolean; along?: string; // what is on the x axis
+  x: number[]; lines: Line[]; height?: number; overTime?: boolean; isShared?: boolean; unit?: string; marks?: Mark[]; log?: boolean; along?: string; // what is on the x axis
   onSelect?: (from: number, to: number) => void;
 }
 
-export function Chart({ label, x, lines, height = 200, overTime = true, unit = "", marks = [], log = false, along = overTime ? "time" : "step", onSelect }: Props) {
+export function Chart({ label, x, lines, height = 200, overTime = true, isShared = overTime, unit = "", marks = [], log = false, along = overTime ? "time" : "step", onSelect }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const marked = useRef<Mark[]>(marks);
@@ -28,7 +28,7 @@ export function Chart({ label, x, lines, height = 200, overTime = true, unit = "
     const made = new uPlot({
       width: Math.max(100, place.clientWidth), height,
       scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
-      cursor: { sync: overTime ? { key: "paceline" } : undefined, drag: { x: !!onSelect, y: false } },
+      cursor: { sync: isShared ? { key: "paceline" } : undefined, drag: { x: !!onSelect, y: false } },
       legend: { show: lines.length > 1, live: true },
       axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => (along === "time" ? `${t} s` : t >= 10_000 ? si(t) : String(t))) },
         { ...axis, size: 58, values: (_, ticks) => ticks.map((t) => (t === null ? "" : `${Number(t.toPrecision(4))}${unit}`)) }],
@@ -38,6 +38,11 @@ export function Chart({ label, x, lines, height = 200, overTime = true, unit = "
           value: (_: uPlot, v: number | null) => (v === null || v === undefined ? "–" : `${Number(v.toPrecision(4))}${unit}`),
         }))],
       hooks: {
+        setCursor: [(u) => {
+          if (along !== "time" || !isShared) return;
+          const left = u.cursor.left ?? -1;
+          hover_s.value = left < 0 ? null : u.posToVal(left, "x");
+        }],
         draw: [(u) => drawMarks(u, marked.current, ink)],
         setSelect: [(u) => {
           if (!onSelect || u.select.width < 4) return;

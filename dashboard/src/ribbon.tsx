@@ -2,7 +2,7 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import { seek, setPlaying, setSpeed } from "./connection";
-import { cursor_s, duration_s, events, isReplay, page, playing, range, speed, view } from "./state";
+import { cursor_s, duration_s, events, hover_s, isReplay, page, playing, range, speed, view } from "./state";
 import type { Happening } from "./types";
 import { clockTime, seconds } from "./words";
 
@@ -47,6 +47,7 @@ export function Ribbon() {
   if (!now) return null;
   return (
     <footer class="ribbon" aria-label="What happened">
+      <Axis all={told(events.value)} />
       <ol ref={list} tabIndex={0} onScroll={(e) => { const at = e.currentTarget; isAtEnd.current = at.scrollLeft + at.clientWidth >= at.scrollWidth - 40; }} aria-label="Events, oldest first">
         {found.map((event) => (
           <li key={event.seq}><button onClick={() => jump(event)} title={`${new Date((now.t0_unix_s + event.t_s) * 1000).toISOString()} · ${event.who}: ${event.text}`}>
@@ -57,6 +58,33 @@ export function Ribbon() {
       {isReplay.value && <Player />}
     </footer>
   );
+}
+
+/** The whole run from left to right: what happened, the window one looks at, and where one points. The list says the same. */
+function Axis({ all }: { all: Happening[] }) {
+  const end = Math.max(isReplay.value ? duration_s.value : view.value!.now_s, 0.1);
+  const x = (t: number) => Math.max(0, Math.min(1000, (t / end) * 1000));
+  const look = (event: MouseEvent) => {
+    const box = (event.currentTarget as Element).getBoundingClientRect();
+    const t = ((event.clientX - box.left) / Math.max(1, box.width)) * end;
+    if (isReplay.value) return void (playing.value = false, seek(t));
+    range.value = [t - 5, t + 5];
+    page.value = "timeline";
+  };
+  return (
+    <svg class="axis" viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true" onClick={look}>
+      <rect class="ground" width="1000" height="10" />
+      {range.value && <rect class="window" x={x(range.value[0])} width={Math.max(2, x(range.value[1]) - x(range.value[0]))} height="10" />}
+      {all.map((event) => <rect key={event.seq} class={event.kind === "action" ? "struck" : "mark"} x={x(event.t_s)} width="1.5" height="10" />)}
+      {isReplay.value && cursor_s.value !== null && <rect class="cursor" x={x(cursor_s.value)} width="3" height="10" />}
+      <Pointed x={x} />
+    </svg>
+  );
+}
+
+/** By itself, so that pointing draws nothing else anew. */
+function Pointed({ x }: { x: (t: number) => number }) {
+  return hover_s.value === null ? null : <rect class="cursor" x={x(hover_s.value)} width="2" height="10" />;
 }
 
 function Player() {

@@ -27,6 +27,7 @@ export const cursor_s = signal<number | null>(finite(query.get("at"))); // repla
 export const playing = signal(!query.has("at"));
 export const speed = signal(Math.max(0.25, Math.min(64, finite(query.get("speed")) ?? 1)));
 export const duration_s = signal(0);
+export const hover_s = signal<number | null>(null); // where somebody points in a chart over time
 export const drawer = signal(false);
 export const help = signal(false);
 export const toast = signal<string | null>(null);

@@ -110,7 +110,7 @@ function Curves({ rows, by }: { rows: Row[]; by: "time" | "samples" }) {
     const values = new Map(row.curve.map((p) => [of(row, p), typeof p[2] === "number" ? p[2] : null]));
     return { label: row.run, values: xs.map((x) => values.get(x) ?? null), colour: phaseColour(LINES[i % LINES.length]), strong: true, dash: i ? [8, 2 + 2 * i] : undefined };
   });
-  return <Chart key={theme.value} label={`Loss of ${rows.length} runs by ${by}`} x={xs} lines={lines} height={220} overTime={by === "time"} along={by === "time" ? "time" : "samples"} />;
+  return <Chart key={theme.value} label={`Loss of ${rows.length} runs by ${by}`} x={xs} lines={lines} height={220} overTime={by === "time"} isShared={false} along={by === "time" ? "time" : "samples"} />;
 }
 
 function Differences({ found }: { found: Compared }) {

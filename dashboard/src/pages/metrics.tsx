@@ -62,7 +62,7 @@ function One({ name, found }: { name: string; found: Found }) {
   const turned = trend.value ? view.value!.trends.find((t) => t.series === name)?.change_s ?? null : null;
   const marks = turned === null ? [] : [{ x: turned, glyph: "⤴", text: "it changed here" }];
   return (
-    <Panel title={`${name}${unit ? `, ${unit}` : ""}`} what="the last value of each moment, with the least and the most beside it; trend: the median of all slopes, and where it changed" good="depends on what it is" todo="unpin it in the list">
+    <Panel title={`${name}${unit && unit !== name ? `, ${unit}` : ""}`} what="the last value of each moment, with the least and the most beside it; trend: the median of all slopes, and where it changed" good="depends on what it is" todo="unpin it in the list">
       {points.length ? <Chart label={`${name} over time`} x={points.map((p) => p[0])} lines={lines} marks={marks} height={170} /> : <p class="muted">Nothing was measured yet.</p>}
     </Panel>
   );

@@ -20,7 +20,7 @@ export function Overview() {
       <Grid now={now} />
       <Loss now={now} />
       <Panel class="last" title="Last 10 seconds" what="what each worker did, by phase of its steps" good="little grey (waiting), and lanes that look alike" todo="open the timeline; the lane that makes others wait is the one with the longest boxes" side={<Legend />}>
-        <GanttBox lanes={lanesOf()} height={Math.max(90, Math.min(300, lanesOf().length * 30))} width_s={10} label={`Phases of ${lanesOf().length} workers in the last ten seconds`} />
+        <GanttBox lanes={lanesOf()} height={Math.max(90, Math.min(300, lanesOf().length * 56))} width_s={10} label={`Phases of ${lanesOf().length} workers in the last ten seconds`} />
       </Panel>
     </div>
   );

@@ -42,7 +42,7 @@ export function Timeline() {
         <p class="muted">{seconds(from)} to {seconds(to)} since the start{now.run.staleness_bound !== null ? `; nobody may be more than ${now.run.staleness_bound} steps ahead` : ""}</p>
         <div class="lanes">
           <ol class="names">{lanes.length <= 40 && lanes.map((name) => <li key={name}>{name}</li>)}</ol>
-          <GanttBox lanes={lanes} height={Math.max(120, Math.min(640, lanes.length * (lanes.length > 40 ? 5 : 26)))} width_s={width_s.value} canMove label={`Phases of ${lanes.length} workers from ${seconds(from)} to ${seconds(to)}`} />
+          <GanttBox lanes={lanes} height={Math.max(120, Math.min(640, lanes.length * (lanes.length > 40 ? 5 : lanes.length > 12 ? 26 : 44)))} width_s={width_s.value} canMove label={`Phases of ${lanes.length} workers from ${seconds(from)} to ${seconds(to)}`} />
         </div>
         <Changed lanes={lanes} from={from} to={to} />
         <Shares lanes={lanes} from={from} to={to} />
