@@ -6,6 +6,7 @@ import type { Frame, Happening, Json, Snapshot, StepRow, View } from "./types";
 
 const KEPT_EVENTS = 2000;
 const STALE_S = 3;
+const AT_HAND = 2000; // steps of one worker, in the server
 const BACK_S = 120; // of steps, that are asked for at first
 let source: EventSource | null = null;
 let seq = 0; // lines of the log that we know
@@ -66,6 +67,7 @@ async function look(mine: number): Promise<void> {
   const from = range.value ? Math.min(range.value[0], to - BACK_S) : to - BACK_S;
   const drawn = await ask<{ lanes: { worker: string; rows: StepRow[] }[] }>("/api/v1/timeline", { from_s: Math.max(0, from), to_s: to + 1, most: 20000, at_s: at });
   if (mine !== generation) return;
+  const most = Math.min(AT_HAND, Math.floor(20000 / Math.max(1, drawn.lanes.length))); // a lane with so many rows was cut
   batch(() => {
     problem.value = null;
     server.value = found.server;
@@ -73,7 +75,7 @@ async function look(mine: number): Promise<void> {
     seq = framed = found.view.seq;
     take(found.view);
     events.value = found.view.events;
-    steps.clear(Math.max(0, from));
+    steps.clear(Math.max(0, from, ...drawn.lanes.filter((lane) => lane.rows.length >= most).map((lane) => lane.rows[0][1])));
     steps.add(drawn.lanes.map((lane) => ({ seq, worker: lane.worker, rows: lane.rows })));
     steps.fresh = []; // all is drawn anew
     const later = waiting ?? [];
@@ -211,7 +213,12 @@ export function fetchPast(): void {
     if (what === asked) return;
     asked = what;
     const epoch = steps.epoch;
-    void ask<{ lanes: { worker: string; rows: StepRow[] }[] }>("/api/v1/timeline", { from_s: from, to_s: to, most: 20000, at_s: isReplay.value ? cursor_s.value : null })
+    type Found = { lanes: { worker: string; rows: StepRow[] }[] };
+    const at_s = isReplay.value ? cursor_s.value : null;
+    const get = (when: number | null) => ask<Found>("/api/v1/timeline", { from_s: from, to_s: to, most: 20000, at_s: when });
+    const reaches = (found: Found) => found.lanes.some((lane) => lane.rows.length > 0 && lane.rows[0][1] <= Math.max(0, at[0]));
+    // Of a run at work the newest steps are at hand; what was before is read from its log, as a recording.
+    void get(at_s).then((found) => (at_s !== null || reaches(found) ? found : get(to)))
       .then((found) => { if (epoch === steps.epoch) { steps.remember(from, to, found.lanes); frames.value++; } }, () => { asked = ""; });
   });
 }

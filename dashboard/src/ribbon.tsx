@@ -11,14 +11,32 @@ const TOLD = new Set(["run_started", "run_resumed", "run_finished", "worker_star
 /** One mark for each thing that happened, not one for each worker that said it. */
 export function told(all: Happening[]): Happening[] {
   const seen = new Set<string>();
-  return all.filter((event) => {
+  return together(all.filter((event) => {
     if (!TOLD.has(event.kind)) return false;
     if (event.kind === "action" && event.fields.phase !== "applied") return false;
     if (event.kind === "generation_lost" || event.kind === "worker_finished") return false;
     if (event.kind !== "generation_entered") return true;
     const name = `generation ${event.fields.number}`;
     return seen.has(name) ? false : !!seen.add(name);
-  });
+  }));
+}
+
+/** A crew that comes all at once is one thing that happened, however many they are. */
+function together(all: Happening[]): Happening[] {
+  const found: Happening[] = [];
+  let came: Happening[] = [];
+  const end = () => {
+    if (came.length > 8) found.push({ ...came[came.length - 1], text: `${came.length} workers are ready` });
+    else found.push(...came);
+    came = [];
+  };
+  for (const event of all) {
+    if (event.kind === "worker_started") { came.push(event); continue; }
+    end();
+    found.push(event);
+  }
+  end();
+  return found;
 }
 
 export function jump(event: Happening): void {

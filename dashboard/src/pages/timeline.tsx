@@ -117,7 +117,7 @@ function HeatPanel({ lanes }: { lanes: string[] }) {
 function Changed({ lanes, from, to }: { lanes: string[]; from: number; to: number }) {
   const found = useMemo(() => (range.value ? changes(steps, lanes, from, to) : []), [from, to, lanes.join(), steps.looked, steps.epoch]);
   if (!range.value) return null;
-  return <p data-changed>{found.length ? `Against the ${seconds(to - from)} before, most changed: ${found.map(inWords).join("; ")}.` : "Nothing to compare it with: choose a window that has steps before it."}</p>;
+  return <p data-changed>{found.length ? `Against the ${seconds(to - from)} before, most changed: ${found.map(inWords).join("; ")}.` : `Against the ${seconds(to - from)} before nothing changed much, or there was no step then.`}</p>;
 }
 
 function csv(lanes: string[], from: number, to: number): void {
