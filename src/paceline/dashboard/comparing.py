@@ -23,7 +23,7 @@ def compared(rows: list[dict[str, Json]], runs: FoundRuns) -> dict[str, Json]:
     found = speedups.speeds(groups)
     target = _target(rows)
     for row in rows:
-        row |= found[str(row["run"])]
+        row |= found[str(row["run"])].told()
         row["target_s"] = None if target is None else first_below(_points(row), target)
     base = speedups.baseline(groups)
     return {
@@ -31,8 +31,8 @@ def compared(rows: list[dict[str, Json]], runs: FoundRuns) -> dict[str, Json]:
         "differs": differing(plans),
         "base": None if base is None else base.run,
         "target_loss": target,
-        "scaling": speedups.scaling(groups, found),
-        "words": speedups.sentences(groups, found),
+        "scaling": [fit.told() for fit in speedups.scaling(groups, found)],
+        "words": list(speedups.sentences(groups, found)),
     }
 
 

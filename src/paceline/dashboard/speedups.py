@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from paceline.plan.codec import Json
 from paceline.report.assess import speed_in_words
-from paceline.report.statistics import Interval, fit_amdahl, mean_interval, quotient_interval
+from paceline.report.comparison import Estimate
+from paceline.report.statistics import Amdahl, Interval, fit_amdahl, mean_interval, quotient_interval
 
 ENOUGH = 3  # rounds, before a spread is worth a bar
 
@@ -46,33 +47,56 @@ def baseline(groups: Sequence[Group]) -> Group | None:
     return min(known, key=lambda group: group.workers, default=None)
 
 
-def speeds(groups: Sequence[Group]) -> dict[str, dict[str, Json]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Of one group, and beside the baseline."""
+
+    repeats: int
+    throughput: Estimate | None = None
+    speedup: Estimate | None = None
+    efficiency: Estimate | None = None
+    in_words: str = "not measured"
+
+    def told(self) -> dict[str, Json]:
+        return {
+            "repeats": self.repeats,
+            "throughput": _told(self.throughput),
+            "speedup": _told(self.speedup),
+            "efficiency": _told(self.efficiency),
+            "in_words": self.in_words,
+        }
+
+
+def speeds(groups: Sequence[Group]) -> dict[str, Speed]:
     base = baseline(groups)
     return {group.run: _speed(group, base) for group in groups}
 
 
-def _speed(group: Group, base: Group | None) -> dict[str, Json]:
+def _speed(group: Group, base: Group | None) -> Speed:
     rates = group.rates
-    found: dict[str, Json] = {
-        "repeats": len(group.repeats),
-        "throughput": _estimate(statistics.fmean(rates), _sure(rates)) if rates else None,
-        "speedup": None,
-        "efficiency": None,
-        "in_words": "not measured",
-    }
     if not rates or base is None:
-        return found
+        return Speed(repeats=len(group.repeats))
+    shown, interval, words = _against(group, base)
+    share = base.workers / group.workers if group.workers else 1.0
+    return Speed(
+        repeats=len(group.repeats),
+        throughput=_estimate(statistics.fmean(rates), mean_interval(rates) if len(rates) >= ENOUGH else None),
+        speedup=_estimate(shown, interval),
+        efficiency=_estimate(shown, interval, share),
+        in_words=words,
+    )
+
+
+def _against(group: Group, base: Group) -> tuple[float, Interval | None, str]:
+    """How many times as fast, where that lies, and what may be said of it."""
     if group.plan == base.plan:
-        words = "the baseline" if group.run == base.run else "the same plan as the baseline"
-        return {**found, **_quotient(1.0, None, group, base), "in_words": words}
+        return 1.0, None, "the baseline" if group.run == base.run else "the same plan as the baseline"
     mine, theirs = rounds(group.repeats, base.repeats)
     if len(mine) < ENOUGH:
-        shown, interval = statistics.median(rates) / statistics.median(base.rates), None
         words = f"not known: {len(mine)} rounds with the same seeds, and {ENOUGH} are needed"
-    else:
-        shown, interval = statistics.median(mine) / statistics.median(theirs), quotient_interval(mine, theirs)
-        words = speed_in_words(shown, interval)
-    return {**found, **_quotient(shown, interval, group, base), "in_words": words}
+        return statistics.median(group.rates) / statistics.median(base.rates), None, words
+    shown, interval = statistics.median(mine) / statistics.median(theirs), quotient_interval(mine, theirs)
+    return shown, interval, speed_in_words(shown, interval)
 
 
 def rounds(mine: Sequence[Repeat], base: Sequence[Repeat]) -> tuple[list[float], list[float]]:
@@ -87,50 +111,54 @@ def rounds(mine: Sequence[Repeat], base: Sequence[Repeat]) -> tuple[list[float],
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-def sentences(groups: Sequence[Group], found: Mapping[str, Mapping[str, Json]]) -> list[Json]:
+def sentences(groups: Sequence[Group], found: Mapping[str, Speed]) -> list[str]:
     """What may be said of each run but the first one, in words."""
     base = baseline(groups)
-    said: list[Json] = []
+    said = []
     for group in groups:
-        speedup = found[group.run]["speedup"]
-        if base is None or group.plan == base.plan or not isinstance(speedup, dict):
+        speedup = found[group.run].speedup
+        if base is None or group.plan == base.plan or speedup is None:
             continue
-        text = f"{group.run} made {speedup['value']:.2f} times the samples a second of {base.run}"
-        if speedup["low"] is not None:
-            text += f" (95 %: {speedup['low']:.2f} to {speedup['high']:.2f})"
-        said.append(f"{text}: {found[group.run]['in_words']}.")
+        text = f"{group.run} made {speedup.value:.2f} times the samples a second of {base.run}"
+        if speedup.low is not None and speedup.high is not None:
+            text += f" (95 %: {speedup.low:.2f} to {speedup.high:.2f})"
+        said.append(f"{text}: {found[group.run].in_words}.")
     return said
 
 
-def scaling(groups: Sequence[Group], found: Mapping[str, Mapping[str, Json]]) -> list[Json]:
+@dataclass(frozen=True, slots=True)
+class Fit:
+    mode: str
+    law: Amdahl
+    most: int  # workers
+
+    def told(self) -> dict[str, Json]:
+        curve: list[Json] = [[workers, self.law.speedup(workers)] for workers in range(1, self.most + 1)]
+        return {"mode": self.mode, "serial": self.law.serial, "limit": self.law.limit, "curve": curve}
+
+
+def scaling(groups: Sequence[Group], found: Mapping[str, Speed]) -> list[Fit]:
     """Amdahl's law by mode, where one worker and two other numbers of workers were chosen."""
     base = baseline(groups)
     if base is None or base.workers != 1:
         return []
-    fits: list[Json] = []
+    fits = []
     for mode in dict.fromkeys(group.mode for group in groups if group.workers > 1):
-        mine = [group for group in groups if group.mode == mode]
         points = [
-            (group.workers, float(speedup["value"]))
-            for group in mine
-            if isinstance(speedup := found[group.run]["speedup"], dict)
+            (group.workers, speedup.value)
+            for group in groups
+            if group.mode == mode and (speedup := found[group.run].speedup) is not None
         ]
-        if (fit := fit_amdahl(points)) is not None:
-            most = max(workers for workers, _ in points)
-            curve: list[Json] = [[workers, fit.speedup(workers)] for workers in range(1, most + 1)]
-            fits.append({"mode": mode, "serial": fit.serial, "limit": fit.limit, "curve": curve})
+        if (law := fit_amdahl(points)) is not None:
+            fits.append(Fit(mode, law, max(workers for workers, _ in points)))
     return fits
 
 
-def _quotient(shown: float, interval: Interval | None, group: Group, base: Group) -> dict[str, Json]:
-    share = base.workers / group.workers if group.workers else 1.0
-    return {"speedup": _estimate(shown, interval), "efficiency": _estimate(shown, interval, share)}
+def _estimate(value: float, interval: Interval | None, times: float = 1.0) -> Estimate:
+    if interval is None:
+        return Estimate(value=value * times)
+    return Estimate(value=value * times, low=interval.low * times, high=interval.high * times)
 
 
-def _sure(values: Sequence[float]) -> Interval | None:
-    return mean_interval(values) if len(values) >= ENOUGH else None
-
-
-def _estimate(value: float, interval: Interval | None, times: float = 1.0) -> dict[str, Json]:
-    low, high = (None, None) if interval is None else (interval.low * times, interval.high * times)
-    return {"value": value * times, "low": low, "high": high}
+def _told(found: Estimate | None) -> Json:
+    return None if found is None else {"value": found.value, "low": found.low, "high": found.high}
