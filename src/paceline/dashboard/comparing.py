@@ -107,7 +107,7 @@ def row_of(name: str, folder: Path, view: Mapping[str, Json]) -> dict[str, Json]
         else []
     )
     staleness, workers = result.get("staleness"), _part(view, "run").get("workers")
-    training_s = result.get("training_s") or progress.get("elapsed_s")
+    training_s = _first(result.get("training_s"), progress.get("elapsed_s"))
     return {
         "run": name,
         "state": view.get("state"),
@@ -117,8 +117,8 @@ def row_of(name: str, folder: Path, view: Mapping[str, Json]) -> dict[str, Json]
         "step": progress.get("step"),
         "training_s": training_s,
         "cost_worker_s": _product(workers, training_s),
-        "samples_per_s": result.get("samples_per_s") or throughput.get("samples_per_s"),
-        "loss": result.get("loss") or loss.get("smooth"),
+        "samples_per_s": _first(result.get("samples_per_s"), throughput.get("samples_per_s")),
+        "loss": _first(result.get("loss"), loss.get("smooth")),
         "best_loss": loss.get("best"),
         "staleness_mean": staleness.get("mean") if isinstance(staleness, dict) else None,
         "recoveries": len(recoveries),
@@ -156,6 +156,11 @@ def _shares(phases: Mapping[str, Json]) -> dict[str, Json]:
     return {name: value / total for name, value in seconds.items()} if total > 0 else {}
 
 
+def _first(*values: Json) -> Json:
+    """That is there: a loss of 0 is one."""
+    return next((value for value in values if value is not None), None)
+
+
 def _shares_so_far(view: Mapping[str, Json]) -> dict[str, Json]:
     """Of a run that has no result yet: the mean of its workers in the last minute."""
     workers = view.get("workers")
@@ -189,7 +194,7 @@ def _part(view: Mapping[str, Json], name: str) -> Mapping[str, Json]:
 
 def _read(path: Path) -> dict[str, Json]:
     try:
-        said = json.loads(path.read_text())
+        said = json.loads(path.read_text(), parse_constant=lambda _: None)  # no NaN on the wire
     except (OSError, ValueError):
         return {}
     return said if isinstance(said, dict) else {}
