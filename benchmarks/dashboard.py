@@ -1,28 +1,40 @@
 """What does watching cost, and how late is it? `make bench-dashboard`; on an idle machine.
 
 From the end of a step to its pixels in a real browser, with 64 and with 256 workers that
-make ten steps a second; the size of the first load; what a dashboard, its metrics and one
-viewer take from training, in turns with and without; and whether viewers that do not
-read make the server grow.
+make ten steps a second; the size of the first load; whether viewers that do not read make the
+server grow; what training notices when its dashboard is killed, and what the next one lacks; and
+what a dashboard, its metrics and one viewer take from training, in turns with and without: where
+cores are free, as on a machine whose devices compute, and where workers fill them all. The collector
+samples in both; what it costs by itself is `make bench-watch`.
 """
 
 import argparse
 import gzip
+import math
 import statistics
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.dashboard_cost import share_kept
-from benchmarks.dashboard_load import Writer, served, stalled
+from benchmarks.dashboard_killed import SIDE_S, survived
+from benchmarks.dashboard_load import Writer, growth, served
 from benchmarks.report import Ratio, write
 from paceline.clock import SystemClock
 from paceline.dashboard.settings import PAGE
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
 RESULTS = Path(__file__).parent / "results" / "dashboard.json"
 FIRST_LOAD_KB = 80.0
 GOALS_MS = {64: 100.0, 256: 150.0}
+HZ = 10.0
+STRETCHES = 3  # of the time in which the page is watched
+COUNTED = 0.98  # of the steps that ought to be made; the rest is the writer's own lateness
 STALLED = 20
+KILLS = 3
 GROWTH_MB = 10.0
 
 
@@ -35,14 +47,14 @@ def first_load() -> Ratio:
 
 
 def latency(workers: int, seconds: float) -> Ratio:
-    """p95 of the steps that were drawn, in one stretch."""
+    """p95 of the steps that were made, in each of three stretches."""
     from playwright.sync_api import sync_playwright
 
     from benchmarks.dashboard_screenshots import chromium
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        Writer(Path(folder) / "run", workers, hz=10.0) as writer,
+        Writer(Path(folder) / "run", workers, hz=HZ) as writer,
         served(writer.folder) as server,
         sync_playwright() as playwright,
     ):
@@ -51,35 +63,77 @@ def latency(workers: int, seconds: float) -> Ratio:
         page.goto(server.url)
         while not page.evaluate("!!window.__paceline && window.__paceline.frames() > 5"):
             SystemClock().sleep(0.1)
-        page.evaluate("window.__latencies = []; undefined")
-        SystemClock().sleep(seconds)
-        found = sorted(float(value) for value in page.evaluate("window.__latencies"))
+        stretches = [_drawn_ms(page, seconds / STRETCHES) for _ in range(STRETCHES)]
         browser.close()
-    p50, p95, p99 = (found[int(len(found) * share)] for share in (0.5, 0.95, 0.99))
-    expected = workers * 10 * seconds
+    made = workers * HZ * seconds / STRETCHES
+    p50, p95, p99 = ([_quantile_ms(found, made, q) for found in stretches] for q in (0.5, 0.95, 0.99))
+    drawn = sum(map(len, stretches))
     return Ratio(
-        name=f"sample → pixels, p95 ms, {workers} workers × 10 Hz",
+        name=f"sample → pixels, p95 ms, {workers} workers × {HZ:g} Hz",
         goal=GOALS_MS.get(workers, 150.0),
         at_least=False,
-        rounds=(p95,),
-        detail=f"p50 {p50:.0f}, p99 {p99:.0f}; {len(found)} steps drawn of about {expected:.0f}",
+        rounds=tuple(p95),
+        detail=f"p50 {statistics.median(p50):.0f}, p99 {statistics.median(p99):.0f};"
+        f" {drawn} steps drawn of about {made * STRETCHES:.0f}",
     )
 
 
+def _drawn_ms(page: "Page", seconds: float) -> list[float]:
+    """How late each step was that was drawn in this time."""
+    page.evaluate("window.__latencies = []; undefined")
+    SystemClock().sleep(seconds)
+    return sorted(float(value) for value in page.evaluate("window.__latencies"))
+
+
+def _quantile_ms(found: list[float], made: float, share: float) -> float:
+    """Of all steps that were made: one that was never drawn is later than all others."""
+    place = int(max(len(found), made * COUNTED) * share)
+    return found[place] if place < len(found) else math.inf
+
+
 def stalling(seconds: float) -> Ratio:
-    """How much the server grows while viewers do not read."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Writer(Path(folder) / "run", 64, hz=10.0) as writer,
-        served(writer.folder) as server,
-    ):
-        before, after = stalled(server, STALLED, seconds)
+    """How much more a server grows whose viewers do not read than one whose viewer does."""
+    with tempfile.TemporaryDirectory() as folder, Writer(Path(folder) / "run", 64, hz=HZ) as writer:
+        found = growth(writer.folder, STALLED, seconds)
     return Ratio(
         name=f"memory that {STALLED} stalled viewers cost, MB",
         goal=GROWTH_MB,
         at_least=False,
-        rounds=(after - before,),
-        detail=f"{before:.0f} MB, {after:.0f} MB after {seconds:g} s",
+        rounds=(found.stalled - found.reading,),
+        detail=f"{found.began:.0f} MB, {found.ended:.0f} MB after {seconds:g} s;"
+        f" {found.reading:.0f} MB is the run's history: so much grows a server whose one viewer reads",
+    )
+
+
+def kept(rounds: int, steps: int, *, is_busy: bool) -> Ratio:
+    pairs = share_kept(rounds, steps, is_busy=is_busy)
+    with_it, without = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
+    where = "workers fill all cores" if is_busy else "cores are free"
+    return Ratio(
+        name=f"throughput when watched, {where}",
+        goal=0.98,
+        at_least=True,
+        rounds=tuple(ours / plain for ours, plain in pairs),
+        detail=f"dashboard, metrics, a viewer: {with_it:.0f} samples/s, without {without:.0f}",
+    )
+
+
+def killed(rounds: int) -> Iterator[Ratio]:
+    """kill -9 of the dashboard, in the middle of training."""
+    found = [survived() for _ in range(rounds)]
+    yield Ratio(
+        name="steps after its dashboard was killed ÷ before",
+        goal=0.98,
+        at_least=True,
+        rounds=tuple(one.after / one.before for one in found),
+        detail=f"in {SIDE_S:g} s each",
+    )
+    yield Ratio(
+        name="steps that another dashboard lacks",
+        goal=0,
+        at_least=False,
+        rounds=tuple(float(one.missing) for one in found),
+        detail=f"of {found[-1].seen}",
     )
 
 
@@ -88,15 +142,9 @@ def measure(options: argparse.Namespace) -> Iterator[Ratio]:
     for workers in options.workers:
         yield latency(workers, options.seconds)
     yield stalling(options.stall_seconds)
-    pairs = share_kept(options.rounds, options.steps)
-    with_it, without = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
-    yield Ratio(
-        name="throughput with dashboard, metrics and a viewer",
-        goal=0.98,
-        at_least=True,
-        rounds=tuple(ours / plain for ours, plain in pairs),
-        detail=f"{with_it:.0f} samples/s, without {without:.0f}",
-    )
+    yield from killed(KILLS)
+    for is_busy in (False, True):
+        yield kept(options.rounds, options.steps, is_busy=is_busy)
 
 
 def main() -> None:

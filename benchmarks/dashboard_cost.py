@@ -17,21 +17,26 @@ WORKERS, BATCH, WARM_UP = 2, 32, 100
 SCRAPE_S = 1.0
 
 
-def share_kept(rounds: int, steps: int) -> list[tuple[float, float]]:
+# Steps that are a pause of 5 ms leave the cores free; those of a larger model fill them.
+FREE = ("--pace", "5ms")
+BUSY = ("--task-option", "hidden=700", "--task-option", "layers=2", "--task-option", "lr=0.01")
+
+
+def share_kept(rounds: int, steps: int, *, is_busy: bool) -> list[tuple[float, float]]:
     """(watched, alone) in samples a second, round by round; who goes first takes turns."""
     pairs = []
     for number in range(rounds):
         order = (True, False) if number % 2 == 0 else (False, True)
-        rates = {is_watched: _run(steps, is_watched) for is_watched in order}
+        rates = {is_watched: _run(steps, is_watched, BUSY if is_busy else FREE) for is_watched in order}
         pairs.append((rates[True], rates[False]))
     return pairs
 
 
-def _run(steps: int, is_watched: bool) -> float:
+def _run(steps: int, is_watched: bool, load: tuple[str, ...]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         args = ["--task", "xor", "--mode", "ssgd", "--num-workers", str(WORKERS), "--batch-size", str(BATCH)]
-        more = ["--pace", "5ms", "--steps", str(WARM_UP + steps), "--run-dir", str(run_dir), "--quiet"]
+        more = [*load, "--steps", str(WARM_UP + steps), "--run-dir", str(run_dir), "--quiet"]
         process = subprocess.Popen(
             [sys.executable, "-m", "paceline", "train", *args, *more],
             stdout=subprocess.DEVNULL,

@@ -1,6 +1,7 @@
 """Who writes a log like hundreds of workers, and who looks at it? A thread; sockets that do not read."""
 
 import json
+import select
 import socket
 import subprocess
 import sys
@@ -124,15 +125,59 @@ def served(folder: Path) -> Iterator[Server]:
         process.stdout.close()
 
 
-def stalled(server: Server, viewers: int, seconds: float) -> tuple[float, float]:
-    """The server's memory in MB: once all are connected, and after this time in which nobody read."""
-    process = psutil.Process(server.pid)
+@contextmanager
+def viewers(server: Server, count: int, *, do_read: bool) -> Iterator[None]:
+    """So many browsers that follow the run; those that do not read have little room to be sent into."""
+    is_over = threading.Event()
     with ExitStack() as stack:
-        for _ in range(viewers):
-            viewer = stack.enter_context(socket.create_connection(server.address))
-            viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            viewer.sendall(f"GET /api/v1/stream HTTP/1.1\r\n{server.head}\r\n".encode())
-        SystemClock().sleep(min(10.0, seconds / 4))  # their queues are full by then
-        before = process.memory_info().rss / 1e6
+        streams = [stack.enter_context(socket.create_connection(server.address)) for _ in range(count)]
+        for stream in streams:
+            if not do_read:
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stream.sendall(f"GET /api/v1/stream HTTP/1.1\r\n{server.head}\r\n".encode())
+        reading = threading.Thread(target=_read_all, args=(streams, is_over), name="viewers")
+        if do_read:
+            reading.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            if do_read:
+                reading.join()
+
+
+def _read_all(streams: list[socket.socket], is_over: threading.Event) -> None:
+    while not is_over.is_set():
+        readable, _, _ = select.select(streams, [], [], 0.2)
+        for stream in readable:
+            if not stream.recv(1 << 16):
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Of two servers that follow the same log for the same time, in MB."""
+
+    stalled: float  # the one whose viewers do not read
+    reading: float  # the one with a single viewer, who reads: what the history itself takes
+    began: float
+    ended: float
+
+
+def growth(folder: Path, count: int, seconds: float) -> Growth:
+    """The history of a run grows in both alike until its rings are full; what is more is the viewers'."""
+    with (
+        served(folder) as stuck,
+        served(folder) as other,
+        viewers(stuck, count, do_read=False),
+        viewers(other, 1, do_read=True),
+    ):
+        SystemClock().sleep(min(20.0, seconds / 3))  # mailboxes of 64 messages are full by then
+        before = memory_mb(stuck), memory_mb(other)
         SystemClock().sleep(seconds)
-        return before, process.memory_info().rss / 1e6
+        after = memory_mb(stuck), memory_mb(other)
+    return Growth(after[0] - before[0], after[1] - before[1], before[0], after[0])
+
+
+def memory_mb(server: Server) -> float:
+    return float(psutil.Process(server.pid).memory_info().rss) / 1e6

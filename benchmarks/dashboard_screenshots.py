@@ -48,6 +48,7 @@ def shoot(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         runs = Path(place)
         _train(runs / "asgd-4w", "--mode", "asgd", "--num-workers", "4", "--steps", "300").wait()
+        _repeat(runs)
         elastic = ("--elastic", "--num-workers", "4", "--checkpoint-every", "400", "--steps", "1000000")
         run = _train(runs / "ssgd-4w", "--mode", "ssgd", *elastic)
         try:
@@ -67,6 +68,14 @@ def _train(run_dir: Path, *args: str) -> "subprocess.Popen[bytes]":
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _until((run_dir / "events.jsonl").exists, "the run has begun")
     return process
+
+
+def _repeat(runs: Path) -> None:
+    """One and two workers in three rounds, so that there is something to compare with and to be sure of."""
+    for seed in range(3):
+        for workers in (1, 2):
+            size = ("--num-workers", str(workers), "--seed", str(seed), "--steps", "60")
+            _train(runs / f"ssgd-{workers}w-{seed}", "--mode", "ssgd", *size).wait()
 
 
 def _break_it(server: Server) -> None:
@@ -90,8 +99,13 @@ def _pages(browser: Browser, server: Server, scheme: str, folder: Path) -> None:
         page.locator("nav a", has_text=name).click()
         if name == "Workers":
             page.get_by_role("button", name="worker-1", exact=True).click()
+        if name == "Compare":
+            for run in ("ssgd-1w-0", "ssgd-2w-0"):
+                page.locator("main button", has_text=run).click()
         page.wait_for_timeout(SETTLE_MS)
         _save(page, folder / f"{name.lower()}-{scheme}.png")
+        if name == "Coordinator":
+            _lesson(page, folder / f"lesson-{scheme}.png")
     page.locator("#alerts").click()
     page.wait_for_timeout(SETTLE_MS)
     _save(page, folder / f"alerts-{scheme}.png")
@@ -101,6 +115,14 @@ def _pages(browser: Browser, server: Server, scheme: str, folder: Path) -> None:
     page.wait_for_timeout(SETTLE_MS)
     _save(page, folder / f"telephone-{scheme}.png")
     page.close()
+
+
+def _lesson(page: Page, path: Path) -> None:
+    page.locator("#lesson").click()
+    for _ in range(4):
+        page.get_by_role("button", name="Next", exact=True).click()
+    _save(page, path)
+    page.get_by_role("button", name="Close").click()
 
 
 def _save(page: Page, path: Path) -> None:

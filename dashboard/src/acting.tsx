@@ -35,7 +35,12 @@ export function confirmed(text: string, word: string, then: () => void): void {
 export function Confirm() {
   const cancel = useRef<HTMLButtonElement>(null);
   const now = asking.value;
-  useEffect(() => { if (now) cancel.current?.focus(); }, [now]);
+  useEffect(() => {
+    if (!now) return;
+    const before = document.activeElement;
+    cancel.current?.focus();
+    return () => { if (before instanceof HTMLElement && before.isConnected) before.focus(); };
+  }, [now]);
   if (!now) return null;
   const close = () => { asking.value = null; };
   return (

@@ -2,22 +2,23 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import { theme } from "./state";
+import { hover_s, theme } from "./state";
+import { si } from "./words";
 
 export interface Line { label: string; values: (number | null)[]; strong?: boolean; colour: string; dash?: number[] }
 export interface Mark { x: number; glyph: string; text: string }
 interface Props {
   label: string; // for those who do not see it
-  x: number[]; lines: Line[]; height?: number; overTime?: boolean; unit?: string; marks?: Mark[]; log?: boolean;
+  x: number[]; lines: Line[]; height?: number; overTime?: boolean; isShared?: boolean; unit?: string; marks?: Mark[]; log?: boolean; along?: string; // what is on the x axis
   onSelect?: (from: number, to: number) => void;
 }
 
-export function Chart({ label, x, lines, height = 200, overTime = true, unit = "", marks = [], log = false, onSelect }: Props) {
+export function Chart({ label, x, lines, height = 200, overTime = true, isShared = overTime, unit = "", marks = [], log = false, along = overTime ? "time" : "step", onSelect }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const marked = useRef<Mark[]>(marks);
   marked.current = marks;
-  const shape = [theme.value, lines.map((line) => `${line.label}${line.colour}`).join(), overTime, unit, log].join("|");
+  const shape = [theme.value, lines.map((line) => `${line.label}${line.colour}`).join(), overTime, unit, log, along].join("|");
 
   useEffect(() => {
     const place = box.current!;
@@ -27,16 +28,21 @@ export function Chart({ label, x, lines, height = 200, overTime = true, unit = "
     const made = new uPlot({
       width: Math.max(100, place.clientWidth), height,
       scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
-      cursor: { sync: overTime ? { key: "paceline" } : undefined, drag: { x: !!onSelect, y: false } },
+      cursor: { sync: isShared ? { key: "paceline" } : undefined, drag: { x: !!onSelect, y: false } },
       legend: { show: lines.length > 1, live: true },
-      axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => (overTime ? `${t} s` : String(t))) },
+      axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => (along === "time" ? `${t} s` : t >= 10_000 ? si(t) : String(t))) },
         { ...axis, size: 58, values: (_, ticks) => ticks.map((t) => (t === null ? "" : `${Number(t.toPrecision(4))}${unit}`)) }],
-      series: [{ label: overTime ? "time" : "step", value: (_, v) => (v === null ? "–" : `${Number(v.toFixed(2))}`) },
+      series: [{ label: along, value: (_, v) => (v === null ? "–" : `${Number(v.toFixed(2))}`) },
         ...lines.map((line) => ({
           label: line.label, stroke: line.colour, width: line.strong ? 2 : 1, dash: line.dash, spanGaps: true, points: { show: false },
           value: (_: uPlot, v: number | null) => (v === null || v === undefined ? "–" : `${Number(v.toPrecision(4))}${unit}`),
         }))],
       hooks: {
+        setCursor: [(u) => {
+          if (along !== "time" || !isShared) return;
+          const left = u.cursor.left ?? -1;
+          hover_s.value = left < 0 ? null : u.posToVal(left, "x");
+        }],
         draw: [(u) => drawMarks(u, marked.current, ink)],
         setSelect: [(u) => {
           if (!onSelect || u.select.width < 4) return;

@@ -1,11 +1,12 @@
 // How does the page hear of the run? A snapshot, then a stream of what is new; a hidden page listens to nothing.
 
-import { batch } from "@preact/signals";
-import { cursor_s, duration_s, events, frames, isReplay, link, playing, problem, range, run, server, speed, steps, view } from "./state";
+import { batch, effect } from "@preact/signals";
+import { cursor_s, duration_s, events, frames, isReplay, link, playing, problem, range, run, selected, server, speed, steps, view } from "./state";
 import type { Frame, Happening, Json, Snapshot, StepRow, View } from "./types";
 
 const KEPT_EVENTS = 2000;
 const STALE_S = 3;
+const AT_HAND = 2000; // steps of one worker, in the server
 const BACK_S = 120; // of steps, that are asked for at first
 let source: EventSource | null = null;
 let seq = 0; // lines of the log that we know
@@ -25,10 +26,14 @@ export async function ask<T>(path: string, query: Record<string, string | number
 }
 
 export async function post(path: string, body: Record<string, Json>): Promise<{ status: number; body: Record<string, Json> }> {
-  const answer = await fetch(path, {
-    method: "POST", credentials: "same-origin", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
-  });
-  return { status: answer.status, body: await answer.json() };
+  try {
+    const answer = await fetch(path, {
+      method: "POST", credentials: "same-origin", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
+    });
+    return { status: answer.status, body: await answer.json() };
+  } catch { // nobody is there, or somebody who speaks no JSON
+    return { status: 503, body: { error: "the dashboard does not answer; whether it was done is in the run's log" } };
+  }
 }
 
 export async function connect(): Promise<void> {
@@ -62,6 +67,7 @@ async function look(mine: number): Promise<void> {
   const from = range.value ? Math.min(range.value[0], to - BACK_S) : to - BACK_S;
   const drawn = await ask<{ lanes: { worker: string; rows: StepRow[] }[] }>("/api/v1/timeline", { from_s: Math.max(0, from), to_s: to + 1, most: 20000, at_s: at });
   if (mine !== generation) return;
+  const most = Math.min(AT_HAND, Math.floor(20000 / Math.max(1, drawn.lanes.length))); // a lane with so many rows was cut
   batch(() => {
     problem.value = null;
     server.value = found.server;
@@ -69,7 +75,7 @@ async function look(mine: number): Promise<void> {
     seq = framed = found.view.seq;
     take(found.view);
     events.value = found.view.events;
-    steps.clear();
+    steps.clear(Math.max(0, from, ...drawn.lanes.filter((lane) => lane.rows.length >= most).map((lane) => lane.rows[0][1])));
     steps.add(drawn.lanes.map((lane) => ({ seq, worker: lane.worker, rows: lane.rows })));
     steps.fresh = []; // all is drawn anew
     const later = waiting ?? [];
@@ -86,6 +92,8 @@ function take(now: View): void {
 }
 
 function listen(mine: number): void {
+  // A browser has six connections for all tabs together: one that nobody sees takes none.
+  if (document.hidden) return;
   if (isReplay.value && !playing.value) return say("paused");
   const said = new URLSearchParams();
   if (run.value) said.set("run", run.value);
@@ -109,8 +117,8 @@ function listen(mine: number): void {
     if (missed && !waiting) { missed = false; void look(mine).catch(() => again()); }
   });
   hear("reset", () => { if (!isReplay.value) void look(mine).catch(() => again()); });
-  hear("end", () => { opened.close(); playing.value = false; say("paused"); void look(mine); });
-  opened.onopen = () => { attempt = 0; heard_ms = performance.now(); say("live"); };
+  hear("end", () => { opened.close(); playing.value = false; say("paused"); void look(mine).catch(() => undefined); });
+  opened.onopen = () => { if (mine !== generation) return; attempt = 0; heard_ms = performance.now(); say("live"); };
   opened.onerror = () => {
     if (mine !== generation) return;
     // The browser itself tries again, and says where it stood; unless the server said no.
@@ -165,7 +173,16 @@ export function watchFreshness(): void {
 }
 
 export function choose(name: string): void {
-  batch(() => { run.value = name; view.value = null; events.value = []; steps.clear(); range.value = null; });
+  batch(() => {
+    run.value = name;
+    view.value = null;
+    events.value = [];
+    steps.clear();
+    range.value = null;
+    selected.value = [];
+    cursor_s.value = null;
+    playing.value = true;
+  });
   void connect();
 }
 
@@ -183,4 +200,25 @@ export function setPlaying(on: boolean): void {
 export function setSpeed(factor: number): void {
   speed.value = Math.max(0.25, Math.min(64, factor));
   if (playing.value) void connect();
+}
+
+/** Steps of a window that is older than what is kept are fetched when somebody looks there. */
+export function fetchPast(): void {
+  let asked = "";
+  effect(() => {
+    const at = range.value;
+    if (!at || !view.value || at[0] >= steps.since_s || steps.hasPast(at[0], Math.min(at[1], steps.since_s))) return;
+    const wide = at[1] - at[0], from = Math.max(0, at[0] - wide), to = Math.min(steps.since_s, at[1] + wide);
+    const what = `${run.value} ${steps.epoch} ${from} ${to}`;
+    if (what === asked) return;
+    asked = what;
+    const epoch = steps.epoch;
+    type Found = { lanes: { worker: string; rows: StepRow[] }[] };
+    const at_s = isReplay.value ? cursor_s.value : null;
+    const get = (when: number | null) => ask<Found>("/api/v1/timeline", { from_s: from, to_s: to, most: 20000, at_s: when });
+    const reaches = (found: Found) => found.lanes.some((lane) => lane.rows.length > 0 && lane.rows[0][1] <= Math.max(0, at[0]));
+    // Of a run at work the newest steps are at hand; what was before is read from its log, as a recording.
+    void get(at_s).then((found) => (at_s !== null || reaches(found) ? found : get(to)))
+      .then((found) => { if (epoch === steps.epoch) { steps.remember(from, to, found.lanes); frames.value++; } }, () => { asked = ""; });
+  });
 }

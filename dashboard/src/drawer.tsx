@@ -1,5 +1,6 @@
 // Is something wrong? Alerts that fire, wait or are over; from the header of every page.
 
+import { useEffect, useRef } from "preact/hooks";
 import { post } from "./connection";
 import { drawer, mayAct, page, range, run, server, tell, view } from "./state";
 import type { Alert } from "./types";
@@ -13,12 +14,19 @@ export function firing(): Alert[] {
 
 export function Drawer() {
   const now = view.value;
-  if (!drawer.value || !now) return null;
+  const close = useRef<HTMLButtonElement>(null);
+  const isOpen = drawer.value && !!now;
+  useEffect(() => {
+    if (!isOpen) return;
+    close.current?.focus();
+    return () => document.getElementById("alerts")?.focus();
+  }, [isOpen]);
+  if (!isOpen) return null;
   const order = { firing: 0, pending: 1, resolved: 2 };
   const all = [...now.alerts].sort((a, b) => order[a.state] - order[b.state] || b.since_s - a.since_s);
   return (
     <div class="drawer" role="dialog" aria-label="Alerts" onKeyDown={(e) => { if (e.key === "Escape") drawer.value = false; }}>
-      <div class="head"><h2>Alerts</h2><span class="grow" /><button autofocus onClick={() => { drawer.value = false; }}>Close</button></div>
+      <div class="head"><h2>Alerts</h2><span class="grow" /><button ref={close} onClick={() => { drawer.value = false; }}>Close</button></div>
       {!all.length && <p class="muted">Nothing is or was wrong in this run.</p>}
       <ul>{all.map((alert) => <li key={alert.fingerprint + alert.since_s} class={`alert ${alert.state} ${alert.severity}`} data-rule={alert.rule} data-state={alert.state}><One alert={alert} now_s={now.now_s} /></li>)}</ul>
     </div>

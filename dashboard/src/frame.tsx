@@ -13,13 +13,13 @@ import { Timeline } from "./pages/timeline";
 import { Workers } from "./pages/workers";
 import { State } from "./panel";
 import { Ribbon } from "./ribbon";
-import { address, chosenTheme, drawer, go, help, isReplay, link, page, PAGES, problem, run, server, tell, theme, toast, view } from "./state";
+import { address, chosenTheme, drawer, go, help, isReplay, isStale, link, page, PAGES, problem, run, server, tell, theme, toast, view } from "./state";
 import { seconds, stateOf } from "./words";
 
 const BODIES = { overview: Overview, workers: Workers, timeline: Timeline, coordinator: Coordinator, metrics: Metrics, lab: Lab, compare: Compare };
 const KEYS: [string, string][] = [
   ["1 … 7", "the pages"], ["space", "play or pause a recording"], ["← →", "the event before, the next one"], ["[ ]", "slower, faster"],
-  ["L", "back to now"], ["S", "timeline: sort by lag"], ["/", "workers: filter"], ["A", "alerts"], ["T", "dark or light"], ["?", "this"], ["Esc", "close"],
+  ["L", "back to now"], ["S", "timeline: sort by lag"], ["+ −", "timeline: closer, wider"], ["P", "pause the chosen worker, or let it go on"], ["K", "kill the chosen worker; asks first"], ["/", "workers: filter"], ["A", "alerts"], ["T", "dark or light"], ["?", "this"], ["Esc", "close"],
 ];
 const ABOUT: Record<string, string> = {
   overview: "Is it fine, and if not, where? Six numbers, the health score with its arithmetic, one cell for each worker, the loss, and the last ten seconds.",
@@ -41,7 +41,7 @@ export function Frame() {
       <nav aria-label="Pages">
         {PAGES.map((name) => <a key={name} href={address({ page: name === "overview" ? null : name })} aria-current={page.value === name ? "page" : undefined} onClick={(e) => { if (e.metaKey || e.ctrlKey) return; e.preventDefault(); go(name); }}>{name[0].toUpperCase() + name.slice(1)}</a>)}
       </nav>
-      <main id="page" tabIndex={-1} data-page={page.value} class={link.value.state === "stale" || link.value.state === "lost" ? "stale" : ""}>
+      <main id="page" tabIndex={-1} data-page={page.value} class={isStale.value ? "stale" : ""}>
         <h1 class="sr-only">{page.value[0].toUpperCase() + page.value.slice(1)} of {now?.run.name ?? "a run"}</h1>
         {help.value && <Help />}
         {now ? <Body /> : <p class="empty" role="status">{problem.value ?? "Looking for the run …"}</p>}
@@ -72,11 +72,19 @@ function Header() {
       {server.value?.is_readonly && <span class="badge">read-only</span>}
       {isReplay.value && <span class="badge">recording</span>}
       <button class={alerts ? "warned" : ""} aria-haspopup="dialog" aria-expanded={drawer.value} onClick={() => { drawer.value = !drawer.value; }} id="alerts"><span aria-hidden="true">⚠</span> {alerts} <span class="wide">{alerts === 1 ? "alert" : "alerts"}</span></button>
-      <button onClick={() => void navigator.clipboard?.writeText(location.origin + address()).then(() => tell("the link was copied; it needs the token, too"))}>Copy link</button>
+      <button onClick={copy}>Copy link</button>
       <button onClick={flip} aria-label={`Theme: ${theme.value}; change it`}>{theme.value === "dark" ? "◑" : "◐"}</button>
       <button aria-label="Help" aria-expanded={help.value} onClick={() => { help.value = !help.value; }}>?</button>
     </header>
   );
+}
+
+/** A page that does not come over https or from this machine may not copy. */
+function copy(): void {
+  const text = location.origin + address();
+  const failed = () => tell(`this browser does not let it be copied: ${text}`);
+  if (!navigator.clipboard) return failed();
+  void navigator.clipboard.writeText(text).then(() => tell("the link was copied; it needs the token, too"), failed);
 }
 
 export function flip(): void {

@@ -48,7 +48,7 @@ export function GanttBox({ lanes, height, width_s, canMove = false, label }: Pro
       requestAnimationFrame(draw);
       if (epoch !== steps.epoch) { epoch = steps.epoch; gantt.current!.isDirty = true; }
       const at = canMove ? range.value : null;
-      const text = `${at?.join()}${steps.newest_s}${steps.fresh.length}`;
+      const text = `${at?.join()}${steps.newest_s}|${steps.fresh.length}|${steps.looked}`;
       if (at) {
         if (text !== lastRange || gantt.current!.isDirty) gantt.current!.drawAll(at[0], at[1]);
       } else {
@@ -98,7 +98,14 @@ export function GanttBox({ lanes, height, width_s, canMove = false, label }: Pro
 }
 
 export function Legend() {
-  return <ul class="legend" aria-label="Colours of phases">{PHASES.map((name) => <li key={name}><Swatch colour={phaseColour(name)} /> {name}</li>)}</ul>;
+  return <ul class="legend" aria-label="Colours of phases">{[...legend()].map(([colour, names]) => <li key={colour}><Swatch colour={colour} /> {names.join(", ")}</li>)}</ul>;
+}
+
+/** What is drawn alike is named together. */
+function legend(): Map<string, string[]> {
+  const found = new Map<string, string[]>();
+  for (const name of PHASES) found.set(phaseColour(name), [...(found.get(phaseColour(name)) ?? []), name]);
+  return found;
 }
 
 function Swatch({ colour }: { colour: string }) {
@@ -108,8 +115,8 @@ function Swatch({ colour }: { colour: string }) {
 /** Workers that are there, then those that were; by number or by lag. */
 export function lanesOf(byLag = false): string[] {
   const rows = view.value?.workers ?? [];
-  const known = rows.map((row) => row.worker);
-  const more = steps.names().filter((name) => !known.includes(name));
+  const known = rows.map((row) => row.worker), there = new Set(known);
+  const more = steps.names().filter((name) => !there.has(name));
   const all = [...known, ...more];
   if (!byLag) return all;
   const lag = new Map(rows.map((row) => [row.worker, row.lag]));

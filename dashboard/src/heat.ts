@@ -4,10 +4,14 @@ import { steps } from "./state";
 import { endOf } from "./steps";
 import type { StepRow } from "./types";
 
-export const HEATS = ["step time", "wait share", "comm share", "loss"] as const;
+export const HEATS = ["step time", "relative speed", "wait share", "comm share", "staleness", "loss"] as const;
 export type HeatName = (typeof HEATS)[number];
 // Ten stops of cividis (Nuñez, Anderton, Renslow 2018): its lightness grows evenly, for every eye.
 const CIVIDIS = ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"];
+
+/** These two are not in the steps themselves: the server remembers them each second, by worker. */
+export const TOLD: Partial<Record<HeatName, string>> = { "relative speed": "speed", staleness: "staleness" };
+export type Told = Record<string, [number, number | null, number | null, number | null][]>;
 
 export interface Heat { columns: number; rows: string[]; cells: (number | null)[][]; low: number; high: number }
 
@@ -29,9 +33,29 @@ export function heatOf(name: HeatName, lanes: string[], from_s: number, to_s: nu
     }
     return Array.from(sums, (sum, i) => (counts[i] ? sum / counts[i] : null));
   });
+  return scaled(cells, lanes, columns);
+}
+
+export function heatOfTold(told: Told, kind: string, lanes: string[], from_s: number, to_s: number, columns: number): Heat {
+  const cells = lanes.map((lane) => {
+    const found = new Array<number | null>(columns).fill(null);
+    for (const [t, , , last] of told[`worker.${lane}.${kind}`] ?? []) {
+      const column = Math.min(columns - 1, Math.floor(((t - from_s) / (to_s - from_s)) * columns));
+      if (column >= 0 && last !== null) found[column] = last;
+    }
+    // Each value stands until the next one, a few seconds at most.
+    const reach = Math.ceil((3 / (to_s - from_s)) * columns);
+    let age = reach, value: number | null = null;
+    return found.map((cell) => { if (cell !== null) { value = cell; age = 0; } return ++age <= reach ? value : cell; });
+  });
+  return scaled(cells, lanes, columns);
+}
+
+function scaled(cells: (number | null)[][], lanes: string[], columns: number): Heat {
   const known = cells.flat().filter((value): value is number => value !== null).sort((a, b) => a - b);
   const low = known.length ? known[Math.floor(known.length * 0.02)] : 0;
   const high = known.length ? known[Math.floor((known.length - 1) * 0.98)] : 1;
+  if (high - low < 0.02 * Math.abs(high)) return { columns, rows: lanes, cells, low: high, high }; // noise has no colours
   return { columns, rows: lanes, cells, low, high };
 }
 

@@ -3,7 +3,7 @@
 import { render } from "preact";
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
-import { connect, watchFreshness } from "./connection";
+import { connect, fetchPast, watchFreshness } from "./connection";
 import { Frame } from "./frame";
 import { listenToKeys } from "./keys";
 import { cursor_s, events, frames, link, steps, view } from "./state";
@@ -27,5 +27,6 @@ window.__paceline = {
 
 listenToKeys();
 watchFreshness();
+fetchPast();
 render(<Frame />, document.getElementById("root")!);
 void connect();

@@ -36,7 +36,7 @@ export interface View {
   workers: WorkerRow[]; counts: Record<string, number>; generations: Generation[];
   checkpoint: { last_s: number | null; age_s: number | null; step: number | null; bytes: number | null; written: number; failed: number; skipped: number; every: number };
   coordinator: Coordinator | null; hosts: Host[]; gpus: Record<string, Json>[]; custom: { name: string; worker: string; value: number; step: number }[];
-  health: Health; trends: { series: string; slope_per_min: number | null; change: Json; words: string }[];
+  health: Health; trends: { series: string; slope_per_min: number | null; change_s: number | null; change_share: number | null; words: string }[];
   alerts: Alert[]; events: Happening[];
 }
 export interface Server { run: string; is_replay: boolean; is_readonly: boolean; allows_faults: boolean; viewers: number; duration_s?: number }

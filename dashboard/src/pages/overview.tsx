@@ -1,11 +1,13 @@
 // Is it fine, and if not, where?
 
+import { signal } from "@preact/signals";
 import { act, Stop } from "../acting";
 import { Chart, Spark, type Mark } from "../chart";
 import { GanttBox, lanesOf, Legend } from "../ganttbox";
 import { Panel } from "../panel";
 import { told } from "../ribbon";
-import { events, go, mayAct, phaseColour, selected, server, view } from "../state";
+import { events, go, mayAct, phaseColour, range, selected, server, steps, view } from "../state";
+import { endOf } from "../steps";
 import type { View } from "../types";
 import { NOTHING, bytes, plain, seconds, share, si, stateOf } from "../words";
 
@@ -18,7 +20,7 @@ export function Overview() {
       <Grid now={now} />
       <Loss now={now} />
       <Panel class="last" title="Last 10 seconds" what="what each worker did, by phase of its steps" good="little grey (waiting), and lanes that look alike" todo="open the timeline; the lane that makes others wait is the one with the longest boxes" side={<Legend />}>
-        <GanttBox lanes={lanesOf()} height={Math.max(90, Math.min(300, lanesOf().length * 30))} width_s={10} label={`Phases of ${lanesOf().length} workers in the last ten seconds`} />
+        <GanttBox lanes={lanesOf()} height={Math.max(90, Math.min(300, lanesOf().length * 56))} width_s={10} label={`Phases of ${lanesOf().length} workers in the last ten seconds`} />
       </Panel>
     </div>
   );
@@ -54,7 +56,7 @@ function HealthPanel({ now }: { now: View }) {
   return (
     <Panel class="healthbox" title="Health" what="100 minus what is wrong, each with its reason" good="95 and more" todo="the first line names what costs most; the alerts say what to do">
       <p class="score" data-score={health.score ?? "unknown"}>{health.score === null ? "unknown" : health.score} <span class="words">{health.words}</span></p>
-      <p class="arithmetic">{health.arithmetic}</p>
+      <p class="arithmetic">{health.penalties.length ? health.arithmetic : health.score === null ? "" : "nothing costs points"}</p>
       <ul class="trends">{now.trends.slice(0, 3).map((trend) => <li key={trend.series}>{trend.words}</li>)}</ul>
     </Panel>
   );
@@ -63,7 +65,7 @@ function HealthPanel({ now }: { now: View }) {
 function Grid({ now }: { now: View }) {
   return (
     <Panel class="gridbox" title="Workers" what="one cell for each worker: its state and its step" good="all ● and the same step" todo="choose the one that differs">
-      <ul class="grid">
+      <ul class={now.workers.length > 96 ? "grid many" : "grid"}>
         {now.workers.map((w) => {
           const state = stateOf(w.state);
           return <li key={w.worker}><button class={`cell ${state.tone}`} title={`${w.worker}: ${state.word}, step ${w.step}, lag ${w.lag}, ${seconds(w.step_p50_s)} a step`} aria-label={`${w.worker}, ${state.word}, step ${w.step}`} onClick={() => { selected.value = [w.worker]; go("workers"); }}><span aria-hidden="true">{state.glyph}</span><small>{w.step}</small></button></li>;
@@ -73,18 +75,35 @@ function Grid({ now }: { now: View }) {
   );
 }
 
-function Loss({ now }: { now: View }) {
-  const points = now.loss.curve.filter((p): p is [number, number, number] => typeof p[2] === "number").sort((a, b) => a[1] - b[1]);
-  const marks: Mark[] = told(events.value).filter((e) => ["generation_entered", "checkpoint", "action"].includes(e.kind)).map((e) => ({ x: e.t_s, glyph: e.glyph, text: e.text }));
-  return (
-    <Panel class="lossbox" title="Loss" what="the running mean of the loss over time; dashed: what happened" good="it falls, and no dashed mark leaves a step in it" todo="if it rises after a mark, look there in the timeline">
-      <Chart label={`Loss over time, now ${plain(now.loss.smooth)}`} x={points.map((p) => p[1])} height={300} marks={marks}
-        lines={[{ label: "loss", values: points.map((p) => p[2]), colour: phaseColour("backward"), strong: true }]} />
-    </Panel>
-  );
+type Along = "time" | "step" | "samples";
+const along = signal<Along>("time");
+
+/** The losses that one worker saw, in the stretches between the points of the curve: faint, behind the running mean. */
+function raw(points: [number, number, number][], worker: string | undefined): (number | null)[] {
+  if (!worker || points.length < 2) return points.map(() => null);
+  const sums = new Float64Array(points.length), counts = new Uint32Array(points.length);
+  let i = 0;
+  for (const row of steps.between(worker, points[0][1] - 1, points[points.length - 1][1])) {
+    const end = endOf(row);
+    while (i < points.length - 1 && points[i][1] < end) i++;
+    if (Number.isFinite(row[10])) { sums[i] += row[10]; counts[i]++; }
+  }
+  return points.map((_, at) => (counts[at] ? sums[at] / counts[at] : null));
 }
 
-export function smoothed(values: number[], weight = 0.85): number[] {
-  let last = values[0] ?? 0;
-  return values.map((value) => (last = Number.isFinite(value) ? weight * last + (1 - weight) * value : last));
+function Loss({ now }: { now: View }) {
+  const by = along.value, at = by === "time" ? 1 : 0;
+  const points = now.loss.curve.filter((p): p is [number, number, number] => typeof p[2] === "number").sort((a, b) => a[at] - b[at]);
+  const xs = points.map((p) => (by === "samples" ? p[0] * now.run.batch : p[at]));
+  const marks: Mark[] = by !== "time" ? [] : told(events.value).filter((e) => ["generation_entered", "checkpoint", "action"].includes(e.kind)).map((e) => ({ x: e.t_s, glyph: e.glyph, text: e.text }));
+  const lines = [{ label: "running mean", values: points.map((p) => p[2]), colour: phaseColour("backward"), strong: true }];
+  const first = selected.value[0] ?? now.workers[0]?.worker;
+  const faint = by === "time" ? [{ label: `${first} alone`, values: raw(points, first), colour: phaseColour("wait") }] : [];
+  const look = (from: number, to: number) => { range.value = [from, to]; go("timeline"); };
+  return (
+    <Panel class="lossbox" title="Loss" what="the running mean of the loss; faint: what one worker saw lately; dashed: what happened. Drag over a stretch to see it in the timeline" good="it falls, and no dashed mark leaves a step in it" todo="if it rises after a mark, look there in the timeline"
+      side={<label>by <select value={by} onChange={(e) => { along.value = e.currentTarget.value as Along; }}>{["time", "step", "samples"].map((name) => <option key={name}>{name}</option>)}</select></label>}>
+      <Chart key={by} label={`Loss by ${by}, now ${plain(now.loss.smooth)}`} x={xs} height={270} marks={marks} overTime={by === "time"} along={by} lines={[...faint, ...lines]} onSelect={by === "time" ? look : undefined} />
+    </Panel>
+  );
 }

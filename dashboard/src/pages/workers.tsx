@@ -22,12 +22,15 @@ const COLUMNS: Column[] = [
   { name: "speed", title: "of the median worker's", of: (w) => w.relative_speed, show: (w) => <Bar share={w.relative_speed} /> },
   { name: "samples", title: "a second", of: (w) => w.samples_per_s, show: (w) => si(w.samples_per_s, "/s") },
   { name: "phases", title: "what its time goes into", of: (w) => w.phases.wait ?? 0, show: (w) => <Phases phases={w.phases} /> },
+  { name: "comm", title: "share of its time that it communicates", of: (w) => comm(w), show: (w) => share(comm(w)) },
   { name: "staleness", title: "p95", of: (w) => w.staleness_p95, show: (w) => plain(w.staleness_p95) },
   { name: "memory", title: "resident", of: (w) => w.memory_bytes, show: (w) => bytes(w.memory_bytes) },
   { name: "CPU", title: "of one core", of: (w) => w.cpu_share, show: (w) => share(w.cpu_share) },
   { name: "restarts", title: "processes before this one", of: (w) => w.restarts },
   { name: "seen", title: "seconds ago", of: (w) => w.last_seen_s, show: (w) => seconds(w.last_seen_s) },
 ];
+
+const comm = (w: WorkerRow) => (w.phases.comm === undefined ? null : w.phases.comm + (w.phases.codec ?? 0));
 
 export function Workers() {
   const now = view.value!;
@@ -86,7 +89,7 @@ function Detail({ worker }: { worker: WorkerRow }) {
   return (
     <Panel title={many} what="one worker alone" good="its phases look like everybody's" todo="act on it, or read its log" class="detail">
       <p>{worker.why_slow ?? "No phase of its steps differs much from the median worker's."} <span class="muted">process {worker.pid ?? NOTHING}{worker.node ? ` on ${worker.node}` : ""}</span></p>
-      {mayAct.value && (
+      {mayAct.value && view.value!.state === "training" && (
         <div class="row">
           {mayStrike.value && <>
             <button onClick={() => each("pause", { for_s: 30 })}>❚❚ Pause 30 s</button>
@@ -110,6 +113,6 @@ function Detail({ worker }: { worker: WorkerRow }) {
 function Log({ worker }: { worker: string }) {
   const [lines, setLines] = useState<string[] | null>(null);
   useEffect(() => setLines(null), [worker]);
-  const load = () => void ask<{ lines: string[] }>("/api/v1/logs", { worker }).then((found) => setLines(found.lines));
+  const load = () => void ask<{ lines: string[] }>("/api/v1/logs", { worker }).then((found) => setLines(found.lines), (error: Error) => setLines([error.message]));
   return <details onToggle={(e) => { if (e.currentTarget.open) load(); }}><summary>What it printed</summary><pre tabIndex={0} aria-label={`Log of ${worker}`}>{lines === null ? "…" : lines.join("\n") || "nothing"}</pre></details>;
 }

@@ -145,8 +145,7 @@ async def compare(request: Request) -> Response:
             hall.recorded(name).snapshot(None) if is_still else (await hall.watched(name)).snapshot()
         )
         rows.append(await asyncio.to_thread(comparing.row_of, name, hall.folder(name)[1], view))
-    plans = [plan for row in rows if isinstance(plan := row.pop("plan"), dict)]
-    return as_json({"runs": list(rows), "differs": comparing.differing(plans)})
+    return as_json(await asyncio.to_thread(comparing.compared, rows, hall.runs))
 
 
 async def logs(request: Request) -> Response:

@@ -61,7 +61,7 @@ def target_of(
         return _evaluated_target(every, judged)
     lowest = [min((p.loss for p in run.points if math.isfinite(p.loss)), default=None) for run in every]
     found = [value for value in lowest if value is not None]
-    return _training_target(_a_little_more(max(found)), is_chosen=True) if found else None
+    return _training_target(a_little_more(max(found)), is_chosen=True) if found else None
 
 
 def _training_target(value: float, *, is_chosen: bool) -> Target:
@@ -84,7 +84,7 @@ def _evaluated_target(runs: Sequence[Measured], judged: Quality) -> Target | Non
         best += [pick(known)] if (known := [v for v in seen if v is not None and math.isfinite(v)]) else []
     if not best:
         return None
-    value = math.floor(min(best) * 1000) / 1000 if judged.is_share else _a_little_more(max(best))
+    value = math.floor(min(best) * 1000) / 1000 if judged.is_share else a_little_more(max(best))
     return Target(what=judged.name, value=value, is_evaluated=True, is_share=judged.is_share, is_chosen=True)
 
 
@@ -136,7 +136,7 @@ def _cell(
         seconds_all=tuple(seconds),
         speedup=_estimate(speedup, interval),
         efficiency=_estimate(speedup / workers, interval, 1 / workers),
-        speed_in_words="the baseline" if is_base else _speed_in_words(speedup, interval),
+        speed_in_words="the baseline" if is_base else speed_in_words(speedup, interval),
         samples_per_s=statistics.median(run.samples_per_s for run in mine),
         **_quality(mine, base, quality),
         loss=_mean([math.nan if run.loss is None else run.loss for run in mine]),
@@ -209,7 +209,7 @@ def _difference_in_words(difference: float, interval: Interval | None, quality: 
     return "significantly better" if (difference > 0) == quality.is_share else "significantly worse"
 
 
-def _speed_in_words(speedup: float, interval: Interval | None) -> str:
+def speed_in_words(speedup: float, interval: Interval | None) -> str:
     match is_different(interval, shown=speedup):
         case None:
             return ONE_REPEAT
@@ -269,7 +269,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def _a_little_more(value: float) -> float:
+def a_little_more(value: float) -> float:
     """Rounded up to three digits, so that whoever was at it is also at what is shown."""
     if value <= 0:
         return value
