@@ -1,7 +1,7 @@
 """How does the page break a run that nobody needs? The body of `paceline lab run`, as a process.
 
 The run appears among the others and is watched like any other; what the experiment
-promised is ticked off when it says so.
+promised is ticked off as it says so: so far while it goes on, then for good.
 """
 
 import json
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from paceline.app.lab.catalog import SCENARIOS
 from paceline.app.lab.promises import ALWAYS, PROMISES
+from paceline.app.lab.ticking import State, Tick, merged
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.plan.codec import Json
 
@@ -26,6 +27,7 @@ class Experiment:
     run: str  # its folder, among the others
     times: int
     lines: list[str] = field(default_factory=list)  # what it said
+    told: dict[str, Tick] = field(default_factory=dict)  # by what: what it has ticked off
     outcome: dict[str, Json] | None = None  # None: it goes on
     began_s: float = field(default_factory=monotonic_s)
 
@@ -36,6 +38,7 @@ class Experiment:
             "run": self.run,
             "times": self.times,
             "lines": list(self.lines),
+            "ticks": [tick.json() for tick in merged(_promises(self.name), list(self.told.values()))],
             "is_over": self.outcome is not None,
             "outcome": self.outcome,
         }
@@ -55,7 +58,7 @@ class LabDesk:
                 "what": s.what,
                 "times": s.times,
                 "how": s.how,
-                "expects": [*PROMISES[name], *ALWAYS],
+                "expects": list(_promises(name)),
             }
             for name, s in SCENARIOS.items()
         ]
@@ -95,6 +98,10 @@ class LabDesk:
             thread.join()
 
 
+def _promises(name: str) -> tuple[str, ...]:
+    return (*PROMISES[name], *ALWAYS)
+
+
 def _follow(process: subprocess.Popen[str], experiment: Experiment) -> None:
     assert process.stdout is not None, "it was asked for"
     outcome: dict[str, Json] = {"holds": False, "expectations": [], "problem": "it was ended"}
@@ -103,6 +110,9 @@ def _follow(process: subprocess.Popen[str], experiment: Experiment) -> None:
             said = json.loads(line)
             if "said" in said:
                 experiment.lines = [*experiment.lines, str(said["said"])][-MOST_LINES:]
+            elif "tick" in said:
+                tick = Tick(**{**said["tick"], "state": State(said["tick"]["state"])})
+                experiment.told = {**experiment.told, tick.what: tick}  # whoever looks sees all or none
             elif "problem" in said:
                 outcome["problem"] = said["problem"]
             else:

@@ -82,8 +82,9 @@ ROADS = (
         "/api/v1/actions",
         answers.act,
         "ask something of a run; 202 accepted, 409 refused with the reason, 403 not allowed here",
-        "key (done once for each), run, action (pause, resume, slow, kill, checkpoint, stop, partition, "
-        "lab), worker, factor, for_s, force; lab: scenario, times",
+        "key (done once for each), run, action (pause, resume, slow, kill, partition, heal, checkpoint, "
+        "stop, lab), worker (partition: nodes and workers, as node-1,worker-0), factor, for_s, force; lab: "
+        "scenario, times",
     ),
     Road(
         "POST", "/api/v1/silences", answers.silence, "silence an alert's rule for a while", "rule, for_s, run"
