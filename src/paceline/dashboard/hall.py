@@ -3,9 +3,9 @@
 import asyncio
 from pathlib import Path
 
+from paceline.app.actions.desk import Desk
 from paceline.app.actions.wanted import FAULTS, Deed
 from paceline.dashboard.counted import Counted
-from paceline.dashboard.desk import Desk
 from paceline.dashboard.found_runs import LOG, FoundRuns, NoRunError
 from paceline.dashboard.lab_desk import LabDesk
 from paceline.dashboard.replaying import Recorded

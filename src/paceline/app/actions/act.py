@@ -198,13 +198,9 @@ class Act:
         if wanted.deed in FAULTS:
             holds = wanted.deed in LASTING
             until_ns = self.applied_ns + round(wanted.for_s * 1e9) if holds else None
-            log.write(
-                "fault_injected",
-                fault=wanted.deed.value,
-                target=wanted.worker,
-                by=wanted.by,
-                until_ns=until_ns,
-            )
+            for target in wanted.worker.split(","):  # of a partition there may be several
+                said = {"fault": wanted.deed.value, "target": target, "by": wanted.by, "until_ns": until_ns}
+                log.write("fault_injected", **said)
 
     def _say(self, log: EventLog, phase: Phase, note: str) -> Step:
         wanted, step = self.wanted, Step(phase, note, round(monotonic_s() - self._began_s, 3))

@@ -1,4 +1,4 @@
-"""How does a program follow an experiment while it goes on? As JSON lines: what is said, ticks, then what held.
+"""How does a program follow an experiment while it goes on? JSON lines: what is said, ticks, what held.
 
 `python -m paceline.app.lab.told NAME TIMES FOLDER`; it stops with whoever started it (stdin closes).
 """
