@@ -34,6 +34,11 @@ def as_json(value: Json, status: int = 200) -> Response:
     return Response(text, status_code=status, media_type="application/json")
 
 
+async def healthz(_request: Request) -> Response:
+    """For a probe that has no token: whoever is answered knows that there is an answer, and nothing else."""
+    return as_json({"ok": True})
+
+
 async def page(request: Request) -> Response:
     folder = hall_of(request).settings.page
     return FileResponse(folder / "index.html", media_type="text/html")

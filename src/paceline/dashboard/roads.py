@@ -18,6 +18,7 @@ class Road:
     answer: Answer
     what: str
     takes: str = ""  # of its query or its body
+    is_open: bool = False  # needs no token, and says nothing about any run
 
 
 _RUN = "run (default: the one that was named, else the newest)"
@@ -89,5 +90,6 @@ ROADS = (
     Road(
         "POST", "/api/v1/silences", answers.silence, "silence an alert's rule for a while", "rule, for_s, run"
     ),
+    Road("GET", "/healthz", answers.healthz, "that it lives; needs no token, and says no more", is_open=True),
     Road("GET", "/metrics", answers.metrics, "everything measured, in Prometheus' format", _RUN),
 )

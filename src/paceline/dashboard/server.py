@@ -47,7 +47,9 @@ class Gate:
             return  # no other protocol is spoken here
         head = _head(scope)
         refusal = self._guard.judge(head)
-        cookie = self._guard.set_cookie() if refusal is None and head.token_in_query else None
+        # Only whoever showed the token there is given it: a road that is open to all gives none away.
+        is_shown = refusal is None and head.path == "/" and self._guard.is_token(head.token_in_query)
+        cookie = self._guard.set_cookie() if is_shown else None
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -95,12 +97,13 @@ def build(settings: Settings, port: int) -> Gate:
         names=names_of(settings.host, settings.names),
         cookie=f"paceline_{port}",
         is_readonly=settings.is_readonly,
+        open_paths=frozenset(road.path for road in ROADS if road.is_open),
     )
     return Gate(app, guard)
 
 
 def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
-    """Until SIGTERM or Ctrl-C; `on_ready` is told the address, with the token."""
+    """Until SIGTERM or Ctrl-C; `on_ready` is told the address, without the token."""
     if not (settings.page / "index.html").exists():
         raise NotReadyError(
             f"the page was not built: {settings.page} has no index.html",
@@ -130,7 +133,7 @@ def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
 
 def _address(settings: Settings, port: int) -> str:
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "127.0.0.1") else settings.host
-    return f"http://{host}:{port}/?token={settings.token}"
+    return f"http://{host}:{port}/"
 
 
 class _Server(uvicorn.Server):
