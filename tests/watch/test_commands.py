@@ -19,6 +19,8 @@ from paceline.app.metrics_server import MetricsServer
 from paceline.cli.main import cli
 from paceline.cli.session import Session
 from paceline.cli.top_app import TopApp
+from paceline.clock import SystemClock
+from paceline.events.log import EventLog
 from paceline.watch.collector import Collector
 from paceline.watch.feed import Feed
 from paceline.watch.gpu_door import GpuDoor
@@ -180,9 +182,10 @@ def test_top_pauses_resumes_and_kills_as_the_other_commands_do(tmp_path: Path) -
 
     sleeper = [sys.executable, "-c", "import time; time.sleep(600)", "paceline"]
     with subprocess.Popen(sleeper) as victim:
-        log = ScriptedLog()
-        log.tell(0.1, "worker-0", "worker_started", pid=victim.pid, clock=0)
-        log.write(tmp_path, a_plan())
+        ScriptedLog().write(tmp_path, a_plan())
+        log = EventLog(tmp_path / "events.jsonl", who="worker-0", clock=SystemClock())
+        log.write("worker_started", pid=victim.pid, clock=0)
+        log.close()
         with Collector(tmp_path, lambda _: None, has_local_workers=True, every_s=0.05):
             asyncio.run(story(victim))
     text = (tmp_path / "events.jsonl").read_text()

@@ -28,9 +28,9 @@ def row_of(name: str, folder: Path, view: Mapping[str, Json]) -> dict[str, Json]
         "mode": _part(view, "run").get("mode"),
         "workers": _part(view, "run").get("workers"),
         "step": progress.get("step"),
-        "training_s": result.get("training_s") or progress.get("elapsed_s"),
-        "samples_per_s": result.get("samples_per_s") or throughput.get("samples_per_s"),
-        "loss": result.get("loss") or loss.get("smooth"),
+        "training_s": _first(result.get("training_s"), progress.get("elapsed_s")),
+        "samples_per_s": _first(result.get("samples_per_s"), throughput.get("samples_per_s")),
+        "loss": _first(result.get("loss"), loss.get("smooth")),
         "best_loss": loss.get("best"),
         "staleness_mean": staleness.get("mean") if isinstance(staleness, dict) else None,
         "recoveries": len(recoveries),
@@ -67,6 +67,11 @@ def _shares(phases: Mapping[str, Json]) -> dict[str, Json]:
     return {name: value / total for name, value in seconds.items()} if total > 0 else {}
 
 
+def _first(*values: Json) -> Json:
+    """That is there: a loss of 0 is one."""
+    return next((value for value in values if value is not None), None)
+
+
 def _part(view: Mapping[str, Json], name: str) -> Mapping[str, Json]:
     found = view.get(name)
     return found if isinstance(found, dict) else {}
@@ -74,7 +79,7 @@ def _part(view: Mapping[str, Json], name: str) -> Mapping[str, Json]:
 
 def _read(path: Path) -> dict[str, Json]:
     try:
-        said = json.loads(path.read_text())
+        said = json.loads(path.read_text(), parse_constant=lambda _: None)  # no NaN on the wire
     except (OSError, ValueError):
         return {}
     return said if isinstance(said, dict) else {}

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from urllib.parse import parse_qs
 
 import uvicorn
@@ -91,7 +92,13 @@ def build(settings: Settings, port: int) -> Gate:
         status = 404 if isinstance(error, NoRunError) else 400 if isinstance(error, BadRequestError) else 409
         return as_json({"error": error.what, "hint": error.hint}, status)
 
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={PacelineError: failed})
+    async def gone(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, FileNotFoundError), "only these are answered so"
+        what = f"{Path(str(error.filename)).name} is gone"
+        return as_json({"error": what, "hint": "the run's folder was removed while you looked"}, 404)
+
+    handlers = {PacelineError: failed, FileNotFoundError: gone}
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     guard = Guard(
         token=settings.token,
         names=names_of(settings.host, settings.names),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from paceline.app.actions import effects, hold, mender, noted
 from paceline.app.actions.apart import Apart
-from paceline.app.actions.look import Look, command_of
+from paceline.app.actions.look import Look
 from paceline.app.actions.sides import Sides, sides_in
 from paceline.app.actions.wanted import FAULTS, LASTING, Deed, Phase, Step, Wanted, refusal
 from paceline.clock import SystemClock, monotonic_s
@@ -158,7 +158,7 @@ class Act:
 
     def _stop(self) -> str:
         launcher = self.look.launcher
-        if launcher is None or "paceline" not in command_of(launcher):
+        if launcher is None or not self.look.is_still(launcher, self.look.launched_ns):
             raise _RefusedError("the command that began the run is not on this machine, or has ended")
         os.kill(launcher, signal.SIGINT)
         return f"process {launcher}, which began the run, was asked to stop as by Ctrl-C"
@@ -170,7 +170,7 @@ class Act:
 
     def _pid(self, who: str) -> int:
         pid = self.look.pids[who]
-        if "paceline" not in command_of(pid):
+        if not self.look.is_still(pid, self.look.started_ns[who]):
             raise _RefusedError(f"process {pid} of {who} is gone, and no other has taken its place yet")
         return pid
 
