@@ -102,6 +102,7 @@ def test_a_leader_of_a_live_run_is_cut_off_and_healed_by_hand(tmp_path: Path) ->
         last = done.run()
         assert last.phase is Phase.EFFECT_SEEN, last
         assert f"instead of node-{leader}" in last.note
+        assert "noted it as entry" in (run.run_dir / "events.jsonl").read_text()
         assert cluster.status(leader).cut_ms > 0
         done.holders[0].send_signal(signal.SIGKILL)  # nobody mends it now but the nodes, in five minutes
         healed = act(run.run_dir, Deed.HEAL).run()

@@ -85,10 +85,10 @@ async def _follow(hall: Hall, run: str | None, last_seq: int | None) -> AsyncIte
     hall.counted.viewers += 1
     bells: list[asyncio.Event] = []
     try:
-        yield b"retry: 1000\n\n"
         async with watched.viewer(last_seq) as (mailbox, bell):
             bells.append(bell)
             hall.bells.add(bell)
+            yield b"retry: 1000\n\n"  # not before it is known as a viewer: a slow one would be forgotten
             while not hall.closing.is_set():
                 try:
                     async with asyncio.timeout(HEARTBEAT_S):

@@ -154,7 +154,7 @@ class Act:
         was_held = mender.end(self.run_dir)
         missed = self._apart.mend()
         silent = f"; {', '.join(f'node-{node}' for node in missed)} did not answer" if missed else ""
-        return ("all hear each other again" if was_held else "nobody had asked for a partition") + silent
+        return "all hear each other again" + ("" if was_held else "; nobody waited to do it") + silent
 
     def _stop(self) -> str:
         launcher = self.look.launcher
