@@ -85,6 +85,12 @@ def test_a_worker_of_a_live_run_is_left_out_and_comes_back(tmp_path: Path) -> No
             *((("partition", phase)) for phase in ("requested", "accepted", "applied", "effect_seen")),
             ("heal", "applied"),
         ]
+        with Apart.of(tmp_path) as apart:
+            apart.cut(Sides((1,)), {}, 0.5)  # and nobody is left who wanted it
+            assert not apart.is_whole()
+            assert not mender.end(tmp_path)
+            until(apart.is_whole, "the node hears everybody again, by itself")
+        _is_going_on(run)
         run.finish(30, early=True)
 
 
@@ -119,16 +125,3 @@ def _is_going_on(run: Training) -> None:
 
     before = done()
     run.until(lambda _: done() > before, "it goes on")
-
-
-def test_a_cut_ends_by_itself_when_nobody_is_left_who_wanted_it(tmp_path: Path) -> None:
-    plan = usual_plan(workers=2, steps=1_000_000)
-    with training(plan, tmp_path) as run:
-        run.until_in(2, 0)
-        with Apart.of(tmp_path) as apart:
-            apart.cut(Sides((1,)), {}, 0.5)
-            assert not apart.is_whole()
-            assert not mender.end(tmp_path)
-            until(apart.is_whole, "the node hears everybody again")
-        _is_going_on(run)
-        run.finish(30, early=True)
