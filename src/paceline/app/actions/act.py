@@ -83,6 +83,8 @@ class Act:
             before = self.look.generation()
             self._say(log, Phase.APPLIED, said := self._apply(note))
             self._tell_of_fault(log)
+            if self.wanted.deed is Deed.PARTITION:  # until it waits, the nodes' own clocks do
+                self._await_end()
             note.report(Phase.APPLIED, said)
             seen = self._await_effect(before)
             last = Phase.FAILED if seen is None else Phase.EFFECT_SEEN
@@ -145,9 +147,11 @@ class Act:
         assert self._apart is not None, "it was opened before"
         wanted, sides = self.wanted, self._sides()
         pids = {worker: self._pid(worker) for worker in sides.workers}
-        said = self._apart.cut(sides, pids, wanted.for_s)
+        return self._apart.cut(sides, pids, wanted.for_s)
+
+    def _await_end(self) -> None:
+        wanted = self.wanted
         self.holders.append(mender.begin(self.run_dir, wanted.for_s, wanted.id, wanted.worker))
-        return said
 
     def _heal(self) -> str:
         assert self._apart is not None, "it was opened before"
