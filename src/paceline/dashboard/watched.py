@@ -7,6 +7,7 @@ viewer that was away, or another dashboard, goes on exactly where it stood.
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from paceline.watch.view import RunView
 TICK_S = 0.04
 VIEW_S = 0.5
 MANY = 100  # workers
+HEAD_BYTES = 256
 IDLE_S = 1.0  # between looks while nobody watches
 MOST_BEHIND = 4000  # lines that a viewer may have missed and still be told; more: it looks anew
 
@@ -65,7 +67,7 @@ class Watched:
         log = _log_of(self.run_dir)
         if log is None:
             raise NoRunError(f"the folder of {self.run_dir.name} is gone", "look at another run")
-        if self._log is not None and (log.inode != self._log.inode or log.size < self._log.size):
+        if self._log is not None and (not log.head.startswith(self._log.head) or log.size < self._log.size):
             self.feed = Feed(self.run_dir, rules=self._rules)
             self.feed.read()
             self._told_seq = self._framed_seq = self.feed.view.seq
@@ -214,17 +216,17 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    inode: tuple[int, int]
+    head: bytes  # of its first line, which says when it began; numbers of files are used again
     size: int
 
 
 def _log_of(run_dir: Path) -> _Log | None:
     """None: it is gone."""
     try:
-        found = (run_dir / LOG).stat()
+        with (run_dir / LOG).open("rb") as file:
+            return _Log(file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size)
     except FileNotFoundError:
         return None
-    return _Log((found.st_dev, found.st_ino), found.st_size)
 
 
 def without_events(view: dict[str, Json]) -> dict[str, Json]:
