@@ -71,7 +71,8 @@ export function progressOf(all: Happening[]): Progress[] {
     const id = String(event.fields.id);
     // That a held worker was let go is told under the same wish.
     const known = found.get(id) ?? { id, action: String(event.fields.action), target: String(event.fields.target), by: String(event.fields.by), source: String(event.fields.source), steps: [] };
-    known.steps.push({ phase: String(event.fields.phase), note: String(event.fields.note), t_s: event.t_s });
+    const isIts = String(event.fields.action) === known.action;
+    known.steps.push({ phase: isIts ? String(event.fields.phase) : "over", note: String(event.fields.note), t_s: event.t_s });
     found.set(id, known);
   }
   return [...found.values()].reverse();
@@ -94,6 +95,7 @@ export function LifeCycle({ one }: { one: Progress }) {
           const step = reached.get(phase);
           return <li class={step ? "done" : "open"} key={phase}><span aria-hidden="true">{step ? "✔" : "○"}</span> {phase.replace("_", " ")}{step && <span class="muted"> {step.note}</span>}</li>;
         })}
+        {reached.has("over") && <li class="done"><span aria-hidden="true">✔</span> over<span class="muted"> {reached.get("over")!.note}</span></li>}
         {undone && <li class="undone"><span aria-hidden="true">✕</span> {undone.phase}<span class="muted"> {undone.note}</span></li>}
       </ol>
     </div>

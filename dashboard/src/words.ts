@@ -50,7 +50,7 @@ export function clockTime(unix_s: number, withMillis = false): string {
 }
 
 export const STATES: Record<string, { glyph: string; word: string; tone: string }> = {
-  training: { glyph: "●", word: "running", tone: "good" },
+  training: { glyph: "●", word: "training", tone: "good" },
   starting: { glyph: "◐", word: "starting", tone: "calm" },
   paused: { glyph: "❚❚", word: "paused", tone: "calm" },
   slow: { glyph: "▲", word: "slow", tone: "warn" },

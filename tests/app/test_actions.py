@@ -43,7 +43,9 @@ def test_what_would_end_a_run_is_only_done_by_force() -> None:
         (wanted(Deed.KILL, "worker-7"), "there is no worker"),
         (wanted(Deed.PAUSE, for_s=1000.0), "up to 300 s"),
         (wanted(Deed.SLOW, factor=1.0), "above 1"),
-        (wanted(Deed.PARTITION), "partition-workers"),
+        (wanted(Deed.PARTITION, "server-0"), "nobody who can be cut off"),
+        (wanted(Deed.PARTITION, "worker-7"), "there is no worker"),
+        (wanted(Deed.PARTITION, for_s=301.0), "up to 300 s"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(one: Wanted, why: str) -> None:

@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from paceline.app.lab.lines import lines, ports_of
+from paceline.app.lab.lines import lines
 from paceline.app.lab.weather import Weather
+from paceline.coordinator.shell.callers import ports_of
 
 SHORT_S = 0.2
 

@@ -10,7 +10,7 @@ from paceline.dashboard.roads import ROADS
 from paceline.dashboard.settings import Settings
 
 GUARD = Guard(token=TOKEN, names=names_of("127.0.0.1"), cookie=f"paceline_{PORT}")
-WALKED = [(road.method, road.path.replace("{name}", "app.js")) for road in ROADS]
+WALKED = [(road.method, road.path.replace("{name}", "app.js")) for road in ROADS if not road.is_open]
 CHANGES = [(method, path) for method, path in WALKED if method not in SAFE_METHODS]
 
 
@@ -38,6 +38,21 @@ def test_no_road_is_open_without_the_token_or_under_another_name(
     )
     assert ask(empty, method, path, {**headers, "host": "evil.example:8642"}).status == 421
     assert ask(empty, method, path, without, query=f"token={TOKEN}").status == (200 if path == "/" else 401)
+
+
+def test_one_road_is_open_and_says_nothing(empty: Settings) -> None:
+    assert [(road.method, road.path) for road in ROADS if road.is_open] == [("GET", "/healthz")]
+    answer = ask(empty, "GET", "/healthz", {"host": "10.1.2.3:8642"}, query=f"token={TOKEN}")
+    assert (answer.status, answer.body) == (200, b'{"ok":true}')
+    assert "set-cookie" not in answer.headers
+    assert ask(empty, "POST", "/healthz", {"host": HOST}).status == 403
+
+
+def test_a_wrong_token_in_an_address_is_not_answered_with_the_right_one(empty: Settings) -> None:
+    answer = ask(empty, "GET", "/", OURS, query="token=another-token-of-16")  # let in by its cookie
+    assert answer.status == 200
+    assert "set-cookie" not in answer.headers
+    assert "set-cookie" not in ask(empty, "GET", "/api/v1/runs", OURS, query="token=x").headers
 
 
 @pytest.mark.parametrize(("method", "path"), CHANGES)

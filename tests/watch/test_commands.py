@@ -16,11 +16,11 @@ from tests.watch.scripted_log import ScriptedLog, a_plan, usual
 from textual.widgets import Static
 
 from paceline.app.metrics_server import MetricsServer
-from paceline.app.signals import NotHereError, kill, pause_or_resume
 from paceline.cli.main import cli
 from paceline.cli.session import Session
 from paceline.cli.top_app import TopApp
-from paceline.plan.codec import Json
+from paceline.clock import SystemClock
+from paceline.events.log import EventLog
 from paceline.watch.collector import Collector
 from paceline.watch.feed import Feed
 from paceline.watch.gpu_door import GpuDoor
@@ -148,25 +148,50 @@ def test_top_sorts_filters_and_asks_before_it_kills(folder: Path) -> None:
     asyncio.run(story())
 
 
-def of_process(pid: int, state: str = "training") -> dict[str, Json]:
-    worker: dict[str, Json] = {"worker": "worker-0", "pid": pid, "state": state, "node": None}
-    return {"state": "training", "run": {"launcher": "local"}, "workers": [worker]}
+def test_top_pauses_resumes_and_kills_as_the_other_commands_do(tmp_path: Path) -> None:
+    """One process stands for a worker: what top asks of it has the life cycle that every wish has."""
 
+    def state_in(app: TopApp) -> object:
+        return app.shown()[0]["state"]
 
-def test_a_worker_is_paused_resumed_and_killed_by_hand_and_the_log_knows(tmp_path: Path) -> None:
-    ScriptedLog().write(tmp_path, a_plan())
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as victim:
-        pause_or_resume(tmp_path, of_process(victim.pid), "worker-0")
+    async def story(victim: "subprocess.Popen[bytes]") -> None:
         door = HostDoor(tmp_path)
-        until(lambda: door.processes(0, {"worker-0": victim.pid})[0].is_stopped, "it is stopped")
-        pause_or_resume(tmp_path, of_process(victim.pid, "paused"), "worker-0")
-        until(lambda: not door.processes(0, {"worker-0": victim.pid})[0].is_stopped, "it goes on")
-        kill(tmp_path, of_process(victim.pid), "worker-0")
-        assert victim.wait(60) == -signal.SIGKILL
-    with pytest.raises(NotHereError, match="not at work"):
-        kill(tmp_path, of_process(1, "lost"), "worker-0")
+
+        def is_stopped() -> bool:
+            return door.processes(0, {"worker-0": victim.pid})[0].is_stopped
+
+        app = TopApp(tmp_path)
+        async with app.run_test(size=(150, 40)) as pilot:
+            await pilot.pause()
+            await pilot.press("p")
+            await asyncio.to_thread(until, is_stopped, "it is stopped")
+            await asyncio.to_thread(until, lambda: state_in(app) == "paused", "a sample says so")
+            await pilot.press("p")
+            await asyncio.to_thread(until, lambda: not is_stopped(), "it goes on")
+            await asyncio.to_thread(until, lambda: state_in(app) != "paused", "a sample says so")
+            await pilot.press("p")
+            await asyncio.to_thread(until, is_stopped, "it is stopped again")
+        until(lambda: not is_stopped(), "it goes on when top ends")
+        again = TopApp(tmp_path)
+        async with again.run_test(size=(150, 40)) as pilot:
+            await pilot.pause()
+            await pilot.press("K")
+            assert "ends the run" in talk_of(again)
+            await pilot.press("y")
+            assert await asyncio.to_thread(victim.wait, 60) == -signal.SIGKILL
+
+    sleeper = [sys.executable, "-c", "import time; time.sleep(600)", "paceline"]
+    with subprocess.Popen(sleeper) as victim:
+        ScriptedLog().write(tmp_path, a_plan())
+        log = EventLog(tmp_path / "events.jsonl", who="worker-0", clock=SystemClock())
+        log.write("worker_started", pid=victim.pid, clock=0)
+        log.close()
+        with Collector(tmp_path, lambda _: None, has_local_workers=True, every_s=0.05):
+            asyncio.run(story(victim))
     text = (tmp_path / "events.jsonl").read_text()
-    assert text.count('"fault_injected"') == 3
+    assert text.count('"fault_injected"') == 3  # two pauses and a kill
+    for phase in ("requested", "accepted", "applied", "effect_seen"):
+        assert f'"phase":"{phase}"' in text
 
 
 def test_the_collector_writes_what_the_machine_says_and_notices_its_own_process(tmp_path: Path) -> None:

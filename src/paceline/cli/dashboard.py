@@ -1,6 +1,7 @@
 """`paceline dashboard`: runs in a browser, live or recorded."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -8,6 +9,9 @@ from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 from paceline.errors import ConfigError, NotReadyError, Problem
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
 
 
 @click.command("dashboard")
@@ -45,7 +49,8 @@ def dashboard(
 ) -> None:
     """Watch a run, or a folder of runs, in a browser on this machine.
 
-    Prints an address with a secret in it: whoever has it may look, and act.
+    Prints an address with a secret in it: whoever has it may look, and act. With --token-file the
+    address is printed without it, so that no log has it.
     """
     try:
         from paceline.dashboard.server import serve
@@ -75,8 +80,15 @@ def dashboard(
     if replay and not (settings.place / "events.jsonl").exists():
         raise ConfigError([Problem(f"{place} is no run's folder", "name one, to replay it", "RUN")])
 
-    def ready(url: str) -> None:
-        emit(session, "dashboard", {"url": url, "place": str(place), "is_replay": replay}, [url])
+    def ready(address: str) -> None:
+        # Whoever keeps the token in a file has a reason not to find it in a log.
+        url = address if token_file else f"{address}?token={settings.token}"
+        told: dict[str, Json] = {"url": url, "place": str(place), "is_replay": replay}
+        lines = [url]
+        if token_file is not None:
+            told["token_file"] = str(token_file)
+            lines.append(f"add ?token=… with what is in {token_file}")
+        emit(session, "dashboard", told, lines)
         _flush()
         say(session, "Ctrl-C ends it; from another machine:  ssh -L PORT:localhost:PORT THIS_HOST")
 

@@ -14,6 +14,7 @@ from paceline.errors import ConfigError, ExitCode, Problem
 
 if TYPE_CHECKING:
     from paceline.app.lab.expect import Expectation
+    from paceline.app.lab.ticking import Telling, Tick
     from paceline.plan.codec import Json
 
 
@@ -58,7 +59,7 @@ def run(session: Session, name: str, times: int | None, run_dir: Path | None) ->
     say(session, f"{name}: {scenario.what}, {count} times")
     with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
         place = Path(folder) / "run" if run_dir is None else session.folder / run_dir
-        found = scenario.body(place, count, lambda line: say(session, line))
+        found = scenario.body(place, count, _telling(session))
     return _show(session, name, count, found)
 
 
@@ -80,8 +81,28 @@ def soak(
     say(session, f"soak: {faults} faults, seed {seed}, mode {mode}, {plan.num_workers} shards")
     with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
         place = Path(folder) / "run" if run_dir is None else session.folder / run_dir
-        found = strike(place, faults, seed, plan, lambda line: say(session, line))
+        found = strike(place, faults, seed, plan, _telling(session))
     return _show(session, "soak", faults, found)
+
+
+def _telling(session: Session) -> "Telling":
+    """Lines as they come, and each promise whenever its tick changes."""
+    from paceline.app.lab.ticking import State, Telling
+
+    marks = {
+        State.OPEN: "○ not yet",
+        State.SO_FAR: "◐ so far",
+        State.HELD: "✔ held",
+        State.BROKEN: "✕ broken",
+    }
+    states: dict[str, State] = {}
+
+    def tick(now: "Tick") -> None:
+        if states.get(now.what, State.OPEN) is not now.state:
+            say(session, f"  {marks[now.state]}: {now.what}: {now.measured} ({now.limit})")
+        states[now.what] = now.state
+
+    return Telling(lambda line: say(session, line), tick)
 
 
 def _show(session: Session, name: str, times: int, found: "list[Expectation]") -> ExitCode:

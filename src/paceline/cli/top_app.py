@@ -3,7 +3,8 @@
 The only place that imports textual (extra `tui`).
 """
 
-from collections.abc import Callable
+import getpass
+import uuid
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,9 +13,9 @@ from textual.binding import Binding, BindingType
 from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Input, Static
 
-from paceline.app import signals
+from paceline.app.actions.desk import Asked, BusyError, Desk
+from paceline.app.actions.wanted import LONGEST_S, Deed, Wanted
 from paceline.cli.status import HEADS, lines_of, row_of
-from paceline.errors import PacelineError
 from paceline.plan.codec import Json
 from paceline.watch.feed import Feed
 
@@ -50,6 +51,9 @@ class TopApp(App[None]):
         self.told: dict[str, Json] = {}
         self.sort_by, self.wanted = "name", ""
         self._doomed: str | None = None  # who is killed if that is confirmed
+        self._desk = Desk()
+        self._asked: Asked | None = None  # what was asked last
+        self._told_steps = 0  # of it
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -57,6 +61,9 @@ class TopApp(App[None]):
         yield Input(placeholder="part of a name or a state")
         yield Static(id="talk")
         yield Footer()
+
+    def on_unmount(self) -> None:
+        self._desk.close()  # who is paused goes on
 
     def on_mount(self) -> None:
         self._table.add_columns(*HEADS)
@@ -79,6 +86,7 @@ class TopApp(App[None]):
         alerts = [line for line in lines if line.startswith(("firing", "pending"))]
         self.query_one("#head", Static).update("\n".join([*head, *alerts]))
         self._draw()
+        self._follow_wish()
 
     def _draw(self) -> None:
         table, chosen = self._table, self.chosen
@@ -138,25 +146,51 @@ class TopApp(App[None]):
 
     def action_pause(self) -> None:
         if self._may_act() and self.chosen is not None:
-            self._do(lambda: signals.pause_or_resume(self._run_dir, self.told, str(self.chosen)))
+            one = next((w for w in self.shown() if w["worker"] == self.chosen), None)
+            is_paused = one is not None and one["state"] == "paused"
+            self._ask(Deed.RESUME if is_paused else Deed.PAUSE, self.chosen)
 
     def action_kill(self) -> None:
         if self._may_act() and self.chosen is not None:
             self._doomed = self.chosen
-            self.talk(f"Kill {self._doomed}? y kills it, esc does not")
+            run = self.told["run"]
+            ends = isinstance(run, dict) and not run["is_elastic"]
+            cost = " It ends the run, which is not elastic." if ends else ""
+            self.talk(f"Kill {self._doomed}?{cost} y kills it, esc does not")
 
     def action_confirm(self) -> None:
         if self._doomed is not None:
             doomed, self._doomed = self._doomed, None
-            self._do(lambda: signals.kill(self._run_dir, self.told, doomed))
+            self._ask(Deed.KILL, doomed)  # what it costs was said before it was confirmed
 
     def _may_act(self) -> bool:
         if self._is_readonly:
             self.talk("nothing can be done to the run: --readonly was said")
         return not self._is_readonly
 
-    def _do(self, act: Callable[[], str]) -> None:
+    def _ask(self, deed: Deed, worker: str) -> None:
+        """As the other commands and the dashboard do; what comes of it is told as it comes."""
+        wanted = Wanted(
+            id=uuid.uuid4().hex,
+            deed=deed,
+            worker=worker,
+            for_s=LONGEST_S,
+            is_forced=deed is Deed.KILL,
+            by=getpass.getuser(),
+            source="cli",
+        )
         try:
-            self.talk(act())
-        except PacelineError as error:
+            self._asked, _ = self._desk.ask(self._run_dir.name, self._run_dir, wanted)
+        except BusyError as error:
             self.talk(f"{error.what}; {error.hint}")
+            return
+        self._told_steps = 0
+        self.talk(f"{deed.value} {worker} …")
+
+    def _follow_wish(self) -> None:
+        asked = self._asked
+        if asked is not None and len(asked.steps) > self._told_steps:
+            self._told_steps = len(asked.steps)
+            step, wanted = asked.steps[-1], asked.wanted
+            phase = step.phase.value.replace("_", " ")
+            self.talk(f"{wanted.deed.value} {wanted.worker}: {phase}, {step.note}")

@@ -128,6 +128,29 @@ def slow(session: Session, run: Path, worker: str, factor: float, for_s: float) 
     return carry_out(session, run, "slow", worker, factor=factor, for_s=for_s)
 
 
+@workers.command("partition")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@click.option("--force", is_flag=True, help="Also where the quorum, or too many workers, would be lost.")
+@_for
+@common_options
+def partition(session: Session, run: Path, names: tuple[str, ...], force: bool, for_s: float) -> ExitCode:
+    """Cut nodes and workers of RUN (node-1, worker-0) off from all others; Ctrl-C lets them back in at once.
+
+    A worker that is cut off reaches no coordinator; a node is heard by nobody. Needs an elastic
+    run of this machine. The nodes mend it by their own clocks, whatever becomes of this command.
+    """
+    return carry_out(session, run, "partition", ",".join(names), force=force, for_s=for_s)
+
+
+@workers.command("heal")
+@click.argument("run", type=click.Path(path_type=Path))
+@common_options
+def heal(session: Session, run: Path) -> ExitCode:
+    """Let everybody who is cut off in RUN back in, whoever wanted it."""
+    return carry_out(session, run, "heal")
+
+
 def _show(session: Session, verb: str, run: Path, done: "Resized") -> None:
     data: Json = {"run": str(run), **asdict(done), "workers": list(done.workers)}
     lines = [done.note]

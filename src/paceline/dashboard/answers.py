@@ -9,15 +9,18 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
+from paceline.app.actions.desk import Asked
 from paceline.app.actions.wanted import Phase
+from paceline.clock import monotonic_s
 from paceline.dashboard import comparing
-from paceline.dashboard.asked import BadRequestError, integer, number, read_order
+from paceline.dashboard.asked import BadRequestError, body_of, integer, number, read_order, read_silence
 from paceline.dashboard.hall import Hall
 from paceline.dashboard.replaying import SPEEDS
 from paceline.plan.codec import Json
 
 HEARTBEAT_S = 15.0
-MOST_TRACED = 200_000  # steps
+MOST_TRACED = 20_000  # steps, each of up to eight phases
+LOOK_S = 0.02
 ANSWER_S = 10.0  # how long a wish is waited for to be accepted or refused
 MOST_LOG_BYTES = 60_000
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
@@ -32,6 +35,11 @@ def hall_of(request: Request) -> Hall:
 def as_json(value: Json, status: int = 200) -> Response:
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return Response(text, status_code=status, media_type="application/json")
+
+
+async def healthz(_request: Request) -> Response:
+    """For a probe that has no token: whoever is answered knows that there is an answer, and nothing else."""
+    return as_json({"ok": True})
 
 
 async def page(request: Request) -> Response:
@@ -67,7 +75,8 @@ async def stream(request: Request) -> Response:
     else:
         hall.folder(run)  # told now, if it is not there
         said = request.headers.get("last-event-id") or query.get("seq") or ""
-        body = _follow(hall, run, int(said) if said.isdecimal() else None)
+        # A longer number was never one of ours.
+        body = _follow(hall, run, int(said) if said.isdecimal() and len(said) < 19 else None)
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
 
@@ -76,10 +85,10 @@ async def _follow(hall: Hall, run: str | None, last_seq: int | None) -> AsyncIte
     hall.counted.viewers += 1
     bells: list[asyncio.Event] = []
     try:
-        yield b"retry: 1000\n\n"
         async with watched.viewer(last_seq) as (mailbox, bell):
             bells.append(bell)
             hall.bells.add(bell)
+            yield b"retry: 1000\n\n"  # not before it is known as a viewer: a slow one would be forgotten
             while not hall.closing.is_set():
                 try:
                     async with asyncio.timeout(HEARTBEAT_S):
@@ -181,16 +190,23 @@ async def act(request: Request) -> Response:
     hall = hall_of(request)
     is_ours = request.headers.get("sec-fetch-site") is not None or request.headers.get("origin") is not None
     by = f"viewer at {request.client.host if request.client else 'nowhere'}"
-    order = read_order(await request.body(), by=by, source="ui" if is_ours else "api")
+    order = read_order(await body_of(request), by=by, source="ui" if is_ours else "api")
     if order.wanted is None:
         return _experiment(hall, order.experiment or "", order.times, order.key)
     name, folder = hall.folder(order.run)
     if why_not := hall.why_not(order.run, order.wanted.deed):
         return as_json({"error": why_not, "hint": "see docs/guides/dashboard.md"}, 403)
     asked, is_new = hall.desk.ask(name, folder, order.wanted)
-    await asyncio.to_thread(asked.has_answer.wait, ANSWER_S)
+    await _until_answered(asked)
     is_refused = bool(asked.steps) and asked.steps[-1].phase is Phase.REFUSED
     return as_json(asked.json(), 409 if is_refused else 202 if is_new else 200)
+
+
+async def _until_answered(asked: Asked) -> None:
+    """Not in a thread: a few who wait would keep everybody else's questions from being answered."""
+    until_s = monotonic_s() + ANSWER_S
+    while not asked.has_answer.is_set() and monotonic_s() < until_s:
+        await asyncio.sleep(LOOK_S)
 
 
 def _experiment(hall: Hall, name: str, times: int, key: str) -> Response:
@@ -200,7 +216,7 @@ def _experiment(hall: Hall, name: str, times: int, key: str) -> Response:
     known = [str(s["name"]) for s in hall.lab.scenarios() if isinstance(s, dict)]
     if name not in known:
         raise BadRequestError(f"there is no experiment {name!r}", f"experiments are {', '.join(known)}")
-    if busy := hall.lab.busy():
+    if (busy := hall.lab.busy()) and not hall.lab.knows(key):
         return as_json({"error": f"{busy} still goes on", "hint": "wait for its end"}, 409)
     return as_json(hall.lab.start(key, name, max(1, min(100, times))).json(), 202)
 
@@ -209,11 +225,7 @@ async def silence(request: Request) -> Response:
     from paceline.watch.silence import silence as append
 
     hall = hall_of(request)
-    try:
-        said = json.loads(await request.body())
-        rule, for_s, run = str(said["rule"]), float(said["for_s"]), said.get("run")
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadRequestError(f"cannot read it: {error}", 'send {"rule": …, "for_s": 600}') from error
+    rule, for_s, run = read_silence(await body_of(request))
     if not 0 < for_s <= 86_400 or hall.settings.is_replay:
         raise BadRequestError(f"{for_s:g} s are not possible here", "say up to a day, of a run at work")
     _, folder = hall.folder(run)
@@ -237,7 +249,7 @@ async def trace(request: Request) -> Response:
         view = await hall.recorded(query.get("run")).timeline(None, 0.0, 1e12, MOST_TRACED)
     else:
         view = await (await hall.watched(query.get("run"))).timeline(0.0, 1e12, MOST_TRACED)
-    return as_json({"traceEvents": trace_events(view)})
+    return await asyncio.to_thread(lambda: as_json({"traceEvents": trace_events(view)}))
 
 
 def trace_events(timeline: dict[str, Json]) -> list[Json]:

@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from starlette.requests import Request
+
 from paceline.app.actions.wanted import Deed, Wanted
 from paceline.errors import ExitCode, PacelineError
 
@@ -78,9 +80,26 @@ def read_order(body: bytes, *, by: str, source: str) -> Order:
     return Order(_text(run), wanted, key=key)
 
 
+async def body_of(request: Request) -> bytes:
+    """No more of it is read than is allowed, whatever its head says."""
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > MOST_BYTES:
+            raise BadRequestError(f"the body has more than {MOST_BYTES} bytes", f"send at most {MOST_BYTES}")
+    return bytes(found)
+
+
+def read_silence(body: bytes) -> tuple[str, float, str | None]:
+    """A rule, for how long, of which run."""
+    said = _object(body)
+    rule, for_s = said.get("rule"), _number(said, "for_s", 600.0)
+    if not isinstance(rule, str) or not rule:
+        raise BadRequestError("rule is missing", 'send {"rule": …, "for_s": 600}')
+    return rule, for_s, _text(said.get("run"))
+
+
 def _object(body: bytes) -> dict[str, object]:
-    if len(body) > MOST_BYTES:
-        raise BadRequestError(f"the body has {len(body)} bytes", f"send at most {MOST_BYTES}")
     try:
         said = json.loads(body)
     except ValueError as error:

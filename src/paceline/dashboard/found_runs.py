@@ -40,8 +40,13 @@ class FoundRuns:
         return [str(path.parent.relative_to(self.root)) for path in found]
 
     def folder(self, name: str) -> Path:
-        """Only of a run that is listed: a name is never a way to another folder."""
-        if name not in self.names():
+        """Only of a run that would be listed: a name is never a way to another folder.
+
+        Not by listing all of them: that takes long in a large folder, and is asked with every request.
+        """
+        parts = name.split("/")
+        is_plain = all(part not in ("", ".", "..") and "\0" not in part for part in parts)
+        if not is_plain or len(parts) > DEEPEST or not (self.root / name / LOG).exists():
             raise NoRunError(f"there is no run {name!r} here", "look at /api/v1/runs")
         return self.root / name
 
@@ -74,7 +79,7 @@ def _changed_s(path: Path) -> float:
 def _read(path: Path) -> dict[str, Json]:
     """Empty as long as it is not there, or not whole."""
     try:
-        said = json.loads(path.read_text())
+        said = json.loads(path.read_text(), parse_constant=lambda _: None)  # no NaN on the wire
     except (OSError, ValueError):
         return {}
     return said if isinstance(said, dict) else {}

@@ -39,9 +39,12 @@ class Guard:
     names: frozenset[str]  # of ours, as browsers write them, without a port: a tunnel may have another
     cookie: str  # its name
     is_readonly: bool = False
+    open_paths: frozenset[str] = frozenset()  # that say nothing about any run, to anybody who reaches us
 
     def judge(self, head: Head) -> Refusal | None:
         """None: it may in."""
+        if head.path in self.open_paths and head.method in SAFE_METHODS:
+            return None
         if name_in(head.headers.get("host", "")) not in self.names:
             return Refusal(
                 421,
@@ -67,7 +70,7 @@ class Guard:
             return Refusal(403, f"a page of {origin!r} asked for this", hint)
         if site is not None and site != "same-origin":
             return Refusal(403, f"another page asked for this ({site})", hint)
-        if origin is None and site is None and not self._is(self._bearer(headers)):
+        if origin is None and site is None and not self.is_token(self._bearer(headers)):
             return Refusal(403, "nobody says which page asked for this", hint)
         if self.is_readonly:
             return Refusal(403, "this dashboard only shows", "start it without --readonly")
@@ -77,10 +80,14 @@ class Guard:
 
     def _shows_token(self, head: Head) -> bool:
         # In an address only for the page itself: whatever else is asked for is asked for by that page.
-        in_query = head.path == "/" and head.method in SAFE_METHODS and self._is(head.token_in_query)
-        return in_query or self._is(self._bearer(head.headers)) or self._is(self._in_cookie(head.headers))
+        in_query = head.path == "/" and head.method in SAFE_METHODS and self.is_token(head.token_in_query)
+        return (
+            in_query
+            or self.is_token(self._bearer(head.headers))
+            or self.is_token(self._in_cookie(head.headers))
+        )
 
-    def _is(self, said: str) -> bool:
+    def is_token(self, said: str) -> bool:
         return hmac.compare_digest(said.encode(), self.token.encode())
 
     @staticmethod

@@ -3,9 +3,9 @@
 import asyncio
 from pathlib import Path
 
+from paceline.app.actions.desk import Desk
 from paceline.app.actions.wanted import FAULTS, Deed
 from paceline.dashboard.counted import Counted
-from paceline.dashboard.desk import Desk
 from paceline.dashboard.found_runs import LOG, FoundRuns, NoRunError
 from paceline.dashboard.lab_desk import LabDesk
 from paceline.dashboard.replaying import Recorded
@@ -15,6 +15,9 @@ from paceline.plan.codec import Json, read
 from paceline.plan.plan import Launcher
 from paceline.watch.rule_file import load_rules
 from paceline.watch.rules import Rules
+
+MOST_WATCHED = 12  # runs that are followed, unless more are being watched; a comparison takes six
+MOST_RECORDED = 8
 
 
 class Hall:
@@ -38,16 +41,27 @@ class Hall:
 
     async def watched(self, run: str | None) -> Watched:
         name, folder = self.folder(run)
-        if name not in self._watched:
-            self._watched[name] = Watched(folder, self._rules, self.counted)
-        self._watched[name].start()
-        return self._watched[name]
+        found = self._watched.pop(name, None) or Watched(folder, self._rules, self.counted)
+        self._watched[name] = found  # the last one is the one that was asked for last
+        found.start()
+        await self._forget()
+        return found
+
+    async def _forget(self) -> None:
+        """Who is not watched was only looked at once: each costs memory, and a look now and then."""
+        idle = [name for name, watched in self._watched.items() if watched.viewers == 0]
+        for name in idle[: max(0, len(self._watched) - MOST_WATCHED)]:
+            if self._watched[name] is not next(reversed(self._watched.values())):
+                await self._watched.pop(name).close()
 
     def recorded(self, run: str | None) -> Recorded:
         name, folder = self.folder(run)
         size = (folder / LOG).stat().st_size  # one that has grown is another recording
         if name not in self._recorded or self._recorded[name][0] != size:
+            self._recorded.pop(name, None)
             self._recorded[name] = (size, Recorded(folder, self._rules))
+            while len(self._recorded) > MOST_RECORDED:
+                del self._recorded[next(iter(self._recorded))]
         return self._recorded[name][1]
 
     def about(self, run: str | None) -> dict[str, Json]:
@@ -85,7 +99,7 @@ class Hall:
 
     async def close(self) -> None:
         self.end_streams()
-        for watched in self._watched.values():
+        for watched in list(self._watched.values()):
             await watched.close()
         await asyncio.to_thread(self.lab.close)
         await asyncio.to_thread(self.desk.close)

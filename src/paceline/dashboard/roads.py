@@ -18,6 +18,7 @@ class Road:
     answer: Answer
     what: str
     takes: str = ""  # of its query or its body
+    is_open: bool = False  # needs no token, and says nothing about any run
 
 
 _RUN = "run (default: the one that was named, else the newest)"
@@ -82,11 +83,13 @@ ROADS = (
         "/api/v1/actions",
         answers.act,
         "ask something of a run; 202 accepted, 409 refused with the reason, 403 not allowed here",
-        "key (done once for each), run, action (pause, resume, slow, kill, checkpoint, stop, partition, "
-        "lab), worker, factor, for_s, force; lab: scenario, times",
+        "key (done once for each), run, action (pause, resume, slow, kill, partition, heal, checkpoint, "
+        "stop, lab), worker (partition: nodes and workers, as node-1,worker-0), factor, for_s, force; lab: "
+        "scenario, times",
     ),
     Road(
         "POST", "/api/v1/silences", answers.silence, "silence an alert's rule for a while", "rule, for_s, run"
     ),
+    Road("GET", "/healthz", answers.healthz, "that it lives; needs no token, and says no more", is_open=True),
     Road("GET", "/metrics", answers.metrics, "everything measured, in Prometheus' format", _RUN),
 )

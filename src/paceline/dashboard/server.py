@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from urllib.parse import parse_qs
 
 import uvicorn
@@ -47,7 +48,9 @@ class Gate:
             return  # no other protocol is spoken here
         head = _head(scope)
         refusal = self._guard.judge(head)
-        cookie = self._guard.set_cookie() if refusal is None and head.token_in_query else None
+        # Only whoever showed the token there is given it: a road that is open to all gives none away.
+        is_shown = refusal is None and head.path == "/" and self._guard.is_token(head.token_in_query)
+        cookie = self._guard.set_cookie() if is_shown else None
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -89,18 +92,25 @@ def build(settings: Settings, port: int) -> Gate:
         status = 404 if isinstance(error, NoRunError) else 400 if isinstance(error, BadRequestError) else 409
         return as_json({"error": error.what, "hint": error.hint}, status)
 
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={PacelineError: failed})
+    async def gone(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, FileNotFoundError), "only these are answered so"
+        what = f"{Path(str(error.filename)).name} is gone"
+        return as_json({"error": what, "hint": "the run's folder was removed while you looked"}, 404)
+
+    handlers = {PacelineError: failed, FileNotFoundError: gone}
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     guard = Guard(
         token=settings.token,
         names=names_of(settings.host, settings.names),
         cookie=f"paceline_{port}",
         is_readonly=settings.is_readonly,
+        open_paths=frozenset(road.path for road in ROADS if road.is_open),
     )
     return Gate(app, guard)
 
 
 def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
-    """Until SIGTERM or Ctrl-C; `on_ready` is told the address, with the token."""
+    """Until SIGTERM or Ctrl-C; `on_ready` is told the address, without the token."""
     if not (settings.page / "index.html").exists():
         raise NotReadyError(
             f"the page was not built: {settings.page} has no index.html",
@@ -130,7 +140,7 @@ def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
 
 def _address(settings: Settings, port: int) -> str:
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "127.0.0.1") else settings.host
-    return f"http://{host}:{port}/?token={settings.token}"
+    return f"http://{host}:{port}/"
 
 
 class _Server(uvicorn.Server):

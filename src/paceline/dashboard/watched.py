@@ -7,14 +7,16 @@ viewer that was away, or another dashboard, goes on exactly where it stood.
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.clock import monotonic_s
 from paceline.dashboard.counted import Counted
+from paceline.dashboard.found_runs import LOG, NoRunError
 from paceline.dashboard.mailbox import Kind, Mailbox, Message
-from paceline.errors import PacelineError
 from paceline.plan.codec import Json
 from paceline.watch.feed import Feed
 from paceline.watch.rules import Rules
@@ -23,6 +25,7 @@ from paceline.watch.view import RunView
 TICK_S = 0.04
 VIEW_S = 0.5
 MANY = 100  # workers
+HEAD_BYTES = 256
 IDLE_S = 1.0  # between looks while nobody watches
 MOST_BEHIND = 4000  # lines that a viewer may have missed and still be told; more: it looks anew
 
@@ -30,6 +33,8 @@ MOST_BEHIND = 4000  # lines that a viewer may have missed and still be told; mor
 class Watched:
     def __init__(self, run_dir: Path, rules: Rules | None, counted: Counted) -> None:
         self.run_dir = run_dir
+        self._rules = rules
+        self._log = _log_of(run_dir)
         self.feed = Feed(run_dir, rules=rules)
         self._counted = counted
         self._viewers: set[Mailbox] = set()
@@ -37,6 +42,7 @@ class Watched:
         self._told_seq = 0  # lines that viewers know
         self._framed_seq = 0  # of the last frame
         self._view_at_s = 0.0
+        self._is_new = False  # the log, and nobody was told
         self._task: asyncio.Task[None] | None = None
         self._someone_came = asyncio.Event()
 
@@ -52,9 +58,22 @@ class Watched:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Whoever watches looks anew, and is told what is wrong with the log."""
-        if not task.cancelled() and isinstance(task.exception(), PacelineError):
+        if not task.cancelled() and task.exception() is not None:
             for mailbox in self._viewers:
                 mailbox.reset(self._told_seq)
+
+    def _read(self) -> None:
+        """What is new. A log that was written anew under this name is another run: all look anew."""
+        log = _log_of(self.run_dir)
+        if log is None:
+            raise NoRunError(f"the folder of {self.run_dir.name} is gone", "look at another run")
+        if self._log is not None and (not log.head.startswith(self._log.head) or log.size < self._log.size):
+            self.feed = Feed(self.run_dir, rules=self._rules)
+            self.feed.read()
+            self._told_seq = self._framed_seq = self.feed.view.seq
+            self._is_new = True
+        self._log = log
+        self.feed.read()
 
     async def close(self) -> None:
         if self._task is not None:
@@ -75,7 +94,7 @@ class Watched:
 
     async def _look(self, ask: Callable[[RunView], dict[str, Json]]) -> dict[str, Json]:
         def look() -> dict[str, Json]:
-            self.feed.read()
+            self._read()
             return ask(self.feed.view)
 
         async with self._lock:
@@ -85,7 +104,7 @@ class Watched:
         from paceline.watch.prometheus import exposition
 
         def look() -> bytes:
-            self.feed.read()
+            self._read()
             return exposition(self.feed.view, self.feed.now_ns())
 
         async with self._lock:
@@ -107,7 +126,7 @@ class Watched:
             self._counted.dropped += mailbox.dropped
 
     def _snapshot(self) -> dict[str, Json]:
-        self.feed.read()
+        self._read()
         return self._view()
 
     def _view(self) -> dict[str, Json]:
@@ -119,7 +138,7 @@ class Watched:
     def _catch_up(self, mailbox: Mailbox, last_seq: int | None) -> None:
         """Whoever has seen something is told what it missed; the rest comes with the next tick."""
         if self._told_seq == 0 or not self._viewers:
-            self.feed.read()
+            self._read()
             self._told_seq = self._framed_seq = self.feed.view.seq
         seq = self.feed.view.seq
         if last_seq is None or not 0 < last_seq <= seq or seq - last_seq > MOST_BEHIND:
@@ -132,7 +151,12 @@ class Watched:
         while True:
             began_s = monotonic_s()
             async with self._lock:
-                self._put(await asyncio.to_thread(self._tick))
+                messages = await asyncio.to_thread(self._tick)
+                if self._is_new:
+                    self._is_new = False
+                    for mailbox in self._viewers:
+                        mailbox.reset(self._told_seq)
+                self._put(messages)
                 if self._viewers and began_s - self._view_at_s >= self._view_every_s():
                     self._view_at_s = began_s
                     self._put([await asyncio.to_thread(self._whole)])  # after the frame, which is urgent
@@ -145,7 +169,7 @@ class Watched:
             self._someone_came.clear()
 
     def _tick(self) -> list[Message]:
-        self.feed.read()
+        self._read()
         if not self._viewers:
             return []
         # Somebody else, who asked for a snapshot, may have read the newest lines.
@@ -188,6 +212,21 @@ class Watched:
 
     def _now_s(self) -> float:
         return (self.feed.now_ns() - self.feed.view.t0_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    head: bytes  # of its first line, which says when it began; numbers of files are used again
+    size: int
+
+
+def _log_of(run_dir: Path) -> _Log | None:
+    """None: it is gone."""
+    try:
+        with (run_dir / LOG).open("rb") as file:
+            return _Log(file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size)
+    except FileNotFoundError:
+        return None
 
 
 def without_events(view: dict[str, Json]) -> dict[str, Json]:

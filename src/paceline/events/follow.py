@@ -12,8 +12,9 @@ from paceline.events.read import History, take
 class NewLines:
     """Each whole line of a growing file once, in the order in which they were written."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, most_bytes: int = -1) -> None:
+        """`most_bytes`: about so many are read at a time, for who reads again until there is nothing."""
+        self._path, self._most = path, most_bytes
         self.offset = 0  # bytes read so far
 
     def read(self) -> list[str]:
@@ -21,7 +22,9 @@ class NewLines:
         try:
             with self._path.open("rb") as file:
                 file.seek(self.offset)
-                data = file.read()
+                data = file.read(self._most)
+                if len(data) == self._most and b"\n" not in data:
+                    data += file.readline()
         except FileNotFoundError:
             return []
         # Behind the last newline is a line that somebody is just writing.

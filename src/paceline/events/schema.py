@@ -144,8 +144,9 @@ PLAIN_KINDS: dict[str, str] = {
     "shards_dealt": "the shards are dealt out by speed from the next step on; fields: step, counts and "
     "workers (by rank), reason",
     "action": "an operator asked something of the run, and how far it has come; fields: id, action (pause, "
-    "resume, slow, kill, partition, checkpoint, stop), target, phase (requested, accepted, applied, "
-    "effect_seen, refused, failed), note, by, source (ui, cli, api), for_s (pause, slow), factor (slow)",
+    "resume, slow, kill, partition, heal, checkpoint, stop), target, phase (requested, accepted, applied, "
+    "effect_seen, refused, failed), note, by, source (ui, cli, api), for_s (pause, slow, "
+    "partition), factor (slow)",
     "step_skipped": "the mean gradient of a step was not finite, and no worker made its update; fields: step "
     "(of the run), shards (whose gradient it was)",
     "alert_silenced": "somebody does not want to hear of alerts for a while; fields: rule and worker (empty: "

@@ -129,6 +129,8 @@ def requests() -> dict[tuple[str, str], bytes]:
     found["Nodes", "Remove"] = pb.RemoveNode(node=1).SerializeToString()
     found["Nodes", "StepDown"] = pb.StepDownRequest(to=2).SerializeToString()
     found["Nodes", "Snapshot"] = b""
+    # Of another cluster, and so refused: whatever becomes of its bytes, nobody is cut off by it.
+    found["Nodes", "Cut"] = pb.CutRequest(cluster="another", for_ms=1000).SerializeToString()
     asked = pb.AskQuorum(job="job", requester=_REPLICA, nonce="m")
     found["Lighthouses", "Quorum"] = asked.SerializeToString()
     beats = pb.ReplicaBeats(job="job", beats=[pb.ReplicaBeat(replica_id="r0:1", age_ms=5)])

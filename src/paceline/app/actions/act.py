@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.app.actions import effects, hold, noted
-from paceline.app.actions.look import Look, command_of
-from paceline.app.actions.wanted import FAULTS, Deed, Phase, Step, Wanted, refusal
+from paceline.app.actions import effects, hold, mender, noted
+from paceline.app.actions.apart import Apart
+from paceline.app.actions.look import Look
+from paceline.app.actions.sides import Sides, sides_in
+from paceline.app.actions.wanted import FAULTS, LASTING, Deed, Phase, Step, Wanted, refusal
 from paceline.clock import SystemClock, monotonic_s
 from paceline.errors import PacelineError
 from paceline.events.log import EventLog
@@ -42,6 +45,7 @@ class Act:
     plan: Plan = field(init=False)
     look: Look = field(init=False)
     applied_ns: int = 0
+    _apart: Apart | None = None  # of a partition
     _began_s: float = field(default_factory=monotonic_s)
 
     def run(self) -> Step:
@@ -60,6 +64,17 @@ class Act:
         why_not = refusal(self.wanted, self.plan, self.look.pids, is_over=self.look.is_over)
         if why_not:
             return self._say(log, Phase.REFUSED, why_not)
+        with ExitStack() as stack:
+            if self.wanted.deed in (Deed.PARTITION, Deed.HEAL):
+                try:
+                    self._apart = stack.enter_context(Apart.of(self.run_dir))
+                except PacelineError as error:
+                    return self._say(log, Phase.REFUSED, f"{error.what} ({error.hint})")
+            if why_not := self._why_not_apart():
+                return self._say(log, Phase.REFUSED, why_not)
+            return self._carry_out(log)
+
+    def _carry_out(self, log: EventLog) -> Step:
         note = noted.open_note(self.run_dir, self.wanted, self.plan)
         try:
             self._say(log, Phase.ACCEPTED, note.in_words)
@@ -68,6 +83,8 @@ class Act:
             before = self.look.generation()
             self._say(log, Phase.APPLIED, said := self._apply(note))
             self._tell_of_fault(log)
+            if self.wanted.deed is Deed.PARTITION:  # until it waits, the nodes' own clocks do
+                self._await_end()
             note.report(Phase.APPLIED, said)
             seen = self._await_effect(before)
             last = Phase.FAILED if seen is None else Phase.EFFECT_SEEN
@@ -100,6 +117,10 @@ class Act:
                 return f"{who} was {'let go' if was_held else 'held by nobody'}" + (
                     "" if was_held else "; " + self._signal(who, signal.SIGCONT, "SIGCONT")
                 )
+            case Deed.PARTITION:
+                return self._cut()
+            case Deed.HEAL:
+                return self._heal()
             case Deed.CHECKPOINT:
                 return note.await_accepted(self.within_s)
             case _:
@@ -111,9 +132,37 @@ class Act:
             hold.begin(self.run_dir, who, self._pid(who), share=share, for_s=wanted.for_s, wish=wanted.id)
         )
 
+    def _sides(self) -> Sides:
+        sides = sides_in(self.wanted.worker)
+        assert sides is not None, "it was checked"
+        return sides
+
+    def _why_not_apart(self) -> str:
+        if self.wanted.deed is not Deed.PARTITION:
+            return ""
+        assert self._apart is not None, "it was opened before"
+        return self._apart.why_not(self._sides(), self.look.pids, is_forced=self.wanted.is_forced)
+
+    def _cut(self) -> str:
+        assert self._apart is not None, "it was opened before"
+        wanted, sides = self.wanted, self._sides()
+        pids = {worker: self._pid(worker) for worker in sides.workers}
+        return self._apart.cut(sides, pids, wanted.for_s)
+
+    def _await_end(self) -> None:
+        wanted = self.wanted
+        self.holders.append(mender.begin(self.run_dir, wanted.for_s, wanted.id, wanted.worker))
+
+    def _heal(self) -> str:
+        assert self._apart is not None, "it was opened before"
+        was_held = mender.end(self.run_dir)
+        missed = self._apart.mend()
+        silent = f"; {', '.join(f'node-{node}' for node in missed)} did not answer" if missed else ""
+        return "all hear each other again" + ("" if was_held else "; nobody waited to do it") + silent
+
     def _stop(self) -> str:
         launcher = self.look.launcher
-        if launcher is None or "paceline" not in command_of(launcher):
+        if launcher is None or not self.look.is_still(launcher, self.look.launched_ns):
             raise _RefusedError("the command that began the run is not on this machine, or has ended")
         os.kill(launcher, signal.SIGINT)
         return f"process {launcher}, which began the run, was asked to stop as by Ctrl-C"
@@ -125,33 +174,37 @@ class Act:
 
     def _pid(self, who: str) -> int:
         pid = self.look.pids[who]
-        if "paceline" not in command_of(pid):
+        if not self.look.is_still(pid, self.look.started_ns[who]):
             raise _RefusedError(f"process {pid} of {who} is gone, and no other has taken its place yet")
         return pid
 
     def _await_effect(self, generation: int) -> str | None:
-        deadline_s = monotonic_s() + self.within_s
+        deadline_s = monotonic_s() + max(self.within_s, 0.0 if self._apart is None else self.wanted.for_s)
         while monotonic_s() < deadline_s:
             self.look.read()
-            seen = effects.seen(self.wanted, self.plan, self.look, self.applied_ns, generation)
+            seen = self._seen(generation)
             if seen:
                 return seen
             SystemClock().sleep(LOOK_S)
         return None
 
+    def _seen(self, generation: int) -> str:
+        apart = self._apart
+        if apart is None:
+            return effects.seen(self.wanted, self.plan, self.look, self.applied_ns, generation)
+        if self.wanted.deed is Deed.HEAL:
+            return "nobody is cut off" if apart.is_whole() else ""
+        return apart.seen(self._sides(), self.look, self.applied_ns, generation)
+
     def _tell_of_fault(self, log: EventLog) -> None:
         """Alerts that come of it are no news."""
         wanted = self.wanted
         if wanted.deed in FAULTS:
-            holds = wanted.deed in (Deed.PAUSE, Deed.SLOW)
+            holds = wanted.deed in LASTING
             until_ns = self.applied_ns + round(wanted.for_s * 1e9) if holds else None
-            log.write(
-                "fault_injected",
-                fault=wanted.deed.value,
-                target=wanted.worker,
-                by=wanted.by,
-                until_ns=until_ns,
-            )
+            for target in wanted.worker.split(","):  # of a partition there may be several
+                said = {"fault": wanted.deed.value, "target": target, "by": wanted.by, "until_ns": until_ns}
+                log.write("fault_injected", **said)
 
     def _say(self, log: EventLog, phase: Phase, note: str) -> Step:
         wanted, step = self.wanted, Step(phase, note, round(monotonic_s() - self._began_s, 3))
@@ -164,7 +217,7 @@ class Act:
             note=note,
             by=wanted.by,
             source=wanted.source,
-            **({"for_s": wanted.for_s} if wanted.deed in (Deed.PAUSE, Deed.SLOW) else {}),
+            **({"for_s": wanted.for_s} if wanted.deed in LASTING else {}),
             **({"factor": wanted.factor} if wanted.deed is Deed.SLOW else {}),
         )
         self.tell(step)

@@ -12,7 +12,9 @@ import select
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -21,6 +23,7 @@ from paceline.clock import SystemClock, monotonic_s
 from paceline.events.log import EventLog
 
 MOMENT_S = 0.01  # shorter than most steps, so that each of them is slower
+READY_S = 10.0  # for a process to begin, or to end: on a busy machine that takes a while
 OURS = "paceline"
 MODULE = "paceline.app.actions.hold"
 
@@ -31,27 +34,46 @@ def begin(
     """Whoever is held already is held in this way from now on."""
     end(run_dir, who)
     args = [str(pid), f"{share:g}", f"{for_s:g}", str(run_dir), who, wish]
-    return subprocess.Popen(
-        [sys.executable, "-m", MODULE, *args],
+    return start(run_dir, who, MODULE, args)
+
+
+def start(run_dir: Path, who: str, module: str, args: list[str]) -> subprocess.Popen[bytes]:
+    """Returns when others can find it: whoever lets go at once must not come too early."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *args],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
+    _until(lambda: _holder(run_dir, who) == process.pid or process.poll() is not None)
+    return process
 
 
-def end(run_dir: Path, who: str) -> bool:
-    """Let it go on; False: nobody held it."""
-    note = _note(run_dir, who)
-    try:
-        holder = int(note.read_text())
-    except (OSError, ValueError):
+def end(run_dir: Path, who: str, module: str = MODULE) -> bool:
+    """Let it go on; False: nobody held it. Returns when whoever held it is gone."""
+    holder = _holder(run_dir, who)
+    if holder is None:
         return False
-    if MODULE not in command_of(holder):
-        note.unlink(missing_ok=True)  # of one that was killed
+    if module not in command_of(holder):
+        _note(run_dir, who).unlink(missing_ok=True)  # of one that was killed
         return False
     with suppress(ProcessLookupError):
         os.kill(holder, signal.SIGTERM)
+    _until(lambda: module not in command_of(holder))
     return True
+
+
+def _until(is_true: Callable[[], bool]) -> None:
+    deadline_s = monotonic_s() + READY_S
+    while not is_true() and monotonic_s() < deadline_s:
+        SystemClock().sleep(MOMENT_S)
+
+
+def _holder(run_dir: Path, who: str) -> int | None:
+    try:
+        return int(_note(run_dir, who).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _note(run_dir: Path, who: str) -> Path:
@@ -66,29 +88,49 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
     raise _EndedError
 
 
-def main(pid: int, share: float, for_s: float, run_dir: Path, who: str, wish: str) -> None:
+@dataclass(slots=True)
+class Why:
+    words: str = "its time is over"
+
+
+@contextmanager
+def found_by_others(run_dir: Path, who: str) -> Iterator[Why]:
+    """While this process holds somebody; a signal ends the block, and nothing else."""
+    why, note = Why(), _note(run_dir, who)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _on_signal)
-    note, why = _note(run_dir, who), "its time is over"
     try:
         note.write_text(str(os.getpid()))
-        if _hold(pid, share, monotonic_s() + for_s):
-            why = "whoever held it is gone"
+        yield why
     except _EndedError:
-        why = "somebody asked for it"
+        why.words = "somebody asked for it"
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # what is left is to let go
+        if _holder(run_dir, who) == os.getpid():
+            note.unlink(missing_ok=True)
+
+
+def main(pid: int, share: float, for_s: float, run_dir: Path, who: str, wish: str) -> None:
+    why = Why()
+    try:
+        with found_by_others(run_dir, who) as why:
+            if _hold(pid, share, monotonic_s() + for_s):
+                why.words = "whoever held it is gone"
     except ProcessLookupError:
-        why = "it has ended"
+        why.words = "it has ended"
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-        note.unlink(missing_ok=True)
-        _tell(run_dir, who, wish, why)
+    tell(run_dir, who, wish, action="resume", note=f"{who} was let go: {why.words}")
 
 
-def _tell(run_dir: Path, who: str, wish: str, why: str) -> None:
+def tell(run_dir: Path, target: str, wish: str, *, action: str, note: str) -> None:
+    if not run_dir.is_dir():
+        return  # the run's folder is gone, and with it whoever would read this
     log = EventLog(run_dir / "events.jsonl", who="operator", clock=SystemClock())
-    said = {"id": wish, "action": "resume", "target": who, "phase": "applied"}
-    log.write("action", **said, note=f"{who} was let go: {why}", by="paceline", source="api")
+    said = {"id": wish, "action": action, "target": target, "phase": "applied"}
+    log.write("action", **said, note=note, by="paceline", source="api")
     log.close()
 
 
@@ -97,16 +139,16 @@ def _hold(pid: int, share: float, until_s: float) -> bool:
     # The name was looked up a moment ago: nothing else may be hit, should the number mean another one now.
     while (left_s := until_s - monotonic_s()) > 0 and OURS in command_of(pid):
         os.kill(pid, signal.SIGSTOP)
-        if _is_alone(min(left_s, share * MOMENT_S)):
+        if is_alone(min(left_s, share * MOMENT_S)):
             return True
         if share < 1:
             os.kill(pid, signal.SIGCONT)
-            if _is_alone((1 - share) * MOMENT_S):
+            if is_alone((1 - share) * MOMENT_S):
                 return True
     return False
 
 
-def _is_alone(wait_s: float) -> bool:
+def is_alone(wait_s: float) -> bool:
     """Was stdin closed within this time?"""
     readable, _, _ = select.select([sys.stdin], [], [], wait_s)
     return bool(readable) and not os.read(sys.stdin.fileno(), 1 << 10)

@@ -1,9 +1,11 @@
 """Who is at work in a run, and what has happened since? From its log, without reading steps."""
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.clock import SystemClock
 from paceline.events.follow import NewLines
 from paceline.events.read import PlainEvent
 
@@ -12,6 +14,8 @@ _KINDS = (
     *("run_started", "run_finished", "worker_started", "worker_finished"),
     *("generation_entered", "checkpoint"),
 )
+CHUNK_BYTES = 4 << 20
+SLACK_S = 2.0  # what clocks that tick a hundred times a second, and a busy machine, may differ by
 _HEADS = tuple(f'{{"kind":"{kind}"' for kind in _KINDS)
 
 
@@ -19,7 +23,9 @@ _HEADS = tuple(f'{{"kind":"{kind}"' for kind in _KINDS)
 class Look:
     run_dir: Path
     pids: dict[str, int] = field(default_factory=dict)  # of the newest process under each name
+    started_ns: dict[str, int] = field(default_factory=dict)  # when each of them said so
     launcher: int | None = None  # its process; None: its log does not say
+    launched_ns: int = 0
     events: list[PlainEvent] = field(default_factory=list)
     is_over: bool = False
     _lines: NewLines | None = None
@@ -27,12 +33,17 @@ class Look:
     def read(self) -> None:
         """What is new."""
         if self._lines is None:
-            self._lines = NewLines(self.run_dir / "events.jsonl")
-        for line in self._lines.read():
-            if line.startswith(_HEADS):
-                said = json.loads(line)
-                event = PlainEvent(str(said.pop("kind")), str(said.pop("who")), int(said.pop("at_ns")), said)
-                self._take(event)
+            self._lines = NewLines(self.run_dir / "events.jsonl", CHUNK_BYTES)
+        while lines := self._lines.read():  # a log may be longer than memory
+            for line in lines:
+                if line.startswith(_HEADS):
+                    said = json.loads(line)
+                    kind, who, at_ns = str(said.pop("kind")), str(said.pop("who")), int(said.pop("at_ns"))
+                    self._take(PlainEvent(kind, who, at_ns, said))
+
+    def is_still(self, pid: int, at_ns: int) -> bool:
+        """Is it the process that said something then? A number may mean another one by now."""
+        return "paceline" in command_of(pid) and _age_s(pid) + SLACK_S >= (now_ns() - at_ns) / 1e9
 
     def generation(self) -> int:
         """The newest that somebody entered; 0: none."""
@@ -47,17 +58,33 @@ class Look:
             case "run_started":
                 pid = event.fields.get("pid")
                 self.launcher, self.is_over = None if pid is None else int(str(pid)), False
+                self.launched_ns = event.at_ns
                 self.pids.clear()
             case "run_finished":
                 self.is_over = True
             case "worker_started":
                 self.pids[event.who] = int(str(event.fields["pid"]))
+                self.started_ns[event.who] = event.at_ns
             case "worker_finished":
                 self.pids.pop(event.who, None)
 
 
 def _number(event: PlainEvent) -> int:
     return int(str(event.fields["number"]))
+
+
+def now_ns() -> int:
+    return SystemClock().now_ns()
+
+
+def _age_s(pid: int) -> float:
+    """How long ago it began; 0: there is no such process."""
+    try:
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        up_s = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, IndexError, ValueError):
+        return 0.0
+    return up_s - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def command_of(pid: int) -> str:

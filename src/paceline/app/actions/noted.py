@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline.app import cluster_access, run_seat
-from paceline.app.actions.wanted import Deed, Phase, Wanted
+from paceline.app.actions.wanted import OF_A_WORKER, Deed, Phase, Wanted
 from paceline.clock import SystemClock, monotonic_s
 from paceline.coordinator.blocking import BlockingClient
 from paceline.coordinator.client import NotNowError, RefusedError, UnreachableError
@@ -65,7 +65,12 @@ class _Coordinated:
         found = cluster_access.find(where)
         self._client = BlockingClient(found.addresses, found.access, patience_s=PATIENCE_S)
         details = {"by": wanted.by, "source": wanted.source, "id": wanted.id}
-        asking = pb.RequestAction(run=seat.run, kind=wanted.deed.value, target=wanted.worker, details=details)
+        # The coordinator's target is one living worker; a partition has several, and nodes.
+        is_one = wanted.deed in OF_A_WORKER
+        if not is_one and wanted.worker:
+            details["names"] = wanted.worker
+        target = wanted.worker if is_one else ""
+        asking = pb.RequestAction(run=seat.run, kind=wanted.deed.value, target=target, details=details)
         try:
             self._action = self._client.write("Actions.Request", asking, pb.Action)
         except BaseException:

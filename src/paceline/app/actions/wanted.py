@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from paceline.app.actions.sides import sides_in, why_not_cut
 from paceline.plan.codec import Json
 from paceline.plan.plan import Launcher, Plan
 
@@ -17,12 +18,14 @@ class Deed(StrEnum):
     SLOW = "slow"
     KILL = "kill"
     PARTITION = "partition"
+    HEAL = "heal"
     CHECKPOINT = "checkpoint"
     STOP = "stop"
 
 
 FAULTS = (Deed.PAUSE, Deed.SLOW, Deed.KILL, Deed.PARTITION)  # what a dashboard allows only where it may
-OF_A_WORKER = (Deed.PAUSE, Deed.RESUME, Deed.SLOW, Deed.KILL, Deed.PARTITION)
+OF_A_WORKER = (Deed.PAUSE, Deed.RESUME, Deed.SLOW, Deed.KILL)
+LASTING = (Deed.PAUSE, Deed.SLOW, Deed.PARTITION)  # for so many seconds
 
 
 class Phase(StrEnum):
@@ -41,10 +44,10 @@ LAST_PHASES = (Phase.EFFECT_SEEN, Phase.REFUSED, Phase.FAILED)
 class Wanted:
     id: str  # whoever asks twice with the same one asks once
     deed: Deed
-    worker: str = ""  # empty: the run
+    worker: str = ""  # empty: the run; partition: names of workers and nodes, with commas
     factor: float = 4.0  # slow: times as long
-    for_s: float = 30.0  # pause, slow
-    is_forced: bool = False  # although it ends the run
+    for_s: float = 30.0  # pause, slow, partition
+    is_forced: bool = False  # although it ends the run, or loses the quorum
     by: str = "unknown"
     source: str = "api"  # ui, cli, api
 
@@ -65,24 +68,30 @@ def refusal(wanted: Wanted, plan: Plan, pids: Mapping[str, int], *, is_over: boo
         return "the run is over"
     if plan.launcher is not Launcher.LOCAL and wanted.deed is not Deed.STOP:
         return f"its workers are no processes of this machine (launcher {plan.launcher.value})"
-    if wanted.deed is Deed.PARTITION:
-        return (
-            "the lines of a run at work cannot be cut from outside without root; the experiments "
-            "partition-workers and partition-coordinators of `paceline lab` do it on a run of their own"
-        )
     if wanted.deed in OF_A_WORKER and wanted.worker not in pids:
         there = ", ".join(sorted(pids)) or "nobody"
         return f"there is no worker {wanted.worker!r}; there are: {there}"
-    if wanted.deed in (Deed.PAUSE, Deed.SLOW) and not 0 < wanted.for_s <= LONGEST_S:
+    if wanted.deed in LASTING and not 0 < wanted.for_s <= LONGEST_S:
         return f"it may last up to {LONGEST_S:g} s, and {wanted.for_s:g} s were asked for"
     if wanted.deed is Deed.SLOW and not 1 < wanted.factor <= MOST_FACTOR:
         return f"factor is {wanted.factor:g}, but it must be above 1, up to {MOST_FACTOR:g}"
-    return _refusal_by_kind(wanted, plan)
+    return _refusal_by_kind(wanted, plan, pids)
 
 
-def _refusal_by_kind(wanted: Wanted, plan: Plan) -> str:
+def _refusal_by_kind(wanted: Wanted, plan: Plan, pids: Mapping[str, int]) -> str:
+    if wanted.deed in (Deed.PARTITION, Deed.HEAL) and plan.elastic is None:
+        return "the run is not elastic: it has no coordinator that anybody could be cut off from"
+    if wanted.deed is Deed.PARTITION:
+        return _refusal_of_cut(wanted.worker, pids)
     if wanted.deed is Deed.CHECKPOINT and plan.elastic is None:
         return "only elastic runs save when they are asked to; this one saves by --checkpoint-every"
     if wanted.deed is Deed.KILL and plan.elastic is None and not wanted.is_forced:
         return "the run is not elastic: it would end; say force to do it nevertheless"
     return ""
+
+
+def _refusal_of_cut(target: str, pids: Mapping[str, int]) -> str:
+    sides = sides_in(target)
+    if sides is None:
+        return f"{target!r} names nobody who can be cut off; say for example node-1,worker-0"
+    return why_not_cut(sides, pids)

@@ -22,8 +22,9 @@ from paceline.app.lab import quorum_lost as quorum
 from paceline.app.lab import resize as resizing
 from paceline.app.lab import slow_worker as slow
 from paceline.app.lab.expect import Expectation
+from paceline.app.lab.ticking import Telling
 
-Body = Callable[[Path, int, Callable[[str], None]], list[Expectation]]
+Body = Callable[[Path, int, Telling], list[Expectation]]
 DOORS = "by TCP proxies of its own in front of the coordinators; needs no root"
 
 

@@ -3,12 +3,12 @@
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from paceline import environ
 from paceline.app.lab.expect import Expectation, exactly
 from paceline.app.lab.proof import proofs
+from paceline.app.lab.ticking import Telling
 from paceline.app.lab.training import events_of, training, usual_plan
 from paceline.app.train import resumable
 from paceline.errors import TrainingError
@@ -18,13 +18,15 @@ USUAL_TIMES = 1
 BEFORE = 3  # checkpoints that are there when the run is stopped
 
 
-def corrupt_checkpoint(run_dir: Path, times: int, say: Callable[[str], None]) -> list[Expectation]:
+def corrupt_checkpoint(run_dir: Path, times: int, say: Telling) -> list[Expectation]:
     """`times` resumes, each with a damaged newest checkpoint; the last one goes on to the end."""
     plan = dataclasses.replace(usual_plan(workers=WORKERS, steps=STEPS, pace_s=0.02), checkpoint_every=EVERY)
     with training(plan, run_dir) as run:
         run.until(lambda history: len(events_of(history, "checkpoint")) >= BEFORE, "there are checkpoints")
         run.finish(30, early=True)
-    damaged, used, warned = [], [], []
+    damaged: list[str] = []
+    used: list[str] = []
+    warned: list[bool] = []
     for number in range(times):
         newest = _flip_a_byte(run_dir)
         damaged.append(newest)
@@ -32,19 +34,22 @@ def corrupt_checkpoint(run_dir: Path, times: int, say: Callable[[str], None]) ->
         said = _resume(run_dir)
         warned.append(f"warning: checkpoint {newest} is incomplete or damaged" in said)
         say(f"resume {number + 1} of {times}: {newest} is damaged, {used[-1]} was used")
+        say.so_far(_judge(damaged, used, warned))
     history = run.history()
+    ended = str(events_of(history, "run_finished")[-1].fields["outcome"])
+    outcome = exactly("the run's outcome", ended, "finished")
+    return [*say.settled([*_judge(damaged, used, warned), outcome]), *proofs(run_dir, history, say)]
+
+
+def _judge(damaged: list[str], used: list[str], warned: list[bool]) -> list[Expectation]:
     return [
-        exactly("resumes that warned of the damaged checkpoint", sum(warned), times),
+        exactly("resumes that warned of the damaged checkpoint", sum(warned), len(damaged)),
         Expectation(
             "the one before it was used",
             f"older than {', '.join(damaged)}",
             ", ".join(used),
             all(name < newest for name, newest in zip(used, damaged, strict=True)),
         ),
-        exactly(
-            "the run's outcome", str(events_of(history, "run_finished")[-1].fields["outcome"]), "finished"
-        ),
-        *proofs(run_dir, history),
     ]
 
 

@@ -1,11 +1,11 @@
 """Scenario kill-worker: `kill -9` of one worker after another; the others go on within a blink."""
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 from paceline.app.lab.expect import Expectation, at_most, exactly, percentile
 from paceline.app.lab.proof import proofs
+from paceline.app.lab.ticking import Telling
 from paceline.app.lab.training import Training, commits_ns, events_of, training, usual_plan
 from paceline.events.read import History
 
@@ -14,23 +14,26 @@ USUAL_TIMES = 8
 BETWEEN_S = 0.3
 
 
-def kill_worker(run_dir: Path, times: int, say: Callable[[str], None]) -> list[Expectation]:
+def kill_worker(run_dir: Path, times: int, say: Telling) -> list[Expectation]:
     plan = usual_plan(workers=WORKERS, steps=1_000_000)
     with training(plan, run_dir) as run:
         kills = _kill(run, times, say)
         history = run.finish(30, early=True)
+    return [*say.settled(_judge(history, kills)), *proofs(run_dir, history, say)]
+
+
+def _judge(history: History, kills: list[tuple[int, int]]) -> list[Expectation]:
     gaps = [gap for victim, at_ns in kills for gap in gaps_s(history, {victim}, at_ns, WORKERS)]
     return [
         at_most("survivors commit their next step after a kill, p95", percentile(gaps, 0.95), 0.25, "s"),
         at_most("the same, p99", percentile(gaps, 0.99), 1.0, "s"),
-        exactly("survivors that were restarted", _restarted(history) - times, 0),
+        exactly("survivors that were restarted", _restarted(history) - len(kills), 0),
         at_most("steps that a survivor computed again after a kill", _repeated(history), 1, "steps"),
         exactly("generations that were entered with different bits", _different(history), 0),
-        *proofs(run_dir, history),
     ]
 
 
-def _kill(run: Training, times: int, say: Callable[[str], None]) -> list[tuple[int, int]]:
+def _kill(run: Training, times: int, say: Telling) -> list[tuple[int, int]]:
     """Each worker in turn; (whom, when)."""
     kills, generation = [], run.until_in(WORKERS, 0)
     for number in range(times):
@@ -39,6 +42,7 @@ def _kill(run: Training, times: int, say: Callable[[str], None]) -> list[tuple[i
         kills.append((victim, run.signal(f"worker-{victim}", signal.SIGKILL)))
         generation = run.until_in(WORKERS, generation)
         say(f"kill {number + 1} of {times}: worker-{victim} was replaced")
+        say.so_far(_judge(run.history(), kills))
     return kills
 
 

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from paceline.app.lab.weather import CLEAR, Weather
 from paceline.coordinator.background import Background
+from paceline.coordinator.shell.callers import ports_of
 
 LOOPBACK = "127.0.0.1"
 CHUNK_BYTES = 1 << 16
@@ -168,25 +168,3 @@ def lines(targets: Mapping[int, str]) -> Iterator[Lines]:
     finally:
         background.call(stack.aclose())
         background.close()
-
-
-def ports_of(pids: Collection[int]) -> set[int]:
-    """The local TCP ports of these processes, as the kernel lists them."""
-    inodes = {inode for pid in pids for inode in _sockets_of(pid)}
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(FileNotFoundError):  # a machine without IPv6
-            for row in Path(table).read_text().splitlines()[1:]:
-                fields = row.split()
-                if fields[9] in inodes:
-                    found.add(int(fields[1].rpartition(":")[2], 16))
-    return found
-
-
-def _sockets_of(pid: int) -> Iterator[str]:
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # closed meanwhile
-                target = str(entry.readlink())
-                if target.startswith("socket:["):
-                    yield target[8:-1]

@@ -1,6 +1,5 @@
 """Scenario partition-coordinators: the leader is cut off with one worker. The others elect, and go on."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,11 +8,13 @@ from paceline.app.lab.expect import Expectation, at_most, exactly
 from paceline.app.lab.left_out import fenced_commits, until_left_out
 from paceline.app.lab.nodes import Nodes, nodes
 from paceline.app.lab.proof import proofs
+from paceline.app.lab.ticking import Telling
 from paceline.app.lab.training import Training, events_of, training, usual_plan
 from paceline.coordinator.blocking import BlockingClient
 from paceline.coordinator.client import UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell.identity import Role
+from paceline.events.read import History
 
 WORKERS, NODES = 4, 3
 USUAL_TIMES = 2
@@ -30,7 +31,7 @@ class _Seen:
     minority_commits: int
 
 
-def partition_coordinators(run_dir: Path, times: int, say: Callable[[str], None]) -> list[Expectation]:
+def partition_coordinators(run_dir: Path, times: int, say: Telling) -> list[Expectation]:
     plan = usual_plan(workers=WORKERS, steps=1_000_000)
     seen: list[_Seen] = []
     with (
@@ -43,8 +44,16 @@ def partition_coordinators(run_dir: Path, times: int, say: Callable[[str], None]
             alone = cluster.leader()
             seen.append(_cut(cluster, run, alone))
             say(f"partition {number + 1} of {times}: node {alone} and {LONER} were cut off, and are back")
+            say.so_far(_judge(run.history(), seen, begun_ns))
         leaders = {cluster.status(node).leader for node in cluster.addresses}
         history = run.finish(30, early=True)
+    # Who follows whom is asked before the run ends, and judged with the rest.
+    found = _judge(history, seen, begun_ns)
+    found.insert(6, exactly("leaders that the nodes follow in the end", len(leaders), 1))
+    return [*say.settled(found), *proofs(run_dir, history, say)]
+
+
+def _judge(history: History, seen: list[_Seen], begun_ns: int) -> list[Expectation]:
     return [
         exactly("requests that the minority answered", sum(one.minority_answers for one in seen), 0),
         exactly("entries that the minority committed", sum(one.minority_commits for one in seen), 0),
@@ -58,9 +67,7 @@ def partition_coordinators(run_dir: Path, times: int, say: Callable[[str], None]
             sum(fenced_commits(history, LONER, one.left_ns) for one in seen),
             0,
         ),
-        exactly("leaders that the nodes follow in the end", len(leaders), 1),
         exactly("processes that were restarted", len(events_of(history, "worker_started")) - WORKERS, 0),
-        *proofs(run_dir, history),
     ]
 
 

@@ -19,14 +19,17 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "it is back after it wakes, at the latest",
         "steps that it committed while left out",
     ),
-    "kill-leader": ("a training step is delayed by the loss of the leader, at the latest", "generations"),
+    "kill-leader": ("a training step is delayed by the loss of the leader by, at the latest", "generations"),
     "kill-server": ("the next update after a kill of the primary, p95", "promotions"),
     "quorum-lost": (
         "the longest time without a committed step meanwhile",
         "times that it was said",
         "generations",
     ),
-    "resize": ("a change of size, at the latest", "workers that were restarted without being lost"),
+    "resize": (
+        "a change of size (2 → 4 → 3), at the latest",
+        "workers that were restarted without being lost",
+    ),
     "slow-worker": (
         "the slow worker is found after it begins to be slow",
         "throughput afterwards, of what it was in good health",

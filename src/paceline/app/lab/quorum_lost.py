@@ -1,12 +1,12 @@
 """Scenario quorum-lost: two of three coordinators die. Training goes on, says so, and nothing is undone."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 from paceline.app.lab.expect import Expectation, at_most, exactly
 from paceline.app.lab.nodes import nodes
 from paceline.app.lab.proof import proofs
+from paceline.app.lab.ticking import Telling
 from paceline.app.lab.training import Training, commits_ns, events_of, training, usual_plan
 from paceline.events.read import History
 
@@ -17,7 +17,7 @@ AFTER_S = 4.0  # longer than a lease: whoever was given up by mistake would be g
 SILENT, BACK = "the coordinator does not answer", "the coordinator answers again"
 
 
-def quorum_lost(run_dir: Path, times: int, say: Callable[[str], None]) -> list[Expectation]:
+def quorum_lost(run_dir: Path, times: int, say: Telling) -> list[Expectation]:
     plan = usual_plan(workers=WORKERS, steps=1_000_000)
     longest_s = 0.0
     with nodes(run_dir / "coordinators", NODES) as cluster, training(plan, run_dir, cluster.place) as run:
@@ -36,13 +36,17 @@ def quorum_lost(run_dir: Path, times: int, say: Callable[[str], None]) -> list[E
             _until_said(run, BACK, number + 1)
             run.wait(AFTER_S)
             say(f"loss {number + 1} of {times}: nodes {victims} died, and are back")
+            say.so_far(_judge(run.history(), longest_s, number + 1))
         history = run.finish(30, early=True)
+    return [*say.settled(_judge(history, longest_s, times)), *proofs(run_dir, history, say)]
+
+
+def _judge(history: History, longest_s: float, times: int) -> list[Expectation]:
     numbers = {event.fields["number"] for event in events_of(history, "generation_entered")}
     return [
         at_most("the longest time without a committed step meanwhile", longest_s, 1.0, "s"),
         exactly("times that it was said", (_said(history, SILENT), _said(history, BACK)), (times, times)),
         exactly("generations", len(numbers), 1),
-        *proofs(run_dir, history),
     ]
 
 

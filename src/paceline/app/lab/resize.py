@@ -7,7 +7,6 @@ parameters is compared.
 
 import random
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from paceline.app import workers
 from paceline.app.lab.expect import Expectation, at_most, exactly
 from paceline.app.lab.proof import proofs
+from paceline.app.lab.ticking import Telling
 from paceline.app.lab.training import Training, events_of, training, usual_plan
 from paceline.events.read import History
 from paceline.plan.codec import Json
@@ -27,11 +27,11 @@ PACE_S = 0.01  # for a shard
 FROZEN_S = 0.2  # shorter than a lease: it only holds the others up
 
 
-def resize(run_dir: Path, times: int, say: Callable[[str], None]) -> list[Expectation]:
+def resize(run_dir: Path, times: int, say: Telling) -> list[Expectation]:
     return resize_by_seed(run_dir, times, 7, say)
 
 
-def resize_by_seed(run_dir: Path, faults: int, seed: int, say: Callable[[str], None]) -> list[Expectation]:
+def resize_by_seed(run_dir: Path, faults: int, seed: int, say: Telling) -> list[Expectation]:
     """So many faults, spread over the sizes 2, 4, 3, again and again."""
     plan = resizing_plan(SIZES[0])
     with training(plan, run_dir) as run:
@@ -40,20 +40,23 @@ def resize_by_seed(run_dir: Path, faults: int, seed: int, say: Callable[[str], N
             struck.become(size)
             struck.strike()
             say(f"fault {number + 1} of {faults}, with {size} workers")
+            say.so_far(_resized(struck))
         struck.become(SIZES[-1])
         history = run.finish(60, early=True)
         result = run.result or {}
-    changed, wanted = len(struck.resized_s), f"{SIZES[0]} → {SIZES[1]} → {SIZES[2]}"
-    return [
-        at_most(
-            f"a change of size ({wanted}, {changed} times), at the latest", max(struck.resized_s), 10.0, "s"
-        ),
+    found = say.settled(_resized(struck))
+    found += [
         exactly(
             "SHA-256 of an undisturbed run's parameters", _undisturbed(plan, run_dir, history), _hash(result)
         ),
         exactly("workers that were restarted without being lost", _restarted(history, struck), 0),
-        *proofs(run_dir, history),
     ]
+    return [*say.settled(found), *proofs(run_dir, history, say)]
+
+
+def _resized(struck: "_Struck") -> list[Expectation]:
+    what = f"a change of size ({SIZES[0]} → {SIZES[1]} → {SIZES[2]}), at the latest"
+    return [at_most(what, max(struck.resized_s), 10.0, "s")] if struck.resized_s else []
 
 
 def resizing_plan(workers: int, on_slow: OnSlow = OnSlow.TOLERATE) -> Plan:

@@ -1,11 +1,11 @@
 """Scenario slow-worker: one worker gets slower and slower. It is found, and given less to do."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from paceline.app.lab.expect import Expectation, at_most, exactly
 from paceline.app.lab.proof import proofs
+from paceline.app.lab.ticking import Telling
 from paceline.app.lab.training import commits_ns, end_ns, events_of, training, usual_plan
 from paceline.events.read import History
 from paceline.plan.plan import Elastic, OnSlow, Plan
@@ -20,7 +20,7 @@ WATCH_S = 8.0
 USUAL_TIMES = 1
 
 
-def slow_worker(run_dir: Path, times: int, say: Callable[[str], None]) -> list[Expectation]:
+def slow_worker(run_dir: Path, times: int, say: Telling) -> list[Expectation]:
     found: list[Expectation] = []
     for number in range(times):
         folder = run_dir if times == 1 else run_dir / str(number + 1)
@@ -36,26 +36,37 @@ def slow_plan() -> Plan:
     return replace(usual, elastic=elastic, stragglers=(rule,))
 
 
-def _once(run_dir: Path, say: Callable[[str], None]) -> list[Expectation]:
+def _once(run_dir: Path, say: Telling) -> list[Expectation]:
     with training(slow_plan(), run_dir) as run:
         run.until_in(WORKERS, 0)
         run.until(_is_flagged, f"worker-{SLOW} is found")
-        say(str(events_of(run.history(), "slow_worker")[0].fields["reason"]))
+        history = run.history()
+        say(str(events_of(history, "slow_worker")[0].fields["reason"]))
+        if _is_slowed(history):  # its rows come a moment later than that it was found
+            say.so_far(_flagged(history))
         run.until(lambda history: _furthest(history) > FROM + OVER, "it is as slow as can be")
         run.wait(SETTLED_S + WATCH_S)
         history = run.finish(30, early=True)
     began_ns = _began_ns(history)
-    flagged = events_of(history, "slow_worker")
-    wrong = [event.fields["worker"] for event in flagged if event.fields["worker"] != f"worker-{SLOW}"]
+    soon, wrong = _flagged(history)
     share = _rate(history, *_last_ns(history)) / _rate(history, *_healthy_ns(history, began_ns))
-    return [
-        at_most(
-            "the slow worker is found after it begins to be slow", _s(flagged[0].at_ns - began_ns), 5.0, "s"
-        ),
+    found = [
+        soon,
         at_least("throughput afterwards, of what it was in good health", share, 0.7),
-        exactly("workers that were found slow and are not", len(wrong), 0),
+        wrong,
         exactly("workers that were restarted", len(events_of(history, "worker_started")) - WORKERS, 0),
-        *proofs(run_dir, history),
+    ]
+    return [*say.settled(found), *proofs(run_dir, history, say)]
+
+
+def _flagged(history: History) -> list[Expectation]:
+    """Who was found slow, and how soon."""
+    flagged = events_of(history, "slow_worker")
+    took_s = _s(flagged[0].at_ns - _began_ns(history))
+    wrong = [event.fields["worker"] for event in flagged if event.fields["worker"] != f"worker-{SLOW}"]
+    return [
+        at_most("the slow worker is found after it begins to be slow", took_s, 5.0, "s"),
+        exactly("workers that were found slow and are not", len(wrong), 0),
     ]
 
 
@@ -65,6 +76,10 @@ def at_least(what: str, measured: float, limit: float) -> Expectation:
 
 def _is_flagged(history: History) -> bool:
     return any(event.fields["worker"] == f"worker-{SLOW}" for event in events_of(history, "slow_worker"))
+
+
+def _is_slowed(history: History) -> bool:
+    return any(row.position >= FROM * SHARDS for row in history.steps.get(SLOW, []))
 
 
 def _began_ns(history: History) -> int:

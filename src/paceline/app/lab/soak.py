@@ -2,7 +2,7 @@
 
 import random
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from paceline.app.lab.memory import Piles
 from paceline.app.lab.nodes import nodes
 from paceline.app.lab.proof import proofs
 from paceline.app.lab.served import applied_ns
+from paceline.app.lab.ticking import Telling
 from paceline.app.lab.training import commits_ns, training, usual_plan
 from paceline.errors import ConfigError, Problem
 from paceline.events.read import History
@@ -43,7 +44,7 @@ def soak_plan(mode: str, shards: int | None) -> Plan:
     return usual_plan(workers=WORKERS, steps=1_000_000, pace_s=PACE_S, mode=mode, shards=shards)
 
 
-def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: Callable[[str], None]) -> list[Expectation]:
+def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: Telling) -> list[Expectation]:
     dice, piles = random.Random(seed), Piles()
     with (
         nodes(run_dir / "coordinators", NODES, with_doors=True) as cluster,
@@ -71,7 +72,7 @@ def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: Callable[[str],
         ),
         told("faults a minute", f"{60e9 * faults / (ended_ns - began_ns):.1f}"),
         *piles.expectations(),
-        *proofs(run_dir, history),
+        *proofs(run_dir, history, say),
     ]
 
 

@@ -1,4 +1,4 @@
-"""How does a program follow an experiment while it goes on? As JSON lines: what is said, then what held.
+"""How does a program follow an experiment while it goes on? JSON lines: what is said, ticks, what held.
 
 `python -m paceline.app.lab.told NAME TIMES FOLDER`; it stops with whoever started it (stdin closes).
 """
@@ -12,13 +12,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from paceline.app.lab.catalog import SCENARIOS
+from paceline.app.lab.ticking import Telling
 from paceline.errors import PacelineError
 
 
 def main(name: str, times: int, run_dir: Path) -> None:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     try:
-        found = SCENARIOS[name].body(run_dir, times, lambda line: _tell({"said": line}))
+        telling = Telling(lambda line: _tell({"said": line}), lambda tick: _tell({"tick": tick.json()}))
+        found = SCENARIOS[name].body(run_dir, times, telling)
     except PacelineError as error:
         _tell({"problem": f"{error.what}; {error.hint}"})
         return

@@ -164,7 +164,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node", "cluster", "version", "role", "leader", "leader_address", "term", "commit", "applied", "last_index", "snapshot_index", "peers", "sessions", "leases", "up_ms")
+    __slots__ = ("node", "cluster", "version", "role", "leader", "leader_address", "term", "commit", "applied", "last_index", "snapshot_index", "peers", "sessions", "leases", "up_ms", "cut_ms")
     NODE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +180,7 @@ class NodeStatus(_message.Message):
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     UP_MS_FIELD_NUMBER: _ClassVar[int]
+    CUT_MS_FIELD_NUMBER: _ClassVar[int]
     node: int
     cluster: str
     version: str
@@ -195,7 +196,8 @@ class NodeStatus(_message.Message):
     sessions: int
     leases: int
     up_ms: int
-    def __init__(self, node: _Optional[int] = ..., cluster: _Optional[str] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., term: _Optional[int] = ..., commit: _Optional[int] = ..., applied: _Optional[int] = ..., last_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., sessions: _Optional[int] = ..., leases: _Optional[int] = ..., up_ms: _Optional[int] = ...) -> None: ...
+    cut_ms: int
+    def __init__(self, node: _Optional[int] = ..., cluster: _Optional[str] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., term: _Optional[int] = ..., commit: _Optional[int] = ..., applied: _Optional[int] = ..., last_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., sessions: _Optional[int] = ..., leases: _Optional[int] = ..., up_ms: _Optional[int] = ..., cut_ms: _Optional[int] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
     __slots__ = ("node", "address", "is_voter", "match", "lag", "sending", "is_connected")
@@ -238,6 +240,20 @@ class StepDownRequest(_message.Message):
 class SnapshotRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class CutRequest(_message.Message):
+    __slots__ = ("cluster", "for_ms", "nodes", "pids", "others")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    FOR_MS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    PIDS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    for_ms: int
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    pids: _containers.RepeatedScalarFieldContainer[int]
+    others: bool
+    def __init__(self, cluster: _Optional[str] = ..., for_ms: _Optional[int] = ..., nodes: _Optional[_Iterable[int]] = ..., pids: _Optional[_Iterable[int]] = ..., others: _Optional[bool] = ...) -> None: ...
 
 class CreateRun(_message.Message):
     __slots__ = ("run", "plan", "min_workers", "max_workers", "samples", "launcher", "external_id", "want_workers")

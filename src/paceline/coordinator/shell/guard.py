@@ -17,6 +17,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from paceline import clock
+from paceline.coordinator.shell.cuts import Cuts
 from paceline.coordinator.shell.identity import Identity, Role, in_words, roles_for, short_name
 from paceline.coordinator.shell.limits import Buckets, Limits
 
@@ -61,8 +62,10 @@ class Guard(grpc.aio.ServerInterceptor):
         limits: Limits | None = None,
         *,
         now_s: Callable[[], float] = clock.monotonic_s,
+        cuts: Cuts | None = None,
     ) -> None:
         limits = limits or Limits()
+        self.cuts = cuts or Cuts()
         self._proof, self._now_s = proof, now_s
         self._per_caller = Buckets(limits.per_caller)
         self._overall = Buckets(limits.overall)
@@ -160,25 +163,30 @@ class _Guarded:
         return grpc.stream_unary_rpc_method_handler(self._one_answer, reads, writes)
 
     async def _one_answer(self, requests: AsyncIterator[Any], context: Context) -> Any:
+        held: Any = _Held(context, self._guard.cuts, self._method)  # Any: as good as a context
         try:
-            return await self._behaviour(await self._admit(requests, context), context)
+            answer = await self._behaviour(await self._admit(requests, held), held)
+            await held.until_heard()
+            return answer
         except _UnreadableError:
             await self._unreadable().answer(context)
 
     async def _many_answers(self, requests: AsyncIterator[Any], context: Context) -> None:
+        held: Any = _Held(context, self._guard.cuts, self._method)  # Any: as good as a context
         try:
-            request = await self._admit(requests, context)
+            request = await self._admit(requests, held)
             if not self._is_generator:
-                await self._behaviour(request, context)
+                await self._behaviour(request, held)
                 return
-            async with aclosing(self._behaviour(request, context)) as answers:
+            async with aclosing(self._behaviour(request, held)) as answers:
                 async for answer in answers:
-                    await context.write(answer)
+                    await held.write(answer)
         except _UnreadableError:
             await self._unreadable().answer(context)
 
-    async def _admit(self, requests: AsyncIterator[Any], context: Context) -> Any:
+    async def _admit(self, requests: AsyncIterator[Any], context: Any) -> Any:
         """What the method is to be called with, once it is known who calls."""
+        await context.until_heard()
         found = self._guard.identify(context)
         if isinstance(found, Refused):
             await found.answer(context)
@@ -187,7 +195,7 @@ class _Guarded:
         caller.set(found)
         if not self._takes_one:
             toll.set(partial(self._guard.pay, (_host(context), found.name)))
-            return requests
+            return context.heard(requests)
         request = await context.read()
         if request is grpc.aio.EOF:
             raise _UnreadableError
@@ -206,6 +214,33 @@ class _Guarded:
             f"the request to {short_name(self._method)} is no message that this node can read",
             "send the message that cluster.proto names for this method",
         )
+
+
+class _Held:
+    """A call's context; while its caller is cut off nothing of the call is heard, and nothing is said."""
+
+    def __init__(self, context: Context, cuts: Cuts, method: str) -> None:
+        self._context, self._cuts, self._method = context, cuts, method
+
+    async def until_heard(self) -> None:
+        if self._cuts.are_some:  # asked for every message, and nearly always there are none
+            await self._cuts.until_heard(self._context.peer(), self._method)
+
+    async def heard(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for request in requests:
+            await self.until_heard()
+            yield request
+
+    async def write(self, answer: Any) -> None:
+        await self.until_heard()
+        await self._context.write(answer)
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", facts: Any = ()) -> None:
+        await self.until_heard()
+        await self._context.abort(code, details, facts)
+
+    def __getattr__(self, name: str) -> Any:  # all else is the context's own
+        return getattr(self._context, name)
 
 
 class _UnreadableError(Exception):

@@ -67,6 +67,7 @@ _TABLE = {
         "Remove": _ADMINS,
         "StepDown": _ADMINS,
         "Snapshot": _ADMINS,
+        "Cut": _ADMINS,
     },
     "Runs": {
         "Create": _ADMINS,

@@ -12,6 +12,7 @@ from paceline.coordinator.raft.door import LARGEST
 from paceline.coordinator.raft.types import Membership, NodeId
 from paceline.coordinator.shell import replies
 from paceline.coordinator.shell.book import Book
+from paceline.coordinator.shell.cuts import LONGEST_S, Cuts
 from paceline.coordinator.shell.guard import Context
 from paceline.coordinator.shell.leases import Leases
 from paceline.coordinator.shell.node import Node, NotLeaderError, TooBusyError
@@ -32,9 +33,11 @@ class NodeServices:
         leases: Leases,
         cluster: str,
         check_address: Callable[[str], None],
+        cuts: Cuts | None,
     ) -> None:
         self._node, self._peers, self._book, self._leases, self._cluster = node, peers, book, leases, cluster
         self._check_address = check_address  # may this node call others there?
+        self._cuts = cuts  # None: this is no place for experiments
         self._since_s = monotonic_s()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -46,6 +49,7 @@ class NodeServices:
                 "Remove": unary(self._remove, pb.RemoveNode, pb.NodeStatus),
                 "StepDown": unary(self._step_down, pb.StepDownRequest, pb.NodeStatus),
                 "Snapshot": unary(self._snapshot, pb.SnapshotRequest, pb.NodeStatus),
+                "Cut": unary(self._cut, pb.CutRequest, pb.NodeStatus),
             },
         )
 
@@ -67,6 +71,7 @@ class NodeServices:
             sessions=len(node.state.sessions),
             leases=len(self._leases),
             up_ms=int((monotonic_s() - self._since_s) * 1000),
+            cut_ms=0 if self._cuts is None else int(self._cuts.left_s() * 1000),
         )
 
     def _peer(self, other: NodeId) -> pb.PeerStatus:
@@ -178,4 +183,22 @@ class NodeServices:
 
     async def _snapshot(self, request: pb.SnapshotRequest, context: Context) -> pb.NodeStatus:
         await self._node.snapshot()
+        return self.status()
+
+    async def _cut(self, request: pb.CutRequest, context: Context) -> pb.NodeStatus:
+        if self._cuts is None:
+            what = f"node {self._node.me} listens beyond this machine, where nothing is broken on purpose"
+            await replies.bad(context, what, "try it on a cluster on 127.0.0.1: paceline coordinator up")
+            return self.status()
+        if request.cluster != self._cluster:
+            what = f"this node belongs to the cluster {self._cluster!r}, not to {request.cluster!r}"
+            await replies.bad(context, what, "look at `paceline coordinator status`")
+        if not 0 <= request.for_ms <= LONGEST_S * 1000:
+            what = f"it cannot be cut off for {request.for_ms} ms"
+            await replies.bad(context, what, f"say up to {LONGEST_S * 1000:g}, or 0 to mend it")
+        if request.for_ms == 0:
+            self._cuts.mend()
+        else:
+            nodes = [NodeId(node) for node in request.nodes]
+            self._cuts.cut(request.for_ms / 1000, nodes=nodes, pids=request.pids, others=request.others)
         return self.status()

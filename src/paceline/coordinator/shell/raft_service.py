@@ -7,6 +7,7 @@ import grpc
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.raft.types import Kind, Message, NodeId
 from paceline.coordinator.shell import replies, wire
+from paceline.coordinator.shell.cuts import Cuts
 from paceline.coordinator.shell.guard import Context, caller
 from paceline.coordinator.shell.identity import may_speak_for
 from paceline.coordinator.shell.node import Complain, Node
@@ -17,8 +18,8 @@ _SAME_VERSION = "run the same version on all nodes"
 
 
 class RaftService:
-    def __init__(self, node: Node, cluster: str) -> None:
-        self._node, self._cluster = node, cluster
+    def __init__(self, node: Node, cluster: str, cuts: Cuts) -> None:
+        self._node, self._cluster, self._cuts = node, cluster, cuts
 
     def handler(self) -> grpc.GenericRpcHandler:
         talk = grpc.stream_unary_rpc_method_handler(
@@ -79,7 +80,8 @@ class RaftService:
         if not may_speak_for(caller.get(), message.sender):
             what = f"a message from node {message.sender} came with the certificate of {caller.get().name}"
             await replies.bad(context, what, "give each node its own certificate")
-        self._node.deliver(message, complain)
+        if not self._cuts.drops(message.sender):
+            self._node.deliver(message, complain)
 
 
 def _drop(why: str) -> None:

@@ -12,6 +12,7 @@ from typing import assert_never
 import grpc
 
 from paceline.coordinator.shell import tls, tokens
+from paceline.coordinator.shell.cuts import Cuts
 from paceline.coordinator.shell.guard import Guard
 from paceline.coordinator.shell.identity import Role
 from paceline.coordinator.shell.limits import Limits
@@ -88,12 +89,14 @@ def unreachable_hint(access: Token | Certificate) -> str:
     return "see that a node runs there, that it was given --tls-dir, and that both have the same ca.crt"
 
 
-def new_server(security: Tokens | Certificate, limits: Limits | None = None) -> grpc.aio.Server:
+def new_server(
+    security: Tokens | Certificate, limits: Limits | None = None, cuts: Cuts | None = None
+) -> grpc.aio.Server:
     """A server with a guard in front of everything that is added to it."""
     limits = limits or Limits()
     proof = TokenProof(security) if isinstance(security, Tokens) else CertificateProof()
     return grpc.aio.server(
-        interceptors=[Guard(proof, limits)],
+        interceptors=[Guard(proof, limits, cuts=cuts)],
         options=server_options(limits),
         maximum_concurrent_rpcs=limits.calls_at_once,
     )

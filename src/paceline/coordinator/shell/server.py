@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +10,10 @@ from pathlib import Path
 import grpc
 
 from paceline.clock import monotonic_s
-from paceline.coordinator.raft.types import Membership, NodeId
+from paceline.coordinator.raft.types import Membership, Message, NodeId
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.book import Book
+from paceline.coordinator.shell.cuts import Cuts
 from paceline.coordinator.shell.former import Former
 from paceline.coordinator.shell.keeper import Keeper
 from paceline.coordinator.shell.leases import Leases
@@ -53,6 +54,7 @@ class Coordinator:
         self._settings, self._say = settings, say
         self.address = settings.listen
         self._access = security.peer_access(settings.proof)
+        self._cuts = Cuts()
         self._tasks: list[asyncio.Task[None]] = []
         self._said: Note | None = None
         self._stack = AsyncExitStack()
@@ -80,11 +82,11 @@ class Coordinator:
         self._peers = Peers(s.node, s.cluster, self._dial, security.call_metadata(self._access))
         self._stack.push_async_callback(self._peers.close)
         dice = random.Random(f"{s.node}:{monotonic_s()}")
-        self.node = Node(s.node, storage, found, send=self._peers.send, dice=dice.randrange, pace=s.pace)
+        self.node = Node(s.node, storage, found, send=self._send, dice=dice.randrange, pace=s.pace)
         self._book = Book(self.node, s.peers)
         leases = Leases(s.lease_s, s.grace_s)
         self.services = NodeServices(
-            self.node, self._peers, self._book, leases, s.cluster, self._check_address
+            self.node, self._peers, self._book, leases, s.cluster, self._check_address, self._faults()
         )
         desk = LighthouseDesk(self.node, self._book.leader_address)
         await self._listen(leases, desk)
@@ -102,6 +104,7 @@ class Coordinator:
 
     async def stop(self) -> None:
         """Stop listening, finish what is being written, and be gone."""
+        self._cuts.mend()  # else those who wait would be waited for
         await self._server.stop(grace=0.2)
         for task in self._tasks:
             task.cancel()
@@ -110,9 +113,9 @@ class Coordinator:
 
     async def _listen(self, leases: Leases, desk: LighthouseDesk) -> None:
         s, node = self._settings, self.node
-        self._server = security.new_server(s.proof)
+        self._server = security.new_server(s.proof, cuts=self._cuts)
         streams = Streams(node, self._book, leases)
-        raft = RaftService(node, s.cluster).handler()
+        raft = RaftService(node, s.cluster, self._cuts).handler()
         leader = self._book.leader_address
         handlers = [*client_services(node, leader), Writing(node, leader).handler(), raft]
         handlers.append(self.services.handler())
@@ -126,6 +129,13 @@ class Coordinator:
 
     def _check_address(self, address: str) -> None:
         security.check_address(address, self._settings.proof)
+
+    def _send(self, messages: Iterable[Message]) -> None:
+        self._peers.send(message for message in messages if not self._cuts.drops(message.to))
+
+    def _faults(self) -> Cuts | None:
+        """Beyond one machine nobody breaks anything by a call."""
+        return self._cuts if security.is_loopback(security.host_of(self._settings.listen)) else None
 
     def _dial(self, address: str) -> grpc.aio.Channel:
         return security.open_channel(address, self._access, list(CHANNEL_OPTIONS))

@@ -1,8 +1,8 @@
 """What was asked of runs here, and how far has it come? Asked twice with one key is asked once.
 
 A wish is carried out in a thread by the function that the command line calls
-(app/actions/act.py), so both do the same. What it says goes into the run's own log; here
-it is kept only for whoever asks again.
+(act.py), so all do the same. What it says goes into the run's own log; here it is kept
+only for whoever asks again.
 """
 
 import subprocess
@@ -12,10 +12,17 @@ from pathlib import Path
 
 from paceline.app.actions.act import Act
 from paceline.app.actions.wanted import LAST_PHASES, Phase, Step, Wanted
-from paceline.errors import PacelineError
+from paceline.errors import ExitCode, PacelineError
 from paceline.plan.codec import Json
 
 MOST_KEPT = 500
+MOST_AT_ONCE = 32  # wishes that are carried out; each is a thread
+
+
+class BusyError(PacelineError):
+    """Too much is asked at once."""
+
+    exit_code = ExitCode.DEGRADED
 
 
 @dataclass(slots=True)
@@ -51,10 +58,13 @@ class Desk:
         with self._lock:
             if (found := self._asked.get(wanted.id)) is not None:
                 return found, False
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            if len(self._threads) >= MOST_AT_ONCE:
+                what = f"{len(self._threads)} wishes are being carried out"
+                raise BusyError(what, "wait until one of them has come to its end")
             asked = self._asked[wanted.id] = Asked(run, wanted)
             while len(self._asked) > MOST_KEPT:
                 del self._asked[next(iter(self._asked))]
-            self._threads = [thread for thread in self._threads if thread.is_alive()]
             # A daemon: whoever ends the server does not wait for an effect.
             thread = threading.Thread(target=self._carry_out, args=(run_dir, asked), daemon=True)
             self._threads.append(thread)
@@ -62,12 +72,15 @@ class Desk:
         return asked, True
 
     def list(self, run: str) -> list[Json]:
+        self._bury()
         with self._lock:
             return [asked.json() for asked in self._asked.values() if asked.run == run]
 
     def close(self) -> None:
         """Everybody who is held goes on."""
-        for holder in self._holders:
+        with self._lock:
+            holders = [*self._holders]  # one that begins now ends with us: its stdin closes
+        for holder in holders:
             if holder.stdin is not None:
                 holder.stdin.close()
             holder.wait()

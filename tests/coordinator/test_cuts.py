@@ -1,0 +1,113 @@
+"""What does a node that is cut off hear and say? Nothing, for as long as was said; then all is as before."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from tests.coordinator.real.cluster import PATIENCE_S
+from tests.coordinator.real.history import create
+from tests.coordinator.real.in_process import CALM, Nodes, nodes_in_process
+
+from paceline.coordinator.client import Client, UnreachableError
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.raft.types import NodeId
+from paceline.coordinator.shell.cuts import Cuts
+
+LIST, LOOK = "/paceline.cluster.v1.Runs/List", "/paceline.cluster.v1.Nodes/Status"
+OURS, THEIRS = "ipv4:127.0.0.1:5001", "ipv4:127.0.0.1:5002"
+
+
+async def is_heard(cuts: Cuts, peer: str, method: str = LIST) -> bool:
+    asking = asyncio.create_task(cuts.until_heard(peer, method))
+    await asyncio.sleep(0)  # it begins; whoever is not cut off does not wait at all
+    was_heard = asking.done()
+    asking.cancel()
+    return was_heard
+
+
+def test_named_processes_wait_or_all_but_them() -> None:
+    async def story() -> None:
+        cuts = Cuts(ports=lambda pids: {5001} if 7 in pids else set())
+        cuts.cut(300, pids=[7], others=False)
+        assert [await is_heard(cuts, peer) for peer in (OURS, THEIRS)] == [False, True]
+        cuts.cut(300, pids=[7], others=True)
+        assert [await is_heard(cuts, peer) for peer in (OURS, THEIRS)] == [True, False]
+        assert await is_heard(cuts, THEIRS, LOOK)  # one can always look
+        cuts.cut(300, nodes=[NodeId(2)], others=False)
+        assert await is_heard(cuts, OURS)
+        assert [cuts.drops(NodeId(node)) for node in (1, 2)] == [False, True]
+        cuts.mend()
+        assert cuts.left_s() == 0
+        assert not cuts.drops(NodeId(2))
+
+    asyncio.run(story())
+
+
+def test_what_is_cut_is_mended_without_anybody() -> None:
+    async def story() -> None:
+        cuts = Cuts()
+        cuts.cut(0.05, others=True)
+        await asyncio.wait_for(cuts.until_heard(OURS, LIST), PATIENCE_S)
+        assert not cuts.are_some
+
+    asyncio.run(story())
+
+
+async def cut(client: Client, cluster: Nodes, node: int, **said: object) -> pb.NodeStatus:
+    request = pb.CutRequest(cluster="paceline", **said)  # type: ignore[arg-type]  # as the caller wrote it
+    return await client.of_node(cluster.addresses[node], "Cut", request)
+
+
+def test_a_call_of_a_process_that_is_cut_off_waits_and_is_answered_later(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path) as nodes, nodes.client() as client:
+            await create(client, "before")
+            found = await cut(client, nodes, 1, pids=[os.getpid()], for_ms=300_000)
+            assert 0 < found.cut_ms <= 300_000
+            asked = asyncio.create_task(create(client, "meanwhile"))
+            await asyncio.wait((asked,), timeout=0.2)
+            assert not asked.done()
+            assert "meanwhile" not in nodes.running[1].node.state.runs
+            assert (await cut(client, nodes, 1, for_ms=0)).cut_ms == 0
+            await asked
+
+    asyncio.run(story())
+
+
+@pytest.mark.soak  # on a run at work the same is in tests/app/test_partition.py
+def test_a_leader_that_is_cut_off_is_replaced_and_comes_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path, 3, pace=CALM) as nodes, nodes.client() as client:
+            await create(client, "before")
+            alone = next(n for n, one in nodes.running.items() if one.node.raft.is_leader)
+            others = [node for node in nodes.running if node != alone]
+            await cut(client, nodes, alone, nodes=others, others=True, for_ms=300_000)
+            rest = [nodes.addresses[node] for node in others]
+            async with nodes.client(addresses=rest) as outside:
+                await create(outside, "without-it")
+            async with nodes.client(addresses=[nodes.addresses[alone]], patience_s=0.3) as beside:
+                with pytest.raises(UnreachableError):
+                    await create(beside, "never")
+            assert "without-it" not in nodes.running[alone].node.state.runs
+            await cut(client, nodes, alone, for_ms=0)
+            async with asyncio.timeout(PATIENCE_S):
+                while "without-it" not in nodes.running[alone].node.state.runs:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(story())
+
+
+def test_a_cut_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path) as nodes, nodes.client() as client:
+            for cluster, for_ms in (("another", 1000), ("paceline", 300_001), ("paceline", -1)):
+                request = pb.CutRequest(cluster=cluster, for_ms=for_ms, others=True)
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await client.of_node(nodes.addresses[1], "Cut", request)
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert not nodes.running[1]._cuts.are_some
+
+    asyncio.run(story())

@@ -1,0 +1,190 @@
+"""What if folders vanish, logs begin anew, bodies are huge, numbers are none, and everybody looks at all?"""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.dashboard.asgi import FROM_PAGE, OURS, ask, settings
+from tests.dashboard.made import MadeRun
+
+from paceline.app.actions import desk as desks
+from paceline.app.actions.desk import BusyError, Desk
+from paceline.app.actions.look import Look, now_ns
+from paceline.app.actions.wanted import Deed, Wanted
+from paceline.app.lab.expect import at_most
+from paceline.app.lab.ticking import State, Telling, Tick, merged
+from paceline.dashboard.counted import Counted
+from paceline.dashboard.found_runs import FoundRuns, NoRunError
+from paceline.dashboard.hall import MOST_WATCHED, Hall
+from paceline.dashboard.lab_desk import Experiment, _message
+from paceline.dashboard.mailbox import Kind
+from paceline.dashboard.watched import Watched
+from paceline.events.follow import NewLines
+
+
+def made(folder: Path, steps: int = 3) -> None:
+    run = MadeRun(folder)
+    run.train(steps)
+    run.close()
+
+
+def test_a_log_that_was_written_anew_is_shown_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    made(folder, 40)
+
+    async def watch() -> tuple[list[Kind], int]:
+        watched = Watched(folder, None, Counted())
+        await watched.snapshot()
+        async with watched.viewer(None) as (mailbox, bell):
+            mailbox.take()
+            shutil.rmtree(folder)
+            made(folder, 2)
+            bell.clear()
+            watched.start()
+            await asyncio.wait_for(bell.wait(), 60)
+            kinds = [message.kind for message in mailbox.take()]
+        view = await watched.snapshot()
+        await watched.close()
+        progress = view["progress"]
+        assert isinstance(progress, dict)
+        return kinds, int(str(progress["step"]))
+
+    kinds, step = asyncio.run(watch())
+    assert kinds[0] is Kind.RESET
+    assert step == 2
+
+
+def test_a_folder_that_vanishes_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    made(folder)
+
+    async def watch() -> None:
+        watched = Watched(folder, None, Counted())
+        await watched.snapshot()
+        shutil.rmtree(folder)
+        with pytest.raises(NoRunError, match="is gone"):
+            await watched.snapshot()
+        async with watched.viewer(5) as (mailbox, _):
+            raise AssertionError(f"nothing is there to be watched: {mailbox}")
+
+    with pytest.raises(NoRunError):
+        asyncio.run(watch())
+
+
+@pytest.mark.parametrize(
+    "name", ["../run", "/etc", "a/../../run", ".", "", "a//b", "a/b/c/d", "run\0", "other"]
+)
+def test_no_name_is_a_way_out(tmp_path: Path, name: str) -> None:
+    made(tmp_path / "runs" / "run")
+    made(tmp_path / "run")
+    found = FoundRuns.at(tmp_path / "runs")
+    assert found.folder("run") == (tmp_path / "runs").resolve() / "run"
+    with pytest.raises(NoRunError):
+        found.folder(name)
+
+
+def test_runs_that_nobody_watches_any_more_are_forgotten(tmp_path: Path) -> None:
+    for number in range(MOST_WATCHED + 4):
+        made(tmp_path / "runs" / f"run-{number:02}", 1)
+
+    async def look() -> tuple[int, bool]:
+        hall = Hall(settings(tmp_path / "runs", tmp_path / "page"))
+        first = await hall.watched("run-00")
+        async with first.viewer(None):
+            for name in hall.runs.names():
+                await (await hall.watched(name)).snapshot()
+            kept = len(hall._watched), hall._watched["run-00"] is first
+        await hall.close()
+        return kept
+
+    assert asyncio.run(look()) == (MOST_WATCHED, True)
+
+
+def test_a_body_is_not_read_beyond_what_is_allowed(tmp_path: Path) -> None:
+    made(tmp_path / "runs" / "run")
+    said = settings(tmp_path / "runs", tmp_path / "page")
+    for road in ("/api/v1/actions", "/api/v1/silences"):
+        answer = ask(said, "POST", road, FROM_PAGE, b" " * 20_000)
+        assert (answer.status, "more than" in answer.json()["error"]) == (400, True)
+    nan = json.dumps({"rule": "WorkerDown", "for_s": float("nan")}).encode()
+    assert ask(said, "POST", "/api/v1/silences", FROM_PAGE, nan).status == 400
+    assert ask(said, "POST", "/api/v1/silences", FROM_PAGE, b'["rule"]').status == 400
+
+
+def test_a_result_without_numbers_is_shown(tmp_path: Path) -> None:
+    made(tmp_path / "runs" / "run")
+    (tmp_path / "runs" / "run" / "result.json").write_text('{"loss": NaN, "training_s": 0.0}')
+    said = settings(tmp_path / "runs", tmp_path / "page")
+    (row,) = ask(said, "GET", "/api/v1/runs", OURS).json()["runs"]
+    assert row["loss"] is None
+    (row,) = ask(said, "GET", "/api/v1/compare", OURS, query="runs=run").json()["runs"]
+    assert row["training_s"] == 0.0
+
+
+def test_a_process_number_that_means_another_process_now_is_not_struck(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "paceline"]) as other:
+        look = Look(tmp_path)
+        assert look.is_still(other.pid, now_ns())
+        assert not look.is_still(other.pid, now_ns() - 3600 * 10**9)  # said by one that is gone
+        assert not look.is_still(os.getpid(), now_ns()) or "paceline" in sys.argv[0]
+        other.kill()
+
+
+def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(f"{'x' * number}\n" for number in (1, 50, 3, 120, 2)) + "half")
+    lines, found = NewLines(path, 16), []
+    while part := lines.read():
+        found += part
+    assert [len(line) for line in found] == [1, 50, 3, 120, 2]
+
+
+def test_too_many_wishes_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desks, "MOST_AT_ONCE", 0)
+    with pytest.raises(BusyError, match="being carried out"):
+        Desk().ask("run", tmp_path, Wanted(id="a", deed=Deed.STOP))
+
+
+def test_what_a_library_prints_is_no_news_of_an_experiment() -> None:
+    assert _message("a warning\n") == {"said": "a warning"}
+    assert _message('["no object"]\n') == {"said": '["no object"]'}
+    assert _message('{"said": "x"}\n') == {"said": "x"}
+
+
+def test_promises_are_ticked_off_while_an_experiment_goes_on() -> None:
+    ticks: list[Tick] = []
+    telling = Telling(on_tick=ticks.append)
+    late, soon = (
+        at_most("it is back, at the latest", 9.0, 3.0, "s"),
+        at_most("it is back, at the latest", 1.0, 3.0, "s"),
+    )
+    telling.so_far([late])
+    telling.so_far([soon])
+    telling.so_far([soon])  # nothing new
+    telling.settled([soon])
+    assert [tick.state for tick in ticks] == [State.OPEN, State.SO_FAR, State.HELD]
+    experiment = Experiment("key", "freeze-worker", "run", 1)
+    words = [tick["what"] for tick in as_read(experiment)]
+    experiment.told["it is back after it wakes, at the latest"] = Tick(
+        "it is back after it wakes, at the latest", "at most 3 s", "1 s", State.SO_FAR
+    )
+    told = as_read(experiment)
+    assert [tick["what"] for tick in told] == words
+    assert [tick["state"] for tick in told].count("so_far") == 1
+
+
+def as_read(experiment: Experiment) -> Any:  # Any: JSON, as a page reads it
+    return json.loads(json.dumps(experiment.json()["ticks"]))
+
+
+def test_a_promise_may_be_said_more_precisely_and_others_come_behind() -> None:
+    precise = Tick("the bits are the same (behind servers: of the order)", "", "equal", State.HELD)
+    more = Tick("something else", "", "1", State.BROKEN)
+    found = merged(["nothing is lost", "the bits are the same"], [precise, more])
+    assert [tick.state for tick in found] == [State.OPEN, State.HELD, State.BROKEN]
