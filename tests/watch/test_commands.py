@@ -86,7 +86,7 @@ def test_alerts_are_listed_silenced_exported_and_checked(folder: Path) -> None:
         or "silenced" in call(folder, "alerts", "list")[1]
     )
     assert "alert: WorkerStraggling" in call(folder, "alerts", "export")[1]
-    assert "28 rules, notifiers: none" in call(folder, "alerts", "check")[1]
+    assert "29 rules, notifiers: none" in call(folder, "alerts", "check")[1]
     with pytest.raises(Exception, match="no rule 'Nope'"):
         CliRunner().invoke(
             cli,

@@ -59,7 +59,7 @@ def whole() -> RunView:
     log.tell(
         20.3, "worker-0", "generation_entered", number=3, rank=0, workers="worker-0", committed=1, why="w"
     )
-    log.steps("worker-0", 200, [20.4])
+    log.steps("worker-0", 200, [20.4], norms=1.5)
     log.tell(20.5, "worker-0", "checkpoint", path="p", step=1, bytes=9, write_s=0.1, snapshot_ns=5)
     log.tell(20.6, "worker-0", "evaluated", step=1, metrics='{"valid_loss": 0.5}')
     log.tell(20.7, "herald", "notified", notifier="w", outcome="sent", alerts=1)

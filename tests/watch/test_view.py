@@ -218,3 +218,21 @@ def test_series_and_timelines_answer_for_a_window() -> None:
     assert [len(lane["rows"]) for lane in lanes] == [20, 20]
     assert view.events_since(0)[0]["kind"] == "run_started"
     assert view.steps_since(view.seq) == []
+
+
+def test_a_gradient_that_grows_tenfold_is_an_alert_and_one_that_is_no_number_is_counted() -> None:
+    log, view = ScriptedLog(), RunView(a_plan(1))
+    for second in range(1, 41):
+        norms: list[float | None] = [1.0, None, 2.0] if second < 35 else [1.0, 25.0, None]
+        log.steps("worker-0", (second - 1) * 3, [second - 0.9, second - 0.6, second - 0.3], norms=norms)
+        log.second(second)
+    log.steps("worker-0", 120, [40.1], norms=float("nan"))
+    for line in log.lines:
+        view.take(line)
+    fired = [t for t in view.transitions if t.alert.rule.name == "GradientExploding"]
+    assert [(str(t.to), dict(t.alert.labels)["worker"], t.alert.value) for t in fired] == [
+        ("firing", "worker-0", 25.0)
+    ]
+    samples = {s.name: s.value for s in view.samples()}
+    assert samples["paceline_gradient_norm"] == 25.0
+    assert samples["paceline_nonfinite_gradients_total"] == 1.0

@@ -45,6 +45,8 @@ class StepRow(NamedTuple):
     peer: int | None = None  # whom this worker then averaged with (peers only)
     exchange: int | None = None  # the number of that exchange in the order of all, from 1 (peers only)
     grad_norm: float | None = None  # of the gradient before clipping, where this worker computed it
+    # Of the gradient that this worker computed, at every `gradient_norm_every`-th step of its own.
+    own_norm: float | None = None
 
 
 class AbandonedRow(NamedTuple):

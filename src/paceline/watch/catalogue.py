@@ -46,6 +46,8 @@ FAMILIES: tuple[Family, ...] = tuple(
         ("run", _G, "global_step", "steps", "run", "Steps of the run that are done."),
         ("run", _G, "planned_steps", "steps", "run", "Steps that the run will have."),
         ("training", _G, "train_loss", "loss", "run", "Training loss, smoothed over about fifty steps."),
+        ("training", _G, "gradient_norm", "norm", "run worker", "Of a worker's gradient: the largest of the newest second looked at."),
+        ("training", _C, "nonfinite_gradients_total", "steps", "run worker", "Looks at a gradient whose norm was no number."),
         ("training", _G, "eval_metric", "as named", "run name", "What the newest evaluation found."),
         ("training", _C, "nonfinite_losses_total", "steps", "run", "Steps whose loss was no number."),
         ("training", _C, "steps_skipped_total", "steps", "run", "Steps left out, as their gradient was not finite."),

@@ -11,6 +11,7 @@ PANELS: dict[str, list[tuple[str, str, list[tuple[str, str]]]]] = {
     "Paceline: run": [
         ("Throughput", "none", [("samples/s", f"paceline_throughput_samples_per_second{{{_RUN}}}")]),
         ("Loss", "none", [("train", f"paceline_train_loss{{{_RUN}}}"), ("{{name}}", f"paceline_eval_metric{{{_RUN}}}")]),
+        ("Gradient norm", "none", [("{{worker}}", f"paceline_gradient_norm{{{_RUN}}}")]),
         ("Step", "none", [("step", f"paceline_global_step{{{_RUN}}}"), ("planned", f"paceline_planned_steps{{{_RUN}}}")]),
         ("Health", "percentunit", [("score", f"paceline_health_score_ratio{{{_RUN}}}"), ("{{component}}", f"paceline_health_component_ratio{{{_RUN}}}")]),
         ("Alerts that fire", "none", [("{{severity}}", f"paceline_alerts_firing{{{_RUN}}}")]),

@@ -143,6 +143,9 @@ class Metrics:
         phases = zip(PHASES, w.phases_s, strict=True) if self._wants("step_phase_seconds_total") else ()
         for phase, spent_s in phases:
             yield from self._one("step_phase_seconds_total", spent_s, worker=name, phase=phase)
+        yield from self._one("gradient_norm", w.norm, worker=name)
+        if w.norm is not None or w.norms_not_finite:
+            yield from self._one("nonfinite_gradients_total", w.norms_not_finite, worker=name)
         yield from self._one("worker_step", w.steps, worker=name)
         yield from self._one("worker_lag_steps", figures.foremost - w.steps, worker=name)
         yield from self._one("worker_up", float(figures.state_of(w) != "lost"), worker=name)

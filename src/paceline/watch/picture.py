@@ -110,6 +110,7 @@ def _worker(figures: Figures, w: WorkerTrack) -> dict[str, Json]:
         "bandwidth_bytes_per_s": figures.bandwidth(w),
         "last_seen_s": None if w.last_s is None else max(0.0, figures.now_s - w.last_s),
         "loss": None if w.last_loss is None else _finite(w.last_loss),
+        "gradient_norm": w.norm,
         "why_slow": figures.why_slow(w),
     }
 

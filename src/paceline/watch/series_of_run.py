@@ -61,6 +61,7 @@ def _note_worker(table: SeriesTable, figures: Figures, name: str) -> None:
         ("comm_share", shares.get("comm"), "share"),
         ("wait_share", shares.get("wait"), "share"),
         ("step_s", worker.step_p50_s, "s"),
+        ("gradient_norm", worker.norm, "norm"),
         ("lag", float(figures.foremost - worker.steps), "steps"),
         ("memory_bytes", worker.memory_bytes, "B"),
         ("cpu", worker.cpu_share, "cores"),
