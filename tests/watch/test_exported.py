@@ -50,6 +50,11 @@ def whole() -> RunView:
         cpu_share=0.5,
         is_stopped=False,
     )
+    log.tell(20.0, "worker-0", "worker_started", pid=1, clock=0, node="here")
+    log.rows(
+        "worker-0", "links", at_ns=at_ns, node="here", connections=1, round_trip_s=0.001, slowest_s=0.002,
+        sent=5, sent_again=0,
+    )  # fmt: skip
     for number in (1, 2):
         log.tell(
             20.1, "worker-0", "generation_entered",

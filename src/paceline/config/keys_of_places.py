@@ -145,7 +145,7 @@ PLACE_KEYS = (
     ),
     Key(
         name="gradient_norm_every",
-        help="Steps between two looks of a worker at the norm of its gradient, for whoever watches; 0: never.",
+        help="Steps between two looks of a worker at the norm of its gradient; 0: never.",
         kind=Kind.INTEGER,
         default="10",
         example="1",

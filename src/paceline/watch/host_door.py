@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from paceline.events.sample_rows import HostRow, ProcessRow
+from paceline.watch.process_door import ProcessDoor, has_proc
 
 try:
     import psutil
@@ -30,6 +31,7 @@ class HostDoor:
         self._folder = folder
         self.node = socket.gethostname() if node is None else node
         self._processes: dict[int, psutil.Process] = {}
+        self._proc = ProcessDoor() if has_proc() else None
         if psutil is not None:
             psutil.cpu_percent()  # what is asked next is the share since now
 
@@ -61,6 +63,8 @@ class HostDoor:
 
     def processes(self, at_ns: int, pids: Mapping[str, int]) -> list[ProcessRow]:
         """Of these participants, those that live."""
+        if self._proc is not None:
+            return self._proc.look(at_ns, pids)
         if psutil is None:
             return []
         rows = []

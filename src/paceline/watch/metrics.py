@@ -157,6 +157,13 @@ class Metrics:
         yield from self._one("network_receive_bytes_total", w.total_bytes_in, worker=name)
         if self._wants("worker_bandwidth_bytes_per_second"):
             yield from self._one("worker_bandwidth_bytes_per_second", figures.bandwidth(w), worker=name)
+        if w.node is not None:
+            yield from self._one("worker_info", 1, worker=name, node=w.node)
+        if w.link is not None:
+            yield from self._one("worker_round_trip_seconds", w.link.round_trip_s, worker=name)
+            yield from self._one("worker_round_trip_slowest_seconds", w.link.slowest_s, worker=name)
+            yield from self._one("worker_tcp_segments_total", w.link.sent, worker=name)
+            yield from self._one("worker_tcp_retransmitted_total", w.link.sent_again, worker=name)
         yield from self._one("worker_resident_memory_bytes", w.memory_bytes, worker=name)
         yield from self._one("worker_cpu_usage_ratio", w.cpu_share, worker=name)
 
@@ -205,13 +212,17 @@ class Metrics:
             yield from self._one("coordinator_round_trip_seconds", row.round_trip_s, node=node)
 
     def _of_machines(self) -> Iterator[Sample]:
-        machines = self._track.machines
+        machines, now_ns = self._track.machines, round(self._figures.now_s * 1e9) + self._track.t0_ns
         for node, rows in sorted(machines.hosts.items()):
             host: HostRow = rows[-1]
+            if machines.is_silent(host.at_ns, now_ns):
+                continue  # nobody knows how it is now
             for name, attribute in _HOST.items():
                 yield from self._one(name, getattr(host, attribute), node=node)
         for (node, number), row in sorted(machines.gpus.items()):
             gpu: GpuRow = row
+            if machines.is_silent(gpu.at_ns, now_ns):
+                continue
             for name, attribute in _GPU.items():
                 yield from self._one(name, getattr(gpu, attribute), node=node, gpu=number)
             if gpu.is_throttled is not None:

@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import Mapping
 
-from paceline.events.sample_rows import CustomRow, ProcessRow
+from paceline.events.sample_rows import CustomRow, LinkRow, ProcessRow
 from paceline.events.schema import SCHEMA
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
@@ -22,6 +22,7 @@ from paceline.watch.worker_track import LaneRow, WorkerTrack
 EVENTS_KEPT = 2_000
 BATCHES_KEPT = 4_000
 REBOOTED_S = 10.0  # a resumed run whose clock differs by more is on another machine, or the same one rebooted
+LAUNCHERS_LOOK = "watch"  # who writes the launcher's own machine, each second
 _LOST = re.compile(r"(worker-\d+) (?:was lost|ended) \(")
 _LEFT = re.compile(r"(worker-\d+) left the run")
 
@@ -73,7 +74,7 @@ class RunTrack:
         return self.workers.setdefault(name, WorkerTrack(name))
 
     def take(self, line: str) -> str:
-        """One whole line; its kind."""
+        """One whole line; its kind, and `tick` for one that says that a second is complete."""
         self.seq += 1
         event = json.loads(line)
         if self.seq == 1:
@@ -82,8 +83,8 @@ class RunTrack:
         kind, who = str(event["kind"]), str(event["who"])
         if "columns" in event:
             self._columns(kind, who, Columns(event))
-        else:
-            self._plain(kind, who, event)
+            return "tick" if kind == "hosts" and who == LAUNCHERS_LOOK else kind
+        self._plain(kind, who, event)
         return kind
 
     def _header(self, event: Mapping[str, object]) -> None:
@@ -106,10 +107,13 @@ class RunTrack:
             case "abandoned":
                 self.worker(who).abandoned += columns.count
             case "hosts":
-                self.machines.take_hosts(columns)
-                self.last_tick_s = self._at(max(columns.ints("at_ns")))
+                self.machines.take_hosts(columns, self._shift_ns)
+                if who == LAUNCHERS_LOOK:  # what other machines tell comes late, in batches
+                    self.last_tick_s = self._at(max(columns.ints("at_ns")))
             case "gpus":
-                self.machines.take_gpus(columns)
+                self.machines.take_gpus(columns, self._shift_ns)
+            case "links":
+                self._links(who, columns)
             case "coordinators":
                 self.coordinator.take(columns, self.t0_ns - self._shift_ns)
             case "processes":
@@ -168,6 +172,11 @@ class RunTrack:
             worker.memory_bytes, worker.cpu_share = one.memory_bytes, one.cpu_share
             worker.is_stopped = one.is_stopped
 
+    def _links(self, who: str, columns: Columns) -> None:
+        worker = self.worker(who)
+        for row in columns.rows(*LinkRow._fields):
+            worker.link = LinkRow(*row)  # type: ignore[arg-type]  # as the log has it
+
     def _plain(self, kind: str, who: str, event: dict[str, Json]) -> None:
         fields = {name: value for name, value in event.items() if name not in ("kind", "who", "at_ns")}
         at_ns = int(str(event["at_ns"]))
@@ -195,6 +204,8 @@ class RunTrack:
             case "worker_started":
                 worker.pid, worker.started_s = int(str(fields["pid"])), at_s
                 worker.starts += 1
+                worker.node = str(fields["node"]) if fields.get("node") else None
+                worker.link = None
                 worker.is_lost = worker.is_finished = worker.is_stopped = worker.is_called_slow = False
                 worker.has_started = True
             case "worker_finished":

@@ -2,7 +2,7 @@
 
 The same view feeds what is shown live and what is replayed: it knows no file and no
 clock, so the same lines and the same moment give the same bytes. Alerts are evaluated
-where the log says that a second has passed (its lines of kind `hosts`), or where it
+where the log says that a second has passed (the launcher's lines of kind `hosts`), or where it
 says nothing for so long that time must have gone on (`advance`). Pure.
 """
 
@@ -75,7 +75,7 @@ class RunView:
                 self._ticked_ns = self.track.t0_ns
             case "steps":
                 note_rows(self._series, self.track.batches[-1][2])
-            case "hosts":
+            case "tick":
                 self._tick(self.track.last_ns)
             case "run_finished":
                 self.end()

@@ -8,6 +8,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from paceline.events.sample_rows import LinkRow
 from paceline.events.schema import PHASES
 from paceline.watch.columns import Columns
 from paceline.watch.quantiles import median, quantile
@@ -59,6 +60,8 @@ class WorkerTrack:
     name: str
     rank: int | None = None
     pid: int | None = None
+    node: str | None = None  # the machine it is on; None: an older log does not say
+    link: LinkRow | None = None  # the newest look at its connections
     has_started: bool = False
     started_s: float = 0.0
     starts: int = 0

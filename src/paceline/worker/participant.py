@@ -7,6 +7,7 @@ task's metrics.
 
 import hashlib
 import os
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from paceline.plan.catalog import Channel, is_split
 from paceline.tasks.port import Task, device_of
 from paceline.worker.loop import Saver
 from paceline.worker.measuring import use_of_device, work_of_sample
+from paceline.worker.own_look import looking
 from paceline.worker.saving import EndSaver, WorkerSaver
 from paceline.worker.task_files import leave_files
 from paceline.worker.telling import Report as Report
@@ -27,10 +29,11 @@ from paceline.worker.wiring import Seat, build_server, build_worker
 def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
     built = build_worker(seat, rank, lambda text: report({"ev": "note", "text": text}), report)
     worker = built.worker
-    worker.log.write("worker_started", pid=os.getpid(), clock=built.first)
+    worker.log.write("worker_started", pid=os.getpid(), clock=built.first, node=socket.gethostname())
     started_ns = worker.clock.now_ns()
     try:
-        ran = worker.run(built.first)
+        with looking(seat, f"worker-{rank}"):
+            ran = worker.run(built.first)
         steps_s = (worker.clock.now_ns() - started_ns) / 1e9
     finally:
         _finish_writing(worker.saver)  # also when a peer was lost: what was saved must not be
