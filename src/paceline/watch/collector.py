@@ -127,7 +127,7 @@ class Crew:
         self._pids: dict[str, int] = {}
 
     def pids(self) -> dict[str, int]:
-        for line in self._lines.read():
+        for line in (line for part in self._lines.parts() for line in part):
             # Looked at before it is parsed: nearly all lines are steps.
             if '"kind":"worker_started"' in line:
                 event = json.loads(line)

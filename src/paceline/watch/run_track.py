@@ -21,6 +21,7 @@ from paceline.watch.worker_track import LaneRow, WorkerTrack
 
 EVENTS_KEPT = 2_000
 BATCHES_KEPT = 4_000
+BATCHED_ROWS = 100_000  # in all of them: a row takes about 400 bytes
 REBOOTED_S = 10.0  # a resumed run whose clock differs by more is on another machine, or the same one rebooted
 LAUNCHERS_LOOK = "watch"  # who writes the launcher's own machine, each second
 _LOST = re.compile(r"(worker-\d+) (?:was lost|ended) \(")
@@ -57,7 +58,13 @@ class RunTrack:
         self.silences: list[Mapping[str, object]] = []
         self.notifications: dict[tuple[str, str], int] = {}
         self.events: deque[dict[str, Json]] = deque(maxlen=EVENTS_KEPT)
-        self.batches: deque[tuple[int, str, list[LaneRow]]] = deque(maxlen=BATCHES_KEPT)
+        self.batches: deque[tuple[int, str, list[LaneRow]]] = deque()
+        self._batched = 0  # rows in them
+
+    def keep_all_events(self) -> deque[dict[str, Json]]:
+        """From now on, for somebody who takes them out: else only the newest are kept."""
+        self.events = deque(self.events)
+        return self.events
 
     def seconds(self, at_ns: int) -> float:
         return (at_ns + self._shift_ns - self.t0_ns) / 1e9
@@ -131,6 +138,9 @@ class RunTrack:
         fresh = worker.take_steps(columns, self.t0_ns - self._shift_ns)
         self.max_position = max(self.max_position, *columns.ints("position"))
         self.batches.append((self.seq, who, fresh))
+        self._batched += len(fresh)
+        while self._batched > BATCHED_ROWS or len(self.batches) > BATCHES_KEPT:
+            self._batched -= len(self.batches.popleft()[2])
         step = self.step
         for row in fresh:
             end_s = row[1] + sum(row[2:10])
@@ -195,6 +205,7 @@ class RunTrack:
             differs_s = unix_s - self.started_unix_s - (at_ns - self.t0_ns) / 1e9
             self._shift_ns = round(differs_s * 1e9) if abs(differs_s) > REBOOTED_S else 0
         self.outcome, self.is_stopping = None, False
+        self.generations.begin_session()
         for worker in self.workers.values():
             worker.has_started = worker.is_finished = worker.is_lost = False
 
