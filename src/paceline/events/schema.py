@@ -106,7 +106,7 @@ PLAIN_KINDS: dict[str, str] = {
     "the command that began it)",
     "run_resumed": "a stopped or lost run goes on; fields: version, clocks (steps kept, by rank)",
     "worker_started": "a participant is ready to step; fields: pid, clock (steps or updates behind it), node "
-    "(of workers: the name of their machine)",
+    "(of workers: the name of their machine), tokens_per_sample (where the task has tokens)",
     "worker_finished": "a participant ended orderly; fields: steps, reason (done, stopped, left), "
     "on a GPU also peak_device_bytes (the most that was allocated there)",
     "worker_lost": "a process ended without finishing; fields: cause",

@@ -141,6 +141,19 @@ class Figures:
             return None
         return options.staleness + 1 + (options.staleness_range if self.plan.mode == "dssp" else 0)
 
+    @property
+    def learning_rate(self) -> float | None:
+        """Of the step that comes next; a task's own optimizer does not say its rate."""
+        plan = self.plan
+        base = plan.lr if plan.optimizer is None else plan.optimizer.lr
+        if base is None:
+            return None
+        return (
+            base
+            * plan.lr_scale
+            * (1.0 if plan.lr_schedule is None else plan.lr_schedule.factor(self.track.step))
+        )
+
     def staleness(self) -> dict[str, Json] | None:
         found = [s for w in self.workers for s in w.staleness]
         if not found:
@@ -181,7 +194,7 @@ class Figures:
         is_of_the_run = not who and "node" not in labels  # no fault of ours fills a machine's disk
         if any(
             self.now_s - at_s < INJECTED_S and (is_of_the_run or (who and target in ("", who)))
-            for at_s, target in self.track.injected
+            for at_s, target, _ in self.track.injected
         ):
             return True
         worker = self.track.workers.get(who)

@@ -4,6 +4,7 @@ Only numbers that are known are given out: a family without any is absent, never
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from paceline import __version__
@@ -114,6 +115,7 @@ class Metrics:
     def _of_training(self) -> Iterator[Sample]:
         track, figures = self._track, self._figures
         yield from self._one("train_loss", track.loss.smooth)
+        yield from self._one("learning_rate", figures.learning_rate)
         yield from self._one("nonfinite_losses_total", track.loss.not_finite)
         yield from self._one("steps_skipped_total", track.skipped)
         if track.last_step_s is not None:
@@ -140,6 +142,8 @@ class Metrics:
         figures, name = self._figures, w.name
         yield from self._one("steps_total", w.total_steps, worker=name)
         yield from self._one("samples_total", w.total_samples, worker=name)
+        if w.tokens_per_sample is not None:
+            yield from self._one("tokens_total", w.total_samples * w.tokens_per_sample, worker=name)
         phases = zip(PHASES, w.phases_s, strict=True) if self._wants("step_phase_seconds_total") else ()
         for phase, spent_s in phases:
             yield from self._one("step_phase_seconds_total", spent_s, worker=name, phase=phase)
@@ -180,7 +184,8 @@ class Metrics:
             yield from self._one("generation_changes_total", len(track.generations.all) - 1)
             recovered = [g.recovery_s for g in track.generations.all if g.recovery_s is not None]
             yield from self._one("recovery_last_seconds", recovered[-1] if recovered else None)
-        yield from self._one("faults_injected_total", len(track.injected))
+        for kind, count in sorted(Counter(fault for _, _, fault in track.injected).items()):
+            yield from self._one("faults_injected_total", count, kind=kind)
 
     def _of_checkpoints(self) -> Iterator[Sample]:
         track = self._track
@@ -207,6 +212,9 @@ class Metrics:
         yield from self._one("coordinator_spare_voters", (voters - 1) // 2 - known.missing)
         for row in known.nodes.values():
             node = row.address if row.node is None else row.node
+            yield from self._one(
+                "coordinator_is_leader", float(row.node is not None and row.node == known.leader), node=node
+            )
             yield from self._one("coordinator_commit_index", row.commit, node=node)
             yield from self._one("coordinator_applied_index", row.applied, node=node)
             yield from self._one("coordinator_round_trip_seconds", row.round_trip_s, node=node)

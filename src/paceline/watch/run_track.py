@@ -12,7 +12,7 @@ from paceline.events.sample_rows import CustomRow, LinkRow, ProcessRow
 from paceline.events.schema import SCHEMA
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
-from paceline.watch.columns import Columns, number
+from paceline.watch.columns import Columns, maybe, number
 from paceline.watch.generations import Generations
 from paceline.watch.happenings import told
 from paceline.watch.loss_record import LossRecord
@@ -54,7 +54,7 @@ class RunTrack:
         self.checkpoints = self.checkpoints_failed = self.checkpoints_skipped = 0
         self.checkpoint_write_s = self.checkpoint_pause_s = 0.0
         self.custom: dict[tuple[str, str], CustomRow] = {}
-        self.injected: list[tuple[float, str]] = []  # when, and whom it struck
+        self.injected: list[tuple[float, str, str]] = []  # when, whom it struck, and what it was
         self.silences: list[Mapping[str, object]] = []
         self.notifications: dict[tuple[str, str], int] = {}
         self.events: deque[dict[str, Json]] = deque(maxlen=EVENTS_KEPT)
@@ -217,6 +217,7 @@ class RunTrack:
                 worker.starts += 1
                 worker.node = str(fields["node"]) if fields.get("node") else None
                 worker.link = None
+                worker.tokens_per_sample = maybe(fields.get("tokens_per_sample"))
                 worker.is_lost = worker.is_finished = worker.is_stopped = worker.is_called_slow = False
                 worker.has_started = True
             case "worker_finished":
@@ -255,7 +256,8 @@ class RunTrack:
             case "action" if fields.get("phase") == "applied" and fields.get("action") in ("slow", "resume"):
                 self.worker(str(fields["target"])).is_called_slow = fields["action"] == "slow"
             case "fault_injected":
-                self.injected.append((at_s, str(fields.get("target", ""))))
+                fault = str(fields.get("fault", "?")).partition(" ")[0]  # what comes behind is how much
+                self.injected.append((at_s, str(fields.get("target", "")), fault))
             case "alert_silenced":
                 self.silences.append({**fields, "until_s": self.seconds(int(str(fields["until_ns"])))})
             case "notified":

@@ -62,6 +62,7 @@ class WorkerTrack:
     pid: int | None = None
     node: str | None = None  # the machine it is on; None: an older log does not say
     link: LinkRow | None = None  # the newest look at its connections
+    tokens_per_sample: float | None = None  # None: what it trains on has no tokens
     has_started: bool = False
     started_s: float = 0.0
     starts: int = 0

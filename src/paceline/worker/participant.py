@@ -29,7 +29,10 @@ from paceline.worker.wiring import Seat, build_server, build_worker
 def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
     built = build_worker(seat, rank, lambda text: report({"ev": "note", "text": text}), report)
     worker = built.worker
-    worker.log.write("worker_started", pid=os.getpid(), clock=built.first, node=socket.gethostname())
+    of_sample = work_of_sample(built.task)
+    tokens = {name: value for name, value in of_sample.items() if name == "tokens_per_sample"}
+    node = socket.gethostname()
+    worker.log.write("worker_started", pid=os.getpid(), clock=built.first, node=node, **tokens)
     started_ns = worker.clock.now_ns()
     try:
         with looking(seat, f"worker-{rank}"):
@@ -39,7 +42,7 @@ def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
         _finish_writing(worker.saver)  # also when a peer was lost: what was saved must not be
     used = use_of_device(device_of(worker.replica.arena.module))  # by training: before anything is evaluated
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
-    facts |= {**work_of_sample(built.task), **used}
+    facts |= {**of_sample, **used}
     if built.channel is not Channel.STORE:
         facts["state_sha256"] = state_hash(worker.replica.whole_state())
         if isinstance(worker.saver, EndSaver):
