@@ -65,6 +65,12 @@ class Collector:
             thread.join()
 
     def _look_at_machine(self) -> None:
+        try:
+            self._look_until_over()
+        except OSError as error:
+            self._fail(f"the run goes on, but nobody looks at this machine: {error}")
+
+    def _look_until_over(self) -> None:
         with _Pen(self._run_dir) as log:
             clock = SystemClock()
             host = HostDoor(self._run_dir)

@@ -34,6 +34,7 @@ class Figures:
         # Asked for many times in one look, and a median costs a sort.
         self._own_s = {w.name: w.own_p50_s for w in self.workers}
         self._states: dict[str, str] = {}
+        self._sums_s: list[float] | None = None  # of all workers' phases in the last minute
         self._median_own_s = median(
             [t for w in self.workers if (t := self._own_s[w.name]) is not None and not w.is_lost]
         )
@@ -83,9 +84,11 @@ class Figures:
 
     def share_of(self, phase: int) -> float | None:
         """Of all workers' step time in the last minute."""
-        recent = [s for w in self.workers for s in list(w.seconds)[-60:]]
-        whole = math.fsum(t for s in recent for t in s.phases_s)
-        return math.fsum(s.phases_s[phase] for s in recent) / whole if whole > 0 else None
+        if self._sums_s is None:
+            recent = [s.phases_s for w in self.workers for s in list(w.seconds)[-60:]]
+            self._sums_s = [math.fsum(phases[i] for phases in recent) for i in range(len(PHASES))]
+        whole = math.fsum(self._sums_s)
+        return self._sums_s[phase] / whole if whole > 0 else None
 
     @property
     def eta_s(self) -> float | None:

@@ -39,8 +39,9 @@ class HostDoor:
         if psutil is None:
             return HostRow(at_ns, self.node, *[None] * (len(HostRow._fields) - 2))
         memory, disk = _try(psutil.virtual_memory), _try(lambda: psutil.disk_usage(str(self._folder)))
-        io, load = _try(psutil.disk_io_counters), _try(psutil.getloadavg)
-        nics = _try(lambda: psutil.net_io_counters(pernic=True)) or {}
+        # As the kernel counts them: whoever makes a rate of them knows that counters may begin anew.
+        io, load = _try(lambda: psutil.disk_io_counters(nowrap=False)), _try(psutil.getloadavg)
+        nics = _try(lambda: psutil.net_io_counters(pernic=True, nowrap=False)) or {}
         cpu, tcp = _try(psutil.cpu_percent), _tcp(SNMP)
         outside = [counters for name, counters in nics.items() if name != LOOPBACK]
         return HostRow(

@@ -24,7 +24,7 @@ class Written:
             what = getattr(error, "problem", None) or type(error).__name__
             raise ConfigError([Problem(f"this is no YAML: {what}", HINT, at)]) from error
         finally:
-            loader.dispose()  # type: ignore[no-untyped-call]  # yaml leaves it untyped
+            loader.dispose()
         self._lines, self._keys = loader.lines, loader.keys
         self.problems = [
             Problem(f"{key} is given twice", "keep one of the two lines", f"{where}:{line}")
