@@ -281,3 +281,21 @@ def test_rules_are_kept_for_their_owner_and_a_broken_log_ends_messages_not_the_r
         until(lambda: bool(said), "somebody says that nobody is told any more")
     assert "the run goes on, but nobody is told" in said[0]
     assert (tmp_path / "run" / "alerts.yaml").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_comes_together_is_told_together_and_a_blip_not_at_all() -> None:
+    courier = Courier(setting(), repeat_s=3600, group_wait_s=5, group_interval_s=30)
+    assert courier.due(0, [alert("blip")]) is None
+    assert courier.due(2, [alert("blip", "resolved")]) is None
+    assert courier.due(10, [alert("a")]) is None
+    assert courier.due(12, [alert("a"), alert("b")]) is None
+    both = courier.due(15, [alert("a"), alert("b")])
+    assert isinstance(both, Message)
+    assert [a["fingerprint"] for a in both.alerts] == ["a", "b"]
+    assert courier.due(20, [alert("a"), alert("b", "resolved")]) is None, "not before half a minute is over"
+    assert courier.due(46, [alert("a"), alert("b", "resolved")]) is None, "it waits for what comes with it"
+    ended = courier.due(51, [alert("a"), alert("b", "resolved")])
+    assert isinstance(ended, Message)
+    assert [a["fingerprint"] for a in ended.alerts] == ["b"]
+    courier.hurry()
+    assert isinstance(courier.due(52, [alert("a", "resolved")]), Message)

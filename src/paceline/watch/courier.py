@@ -38,10 +38,13 @@ class Courier:
 
     setting: NotifierSetting
     repeat_s: float
+    group_wait_s: float = 0.0
+    group_interval_s: float = 0.0
     _told_s: dict[str, float] = field(default_factory=dict)  # by fingerprint: when
     _sent_s: deque[float] = field(default_factory=deque)
     _held_back: set[str] = field(default_factory=set)
     _not_before_s: float = -math.inf
+    _news_since_s: float | None = None  # what is due waits for what comes with it
 
     def due(self, now_s: float, alerts: Sequence[Told]) -> Message | Limited | None:
         """`alerts`: all that there are, firing, pending and resolved."""
@@ -54,12 +57,17 @@ class Courier:
         if not begun and not ended:
             for mark in over:  # so long over that nobody tells it any more
                 del self._told_s[mark]
+            self._news_since_s = None
+            return None
+        self._news_since_s = now_s if self._news_since_s is None else self._news_since_s
+        if now_s - self._news_since_s < self.group_wait_s:
             return None
         if not self._has_room(now_s):
             fresh = {str(a["fingerprint"]) for a in (*begun, *ended)} - self._held_back
             self._held_back |= fresh
             return Limited(self.setting.name, len(fresh)) if fresh else None
         self._sent_s.append(now_s)
+        self._news_since_s, self._not_before_s = None, now_s + self.group_interval_s
         for alert in begun:
             self._told_s[str(alert["fingerprint"])] = now_s
         for mark in over:
@@ -79,7 +87,7 @@ class Courier:
 
     def hurry(self) -> None:
         """There is no later."""
-        self._not_before_s = -math.inf
+        self._not_before_s, self.group_wait_s = -math.inf, 0.0
 
     @property
     def has_told(self) -> bool:

@@ -52,8 +52,7 @@ class Herald:
         path = self._run_dir / "events.jsonl"
         self._log = EventLog(path, who="herald", clock=RunClock(path))
         self._lines = [
-            _Line(s, self._rules.repeat_s, self._run_dir, self._say, self._record)
-            for s in self._rules.notifiers
+            _Line(s, self._rules, self._run_dir, self._say, self._record) for s in self._rules.notifiers
         ]
         return self
 
@@ -101,13 +100,13 @@ class _Line:
     def __init__(
         self,
         setting: NotifierSetting,
-        repeat_s: float,
+        rules: Rules,
         folder: Path,
         say: Callable[[str], None],
         record: Callable[[str, str, int], None],
     ) -> None:
         self._setting, self._say, self._record = setting, say, record
-        self._courier = Courier(setting, repeat_s)
+        self._courier = Courier(setting, rules.repeat_s, rules.group_wait_s, rules.group_interval_s)
         self._notifier = open_notifier(setting, folder, say)
         self._waiting: queue.Queue[tuple[str, Message, float] | None] = queue.Queue(BACKLOG)
         self._is_over = threading.Event()

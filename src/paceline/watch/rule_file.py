@@ -25,7 +25,16 @@ from paceline.watch.rules import (
 from paceline.watch.sample import labels_of
 
 COMPONENTS = ("progress", "workers", "coordinator", "resources", "freshness")
-_FILE_KEYS = ("version", "defaults", "rules", "inhibit", "notifiers", "repeat")
+_FILE_KEYS = (
+    "version",
+    "defaults",
+    "rules",
+    "inhibit",
+    "notifiers",
+    "repeat",
+    "group_wait",
+    "group_interval",
+)
 _RULE_KEYS = (
     "name", "severity", "all", "any", "by", "for", "keep_firing_for", "clear_when", "component",
     "summary", "description",
@@ -90,6 +99,8 @@ class _Reader:
             inhibitions=(*base.inhibitions, *(one for one in inhibitions if one is not None)),
             notifiers=self._notifiers(table),
             repeat_s=values.seconds(table, "repeat", 3600.0, "the file"),
+            group_wait_s=values.seconds(table, "group_wait", 0.0, "the file"),
+            group_interval_s=values.seconds(table, "group_interval", 0.0, "the file"),
         )
 
     def _notifiers(self, table: Table) -> tuple[NotifierSetting, ...]:
