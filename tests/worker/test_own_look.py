@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.waiting import until
-from torch.distributed import HashStore
+from torch._C._distributed_c10d import HashStore
 
 from paceline.clock import SystemClock
 from paceline.plan.plan import Plan, Transport
