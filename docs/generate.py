@@ -31,7 +31,7 @@ from paceline.config.key import Key
 from paceline.config.keys import KEYS
 from paceline.environ import RESERVED
 from paceline.errors import ExitCode, PacelineError
-from paceline.events.sample_rows import CoordinatorRow, CustomRow, GpuRow, HostRow, ProcessRow
+from paceline.events.sample_rows import CoordinatorRow, CustomRow, GpuRow, HostRow, LinkRow, ProcessRow
 from paceline.events.schema import (
     COLUMN_KINDS,
     PHASES,
@@ -232,6 +232,7 @@ def _events() -> list[str]:
         ("part", PartRow),
         ("hosts", HostRow),
         ("processes", ProcessRow),
+        ("links", LinkRow),
         ("gpus", GpuRow),
         ("custom", CustomRow),
         ("coordinators", CoordinatorRow),

@@ -58,6 +58,11 @@ TEXTS: dict[str, tuple[str, list[str], list[str]]] = {
         ["The loss curve beside events: a new generation, an adaptation, a schedule's end", "Staleness, under asynchronous modes"],
         ["Lower `--lr`, or use `--lr-schedule`", "Asynchronous: `--asgd staleness-aware`, or a bound with `ssp`"],
     ),
+    "GradientExploding": (
+        "In the last half minute the norm of a worker's gradient was more than ten times its median of five minutes. One bad batch does that too; a loss that follows it up is the beginning of a divergence.",
+        ["`paceline_gradient_norm` of all workers: one of them (its data) or all (the model and the rate)", "The loss curve, and whether `LossDiverging` or `LossNotFinite` follows", "`paceline events RUN --kind fault_injected`: was it done on purpose?"],
+        ["`--clip-norm 1.0`", "Lower `--lr`, or warm it up: `--lr-warmup 100`", "Norms are looked at every tenth step; nearer: `--gradient-norm-every 1`"],
+    ),
     "ThroughputDropped": (
         "The run trains at less than 70 % of what it reached in the last quarter of an hour.",
         ["`paceline status RUN`: the trend names the moment, and what happened then", "A worker that is slow, or a phase that grew"],

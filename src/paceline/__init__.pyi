@@ -92,6 +92,7 @@ class _Settings(TypedDict, total=False):
     checkpoint_store: str
     events: Literal["full", "off"]
     export: str | Sequence[str]
+    gradient_norm_every: int
     alerts: str
     run_dir: str
     save_dir: str

@@ -47,7 +47,14 @@ class ScriptedLog:
         self._add({"kind": kind, "who": who, "rows": count, "columns": {**missing, **columns}})
 
     def steps(
-        self, who: str, first: int, starts_s: list[float], *, compute_ms: float = 10.0, loss: float = 1.0
+        self,
+        who: str,
+        first: int,
+        starts_s: list[float],
+        *,
+        compute_ms: float = 10.0,
+        loss: float = 1.0,
+        norms: object = None,
     ) -> None:
         """Steps of this worker that begin then; half of what a step takes is backward, and 2 ms are comm."""
         half_ns = round(compute_ms / 2 * MS)
@@ -74,6 +81,7 @@ class ScriptedLog:
             bytes_in=4000,
             version=0,
             synced=True,
+            own_norm=norms,
         )
 
     def second(self, at_s: float, **host: object) -> None:

@@ -74,6 +74,8 @@ def _around(condition: Condition, dice: random.Random, steps: int, right: Values
         levels = [-1.0, 0.0, 1.0, 2.0]
     else:
         levels = [0.3 * limit, 0.8 * limit, 1.2 * limit, 3.0 * limit]
+        if right is None and condition.times > 4:  # so many times what it usually is itself
+            levels[-1] *= condition.times
     values: Values = []
     while len(values) < steps:
         level, lasts = dice.choice(levels), dice.randint(1, 30)

@@ -19,7 +19,7 @@ class Sink:
 
 
 @contextmanager
-def web_sink(failures: int = 0) -> Iterator[Sink]:
+def web_sink(failures: int = 0, moved_to: str = "") -> Iterator[Sink]:
     sink = Sink("", failures=failures)
 
     class Handler(BaseHTTPRequestHandler):
@@ -29,10 +29,21 @@ def web_sink(failures: int = 0) -> Iterator[Sink]:
                 sink.failures -= 1
                 self.send_error(503)
                 return
+            if moved_to:
+                self.send_response(302)
+                self.send_header("Location", moved_to)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             sink.paths.append(self.path)
             sink.got.append(json.loads(body))
             self.send_response(200)
             self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            sink.got.append("asked")
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None: ...

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from tests.fixtures.waiting import until
 from tests.watch.scripted_log import ScriptedLog, a_plan, usual
 from textual.widgets import Static
 
-from paceline.app.metrics_server import MetricsServer
+from paceline.app.metrics_server import MetricsServer, name_of
 from paceline.cli.main import cli
 from paceline.cli.session import Session
 from paceline.cli.top_app import TopApp
 from paceline.clock import SystemClock
+from paceline.errors import ConfigError
 from paceline.events.log import EventLog
 from paceline.watch.collector import Collector
 from paceline.watch.feed import Feed
@@ -86,7 +88,7 @@ def test_alerts_are_listed_silenced_exported_and_checked(folder: Path) -> None:
         or "silenced" in call(folder, "alerts", "list")[1]
     )
     assert "alert: WorkerStraggling" in call(folder, "alerts", "export")[1]
-    assert "28 rules, notifiers: none" in call(folder, "alerts", "check")[1]
+    assert "29 rules, notifiers: none" in call(folder, "alerts", "check")[1]
     with pytest.raises(Exception, match="no rule 'Nope'"):
         CliRunner().invoke(
             cli,
@@ -114,6 +116,37 @@ def test_metrics_are_printed_served_and_drawn(folder: Path) -> None:
     ):
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert b"paceline_health_score_ratio" in answer.read()
+
+
+def test_the_metrics_are_for_this_machine_and_say_what_is_wrong_with_the_log(folder: Path) -> None:
+    with MetricsServer(folder / "runs" / "one", "127.0.0.1", 0) as server:
+        asked = urllib.request.Request(server.url, headers={"Host": "evil.example:80"})
+        with pytest.raises(urllib.error.HTTPError, match="403") as refused:
+            urllib.request.urlopen(asked, timeout=60)
+        refused.value.close()
+        with (folder / "runs" / "one" / "events.jsonl").open("a") as file:
+            file.write("no json\n")
+        with pytest.raises(urllib.error.HTTPError, match="500") as broken:
+            urllib.request.urlopen(server.url, timeout=60)
+        assert b"of the event log cannot be read" in broken.value.read()
+        broken.value.close()
+    assert name_of("[::1]:9464") == "::1"
+
+
+def test_all_events_are_told_however_many_and_an_unknown_kind_is_refused(folder: Path) -> None:
+    log = ScriptedLog()
+    for number in range(2500):
+        log.tell(1 + number / 1000, "worker-0", "step_skipped", step=number, shards="0")
+    log.write(folder / "runs" / "long", a_plan())
+    assert len(call(folder, "--json", "events", "runs/long")[1].splitlines()) == 2501
+    with pytest.raises(ConfigError, match="no kind 'step_skiped'"):
+        CliRunner().invoke(
+            cli,
+            ["events", "runs/long", "--kind", "step_skiped"],
+            obj=Session(folder=folder),
+            catch_exceptions=False,
+            standalone_mode=False,
+        )
 
 
 def talk_of(app: TopApp) -> str:

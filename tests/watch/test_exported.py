@@ -11,7 +11,7 @@ from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, usual
 from paceline.plan.plan import StrategyOptions
 from paceline.watch.catalogue import BY_NAME, FAMILIES, Kind
 from paceline.watch.grafana import dashboards, expressions
-from paceline.watch.prometheus import exposition
+from paceline.watch.prometheus import TOOK, exposition
 from paceline.watch.promql import metrics_in, rules_file
 from paceline.watch.rule_file import default_rules
 from paceline.watch.rules import Severity
@@ -50,6 +50,12 @@ def whole() -> RunView:
         cpu_share=0.5,
         is_stopped=False,
     )
+    log.tell(20.0, "worker-0", "worker_started", pid=1, clock=0, node="here", tokens_per_sample=16)
+    log.tell(20.0, "operator", "fault_injected", fault="pause", target="worker-1", by="x")
+    log.rows(
+        "worker-0", "links", at_ns=at_ns, node="here", connections=1, round_trip_s=0.001, slowest_s=0.002,
+        sent=5, sent_again=0,
+    )  # fmt: skip
     for number in (1, 2):
         log.tell(
             20.1, "worker-0", "generation_entered",
@@ -59,7 +65,7 @@ def whole() -> RunView:
     log.tell(
         20.3, "worker-0", "generation_entered", number=3, rank=0, workers="worker-0", committed=1, why="w"
     )
-    log.steps("worker-0", 200, [20.4])
+    log.steps("worker-0", 200, [20.4], norms=1.5)
     log.tell(20.5, "worker-0", "checkpoint", path="p", step=1, bytes=9, write_s=0.1, snapshot_ns=5)
     log.tell(20.6, "worker-0", "evaluated", step=1, metrics='{"valid_loss": 0.5}')
     log.tell(20.7, "herald", "notified", notifier="w", outcome="sent", alerts=1)
@@ -68,7 +74,7 @@ def whole() -> RunView:
         net_in_bytes=5, net_out_bytes=6, disk_read_bytes=7, disk_written_bytes=8, tcp_sent=9,
         tcp_retransmitted=1,
     )  # fmt: skip
-    view = RunView(a_plan(mode="ssp", checkpoint_every=5, strategy=StrategyOptions(staleness=2)))
+    view = RunView(a_plan(mode="ssp", checkpoint_every=5, lr=0.1, strategy=StrategyOptions(staleness=2)))
     for line in log.lines:
         view.take(line)
     return view
@@ -77,7 +83,9 @@ def whole() -> RunView:
 def test_every_family_of_the_catalogue_is_exported_where_its_number_is_known() -> None:
     view = whole()
     exported = {s.name for s in view.samples()} | {name for name, _, _ in view.metrics().histograms()}
-    assert exported == set(BY_NAME)
+    assert exported | {TOOK} == set(BY_NAME)
+    page = exposition(view).decode()
+    assert all(f"# TYPE {name.removesuffix('_total')}" in page for name in BY_NAME)
 
 
 def test_every_sample_has_the_labels_of_its_family() -> None:

@@ -10,12 +10,12 @@ from tests.fixtures.waiting import until
 from tests.watch.scripted_log import ScriptedLog, a_plan
 from tests.watch.sinks import mail_sink, web_sink
 
-from paceline.app.alerting import try_notifier, watch
+from paceline.app.alerting import alerting, try_notifier, watch
 from paceline.errors import ConfigError
 from paceline.plan.codec import Json
 from paceline.watch.courier import Courier, Limited, Message
 from paceline.watch.herald import AlreadyWatchedError, Herald
-from paceline.watch.notifiers import NotDeliveredError, sample_alert
+from paceline.watch.notifiers import NotDeliveredError, discord_message, sample_alert
 from paceline.watch.rule_file import read_rules
 from paceline.watch.rules import NotifierKind, NotifierSetting, Severity
 
@@ -186,3 +186,116 @@ def test_a_limit_holds_messages_back_and_loses_none() -> None:
     held = courier.due(61, three)
     assert isinstance(held, Message)
     assert [a["fingerprint"] for a in held.alerts] == ["c"]
+
+
+def test_what_was_not_delivered_is_due_again_a_little_later() -> None:
+    courier = Courier(setting(), repeat_s=3600)
+    begun = courier.due(0, [alert("a")])
+    assert isinstance(begun, Message)
+    courier.failed(begun, 1)
+    assert courier.due(2, [alert("a")]) is None
+    again = courier.due(32, [alert("a")])
+    assert isinstance(again, Message)
+    ended = courier.due(33, [alert("a", "resolved")])
+    assert isinstance(ended, Message)
+    courier.failed(ended, 34)
+    courier.hurry()  # the run is over
+    last = courier.due(35, [alert("a", "resolved")])
+    assert isinstance(last, Message)
+    assert [a["state"] for a in last.alerts] == ["resolved"]
+
+
+def test_an_error_names_no_secret(tmp_path: Path) -> None:
+    with web_sink(failures=9) as sink:
+        (tmp_path / "hook").write_text(f"{sink.url}/T000/SECRET\n")
+        text = "rules: []\nnotifiers: [{kind: webhook, url_file: hook, retries: 0}]"
+        with pytest.raises(NotDeliveredError, match=r"http://127\.0\.0\.1:\d+/… answered 503") as caught:
+            try_notifier(read_rules(text, "test"), "webhook", tmp_path, print)
+    assert "SECRET" not in f"{caught.value}{caught.value.__cause__}{caught.value.hint}"
+    (tmp_path / "hook").write_text("http://127.0.0.1:notaport/SECRET")
+    with pytest.raises(NotDeliveredError) as caught:
+        try_notifier(read_rules(text, "test"), "webhook", tmp_path, print)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_redirect_is_no_delivery(tmp_path: Path) -> None:
+    with web_sink(moved_to="/elsewhere") as sink:
+        text = f"rules: []\nnotifiers: [{{kind: webhook, url: '{sink.url}', retries: 0}}]"
+        with pytest.raises(NotDeliveredError, match="answered 302"):
+            try_notifier(read_rules(text, "test"), "webhook", tmp_path, print)
+    assert sink.got == []
+
+
+def test_a_message_of_discord_is_short_and_calls_nobody(tmp_path: Path) -> None:
+    with web_sink() as sink:
+        text = f"rules: []\nnotifiers: [{{kind: webhook, url: '{sink.url}', format: discord}}]"
+        try_notifier(read_rules(text, "test"), "webhook", tmp_path, print)
+    assert sink.got[0]["content"].startswith("**test**\nINFO Test: this is a test")
+    assert sink.got[0]["allowed_mentions"] == {"parse": []}
+    assert len(str(discord_message("r", [sample_alert({"description": "x" * 5000})])["content"])) == 2000
+
+
+def test_every_end_is_told_however_many_come_at_once(tmp_path: Path) -> None:
+    rules = read_rules(
+        "rules: [{name: Far, all: [{metric: paceline_custom, above: 5}], by: [run, worker]}]\n"
+        "notifiers: [{kind: log, path: told.jsonl, min_severity: info}]",
+        "test",
+    )
+    log = ScriptedLog()
+    for second, value in ((1, 9.0), (2, 1.0)):
+        for number in range(40):
+            at_ns = 5_000_000_000_000 + second * 1_000_000_000
+            log.rows(f"worker-{number}", "custom", at_ns=at_ns, step=1, name="x", value=value)
+        log.second(second)
+    head, first, rest = log.lines[:2], log.lines[2:43], log.lines[43:]
+    log.lines = list(head)
+    log.write(tmp_path, a_plan(workers=1))
+    with Herald(tmp_path, rules, print) as herald:
+        for part in (first, rest):
+            with (tmp_path / "events.jsonl").open("a") as file:
+                file.write("".join(line + "\n" for line in part))
+            herald.tick()
+    told = [json.loads(line)["state"] for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    assert (told.count("firing"), told.count("resolved")) == (40, 40)
+
+
+def test_a_notifier_that_breaks_goes_on_and_the_herald_ends(tmp_path: Path) -> None:
+    """Whatever a way of sending raises, the next message is tried, and nothing hangs at the end."""
+    script(18).write(tmp_path, a_plan(workers=1))
+    (tmp_path / "hook").write_bytes(b"\xff\xfe no text")
+    rules = read_rules(TWO_CONDITIONS.replace('url: "%s"', "url_file: hook, retries: 0"), "test")
+    said: list[str] = []
+    with Herald(tmp_path, rules, said.append) as herald:
+        herald.tick()
+    assert any("UnicodeDecodeError" in line for line in said)
+    assert '"outcome":"failed"' in (tmp_path / "events.jsonl").read_text()
+
+
+def test_rules_are_kept_for_their_owner_and_a_broken_log_ends_messages_not_the_run(tmp_path: Path) -> None:
+    script(3).write(tmp_path / "run", a_plan(workers=1))
+    (tmp_path / "mine.yaml").write_text("defaults: true\nnotifiers: [{kind: terminal}]")
+    with (tmp_path / "run" / "events.jsonl").open("a") as file:
+        file.write("no json\n")
+    said: list[str] = []
+    with alerting(str(tmp_path / "mine.yaml"), tmp_path / "run", said.append):
+        until(lambda: bool(said), "somebody says that nobody is told any more")
+    assert "the run goes on, but nobody is told" in said[0]
+    assert (tmp_path / "run" / "alerts.yaml").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_comes_together_is_told_together_and_a_blip_not_at_all() -> None:
+    courier = Courier(setting(), repeat_s=3600, group_wait_s=5, group_interval_s=30)
+    assert courier.due(0, [alert("blip")]) is None
+    assert courier.due(2, [alert("blip", "resolved")]) is None
+    assert courier.due(10, [alert("a")]) is None
+    assert courier.due(12, [alert("a"), alert("b")]) is None
+    both = courier.due(15, [alert("a"), alert("b")])
+    assert isinstance(both, Message)
+    assert [a["fingerprint"] for a in both.alerts] == ["a", "b"]
+    assert courier.due(20, [alert("a"), alert("b", "resolved")]) is None, "not before half a minute is over"
+    assert courier.due(46, [alert("a"), alert("b", "resolved")]) is None, "it waits for what comes with it"
+    ended = courier.due(51, [alert("a"), alert("b", "resolved")])
+    assert isinstance(ended, Message)
+    assert [a["fingerprint"] for a in ended.alerts] == ["b"]
+    courier.hurry()
+    assert isinstance(courier.due(52, [alert("a", "resolved")]), Message)

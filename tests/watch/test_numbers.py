@@ -11,6 +11,7 @@ from paceline.errors import ConfigError, PacelineError
 from paceline.events import custom
 from paceline.watch.alerts import AlertEngine, State
 from paceline.watch.health import health
+from paceline.watch.promql import expression
 from paceline.watch.rule_file import default_rules, read_rules
 from paceline.watch.sample import Sample, labels_of
 from paceline.watch.series import Ring, Series, thinned
@@ -116,6 +117,9 @@ def test_health_is_never_a_bare_number() -> None:
     assert bad.components["coordinator"] == 70
 
 
+ONE = "rules:\n  - name: A\n    all: [{metric: paceline_workers, %s}]\n"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -136,12 +140,51 @@ def test_health_is_never_a_bare_number() -> None:
         ("notifiers: [{kind: pigeon}]", "kind is 'pigeon'"),
         ("notifiers: [{kind: webhook}]", "needs url"),
         ("a: : b", "no YAML"),
+        ("version: 2", "version is 2"),
+        ("defaults: perhaps", "defaults is 'perhaps'"),
+        ("repeat: 1h\nrepeat: 2h", "repeat is given twice"),
+        ("notifiers: [{kind: smtp, host: h, from: a, to: b, user: u}]", "user and password_file, or neither"),
+        ("notifiers: [{kind: webhook, url: u, port: 3}]", "has no port"),
+        ("notifiers: [{kind: webhook, url: u, url_file: f}]", "needs url or url_file"),
+        ("notifiers: [{kind: webhook, url: u, format: fax}]", "format is 'fax'"),
+        ("notifiers: [{kind: terminal}, {kind: terminal}]", "two notifiers terminal"),
+        ("notifiers: [{kind: terminal, most_per_minute: 0}]", "from 1 on"),
+        ("notifiers: [{kind: command, command: 'a \"b'}]", "cannot be split into words"),
+        ("inhibit: [{when: Nobody, mutes: [None]}]", "no rule 'Nobody'"),
+        (ONE % "where: {colour: red}, above: 1", "unknown key 'colour'"),
+        (ONE % "reduce: quantile, window: 5m, above: 1", "needs quantile"),
+        (ONE % "reduce: quantile, quantile: 95, window: 5m, above: 1", "from 0 to 1"),
+        (ONE % "reduce: forecast, window: 5m, above: 1", "needs ahead"),
+        (ONE % "above: {times: much, metric: paceline_workers}", "times is 'much'"),
+        (ONE % "above: {metric: paceline_workers, windw: 1m}", "unknown key 'windw'"),
+        (ONE % "above: 1" + "    by: [node]\n", "by names the label 'node'"),
+        (ONE % "above: 1" + "    summary: '{worker}'\n", "{worker}, which nothing fills in"),
+        (ONE % "above: 1" + "    summary: '{value.real}'\n", "which nothing fills in"),
+        (ONE % "above: 1" + "    summary: 'half {'\n", "which nothing fills in"),
+        ("rules: [{name: A, all: [{metric: paceline_step_duration_seconds, above: 1}]}]", "is a histogram"),
     ],
 )
 def test_what_is_wrong_with_rules_is_said_with_a_way_out(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         read_rules(text, "mine.yaml")
-    assert all(problem.hint and problem.where == "mine.yaml" for problem in caught.value.problems)
+    assert all(
+        problem.hint and str(problem.where).startswith("mine.yaml") for problem in caught.value.problems
+    )
+
+
+def test_what_is_wrong_is_told_with_its_line_and_names_no_address() -> None:
+    text = "version: 1\nrules:\n  - name: A\n    all:\n      - {metric: paceline_workers, above: 1}\n"
+    text += "    for: soon\nnotifiers: ['https://hooks/SECRET']\n"
+    with pytest.raises(ConfigError) as caught:
+        read_rules(text, "mine.yaml")
+    assert [p.where for p in caught.value.problems] == ["mine.yaml:6", "mine.yaml:7"]
+    assert "SECRET" not in str([(p.what, p.hint) for p in caught.value.problems])
+
+
+def test_a_label_with_quotes_stays_a_label_in_prometheus() -> None:
+    text = "rules: [{name: A, all: [{metric: paceline_custom, where: {name: 'a\"b\\c'}, above: 1}]}]"
+    (rule,) = read_rules(text, "mine").rules
+    assert expression(rule) == 'paceline_custom{name="a\\"b\\\\c"} > 1'
 
 
 def test_own_rules_come_on_top_of_the_default_ones() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, usual
 
+from paceline.clock import unix_now_s
 from paceline.errors import PacelineError
 from paceline.launchers.restarts import Replace, Restarts
 from paceline.plan.codec import dumps
@@ -218,3 +219,105 @@ def test_series_and_timelines_answer_for_a_window() -> None:
     assert [len(lane["rows"]) for lane in lanes] == [20, 20]
     assert view.events_since(0)[0]["kind"] == "run_started"
     assert view.steps_since(view.seq) == []
+
+
+def test_a_gradient_that_grows_tenfold_is_an_alert_and_one_that_is_no_number_is_counted() -> None:
+    log, view = ScriptedLog(), RunView(a_plan(1))
+    for second in range(1, 41):
+        norms: list[float | None] = [1.0, None, 2.0] if second < 35 else [1.0, 25.0, None]
+        log.steps("worker-0", (second - 1) * 3, [second - 0.9, second - 0.6, second - 0.3], norms=norms)
+        log.second(second)
+    log.steps("worker-0", 120, [40.1], norms=float("nan"))
+    for line in log.lines:
+        view.take(line)
+    fired = [t for t in view.transitions if t.alert.rule.name == "GradientExploding"]
+    assert [(str(t.to), dict(t.alert.labels)["worker"], t.alert.value) for t in fired] == [
+        ("firing", "worker-0", 25.0)
+    ]
+    samples = {s.name: s.value for s in view.samples()}
+    assert samples["paceline_gradient_norm"] == 25.0
+    assert samples["paceline_nonfinite_gradients_total"] == 1.0
+
+
+def test_a_resumed_elastic_run_counts_its_generations_anew_and_the_time_between_is_no_recovery() -> None:
+    log = ScriptedLog()
+
+    def enter(at_s: float, number: int) -> None:
+        fields = {"number": number, "rank": 0, "workers": "worker-0", "committed": 1, "why": "w"}
+        log.tell(at_s, "worker-0", "generation_entered", **fields)
+
+    enter(1.0, 1)
+    log.tell(2.0, "worker-0", "generation_lost", number=1, committed=1, why="w")
+    enter(3.0, 2)
+    log.steps("worker-0", 0, [3.1])
+    log.tell(4.0, "worker-0", "generation_lost", number=2, committed=1, why="stop")
+    log.tell(4.1, "launcher", "run_finished", outcome="stopped")
+    log.tell(100.0, "launcher", "run_started", unix_s=1100.0)
+    enter(101.0, 1)
+    log.steps("worker-0", 1, [101.2])
+    told = shot(seen(log, elastic=Elastic(workers=2, min_workers=1, max_workers=2)))["generations"]
+    assert [g["number"] for g in told] == [1, 2, 1]
+    assert [g["recovery"] is not None for g in told] == [False, True, False]
+
+
+def test_rows_for_viewers_are_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ScriptedLog()
+    for number in range(3):
+        log.steps("worker-0", number * 60, [number + i / 100 for i in range(60)])
+    monkeypatch.setattr("paceline.watch.run_track.BATCHED_ROWS", 130)
+    assert [len(rows) for _, _, rows in seen(log, 1).track.batches] == [60, 60]
+
+
+def _begun_at(log: ScriptedLog, unix_s: float) -> None:
+    header, first = json.loads(log.lines[0]), json.loads(log.lines[1])
+    assert first["kind"] == "run_started"
+    log.lines[0] = json.dumps({**header, "started_unix_s": unix_s})
+    log.lines[1] = json.dumps({**first, "unix_s": unix_s}, separators=(",", ":"))
+
+
+def test_a_calendar_that_is_wrong_here_is_found_out_by_fresh_lines(tmp_path: Path) -> None:
+    log = usual(3)
+    began_s = unix_now_s() - 600  # the run's machine is ten minutes behind this one
+    _begun_at(log, began_s)
+    log.write(tmp_path, a_plan())
+    feed = Feed(tmp_path)
+    feed.read()
+    assert feed.now_ns() - T0_NS > 500e9, "a log that has long been silent is old, as far as one can know"
+    fresh = ScriptedLog()
+    fresh.lines.clear()
+    fresh.second(4)
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write(fresh.lines[0] + "\n")
+    feed.read()
+    assert feed.now_ns() - T0_NS < 100e9
+
+
+def test_the_same_moment_is_looked_at_once() -> None:
+    """Two seconds that the log tells as one would be a rate over no time."""
+    log = ScriptedLog()
+    log.steps("worker-0", 0, [5.0], loss=float("nan"))
+    log.second(1)
+    log.second(2)
+    log.steps("worker-0", 1, [5.5], loss=float("nan"))
+    log.second(6)
+    assert shot(seen(log, 1))["state"] == "training"
+
+
+def test_who_writes_into_a_run_that_was_resumed_after_a_reboot_writes_in_its_time(tmp_path: Path) -> None:
+    log = ScriptedLog()
+    began_s = unix_now_s() - 1000
+    _begun_at(log, began_s)
+    log.tell(4.1, "launcher", "run_finished", outcome="stopped")
+    # Another boot: its clock began anew, and stands far behind that of the first session.
+    began_ns, now_s = 7_000_000_000, unix_now_s()
+    event = {"kind": "run_started", "who": "launcher", "at_ns": began_ns, "unix_s": now_s}
+    log.lines.append(json.dumps(event, separators=(",", ":")))
+    log.write(tmp_path, a_plan())
+    silence(tmp_path, for_s=60)
+    written = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
+    assert 0 <= written["at_ns"] - began_ns < 600e9
+    feed = Feed(tmp_path)
+    feed.read()
+    since_s = (feed.view.track.last_ns - T0_NS) / 1e9
+    assert abs(since_s - (unix_now_s() - began_s)) < 600
+    assert feed.view.track.silences[0]["until_s"] == pytest.approx(since_s + 60, abs=1)

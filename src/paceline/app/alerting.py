@@ -1,12 +1,13 @@
 """What can somebody do about alerts? Have them sent, try a way of sending, check a file of rules."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.clock import unix_now_s
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, PacelineError, Problem
 from paceline.watch.feed import RULES_NAME
 from paceline.watch.herald import Herald, deliver
 from paceline.watch.notifiers import open_notifier, sample_alert
@@ -48,18 +49,34 @@ def alerting(said: str | None, run_dir: Path, note: Callable[[str], None]) -> It
         yield
         return
     if not (run_dir / RULES_NAME).exists():
-        (run_dir / RULES_NAME).write_bytes(Path(said).read_bytes())
+        _keep(Path(said), run_dir / RULES_NAME)
     if not rules.notifiers:
         yield
         return
     is_over = threading.Event()
-    herald = threading.Thread(target=watch, args=(run_dir, rules, note, is_over), name="herald", daemon=True)
+    args = (run_dir, rules, note, is_over)
+    herald = threading.Thread(target=_watch_or_say, args=args, name="herald", daemon=True)
     herald.start()
     try:
         yield
     finally:
         is_over.set()
         herald.join()
+
+
+def _keep(said: Path, own: Path) -> None:
+    """For its owner alone: the address of a webhook is a password."""
+    fd = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(said.read_bytes())
+
+
+def _watch_or_say(run_dir: Path, rules: Rules, note: Callable[[str], None], is_over: threading.Event) -> None:
+    """What ends the messages does not end the run."""
+    try:
+        watch(run_dir, rules, note, is_over)
+    except (PacelineError, OSError) as error:
+        note(f"warning: the run goes on, but nobody is told about its alerts any more: {error}")
 
 
 def try_notifier(rules: Rules, name: str, folder: Path, say: Callable[[str], None]) -> NotifierSetting:

@@ -19,6 +19,7 @@ def collecting(plan: Plan, run_dir: Path, note: Callable[[str], None]) -> Iterat
         from paceline.app.coordinator_look import CoordinatorLook  # brings grpc, which other runs do not need
 
         coordinator = CoordinatorLook(run_dir)
-    is_local = plan.launcher is Launcher.LOCAL
+    # Elastic workers share memory with us, so they are here, whoever started them.
+    is_local = plan.launcher is Launcher.LOCAL or plan.elastic is not None
     with Collector(run_dir, note, has_local_workers=is_local, coordinator=coordinator):
         yield

@@ -1,6 +1,11 @@
-"""How does Prometheus read a run that has no dashboard? From a small server that follows the run's log."""
+"""How does Prometheus read a run that has no dashboard? From a small server that follows the run's log.
+
+It listens where it is told, by default for this machine alone. There it also refuses what was meant for
+another name: a page in a browser could have its own name lead here (DNS rebinding).
+"""
 
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +17,17 @@ from paceline.errors import NotReadyError, PacelineError
 from paceline.watch.feed import Feed
 
 FRESH_S = 1.0  # a page younger than this is given out again
+SILENT_S = 10.0  # whoever connects and says nothing for so long is let go
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def is_for_this_machine(host: str) -> bool:
+    return host in LOOPBACK
+
+
+def name_of(header: str) -> str:
+    """What a Host header calls us, without the port."""
+    return header.rpartition("]")[0].lstrip("[") if header.startswith("[") else header.partition(":")[0]
 
 
 def require_prometheus() -> None:
@@ -47,7 +63,9 @@ class MetricsServer:
     def __init__(self, run_dir: Path, host: str, port: int) -> None:
         page = MetricsPage(run_dir)
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(page))
+            self._server = ThreadingHTTPServer(
+                (host, port), _handler(page, is_guarded=is_for_this_machine(host))
+            )
         except OSError as error:
             raise PacelineError(
                 f"cannot listen on {host}:{port}: {error.strerror}", "choose another --port"
@@ -74,20 +92,31 @@ class MetricsServer:
         self._server.server_close()
 
 
-def _handler(page: MetricsPage) -> type[BaseHTTPRequestHandler]:
+def _handler(page: MetricsPage, *, is_guarded: bool) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        timeout = SILENT_S
+
         def do_GET(self) -> None:  # the base class names it so
-            if self.path.partition("?")[0] != "/metrics":
+            if is_guarded and name_of(self.headers.get("Host", "")) not in LOOPBACK:
+                self.send_error(403, "This machine only")
+            elif self.path.partition("?")[0] != "/metrics":
                 self.send_error(404)
-                return
+            else:
+                self._answer()
+
+        def _answer(self) -> None:
             from paceline.watch.prometheus import CONTENT_TYPE
 
-            body = page.text()
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
+            try:
+                status, kind, body = 200, CONTENT_TYPE, page.text()
+            except PacelineError as error:  # a log that cannot be read
+                status, kind, body = 500, "text/plain; charset=utf-8", f"{error.what}\n".encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # it did not wait for the answer
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None: ...  # a scrape is no news
 

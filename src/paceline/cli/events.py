@@ -32,19 +32,32 @@ def events(
     from paceline.clock import SystemClock
     from paceline.watch.feed import Feed
 
-    feed, seq = Feed(find_run(session.folder, run), is_glance=True), 0
-    is_first = True
+    _check(kinds)
+    feed, is_first = Feed(find_run(session.folder, run), is_glance=True), True
+    told = feed.view.track.keep_all_events()
     while True:
         feed.read()
-        found = [e for e in feed.view.events_since(seq) if not kinds or e["kind"] in kinds]
-        seq = feed.view.seq
-        shown = found if not is_first or last is None else found[len(found) - min(last, len(found)) :]
+        shown = [event for event in told if not kinds or event["kind"] in kinds]
+        told.clear()
+        if is_first and last is not None:
+            shown = shown[len(shown) - min(last, len(shown)) :]
         for event in shown:
             print(json.dumps(event) if session.common.json else _line(event), flush=True)
         is_first = False
         if not follow or feed.view.track.is_over:
             return
         SystemClock().sleep(LOOK_S)
+
+
+def _check(kinds: tuple[str, ...]) -> None:
+    """A kind that is written wrong would tell nothing, for ever."""
+    from paceline.errors import ConfigError, Problem
+    from paceline.events.schema import PLAIN_KINDS
+
+    unknown = [kind for kind in kinds if kind not in PLAIN_KINDS]
+    if unknown:
+        hint = f"there are {', '.join(sorted(PLAIN_KINDS))}"
+        raise ConfigError([Problem(f"there is no kind {kind!r}", hint, "--kind") for kind in unknown])
 
 
 def _line(event: "dict[str, Json]") -> str:

@@ -36,13 +36,18 @@ def metrics(session: Session) -> None:
 @common_options
 def serve(session: Session, run: Path | None, host: str, port: int) -> None:
     """Answer `/metrics` for RUN (else the newest under runs/) until Ctrl-C."""
-    from paceline.app.metrics_server import MetricsServer
+    from paceline.app.metrics_server import MetricsServer, is_for_this_machine
     from paceline.app.watching import find_run
 
     run_dir = find_run(session.folder, run)
     with MetricsServer(run_dir, host, port) as server:
         emit(session, "metrics.serve", {"url": server.url, "run": str(run_dir)}, [server.url])
         sys.stdout.flush()
+        if not is_for_this_machine(host):
+            say(
+                session,
+                f"warning: whoever reaches {host} can read this run's metrics; nobody is asked who it is",
+            )
         say(session, "Ctrl-C ends it; the run does not notice")
         threading.Event().wait()
 

@@ -144,6 +144,14 @@ PLACE_KEYS = (
         example="tensorboard",
     ),
     Key(
+        name="gradient_norm_every",
+        help="Steps between two looks of a worker at the norm of its gradient; 0: never.",
+        kind=Kind.INTEGER,
+        default="10",
+        example="1",
+        minimum=0,
+    ),
+    Key(
         name="alerts",
         help="A file of alert rules and of who is told about them while the run trains.",
         kind=Kind.TEXT,

@@ -99,6 +99,7 @@ class TrainConfig:
     checkpoint_store: str | None = None
     events: str | None = None
     export: tuple[ExportTarget, ...] | None = None
+    gradient_norm_every: int | None = None
     alerts: str | None = None
     run_dir: str | None = None
     save_dir: str | None = None

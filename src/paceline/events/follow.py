@@ -4,33 +4,50 @@ All plain events are kept, and of each worker's steps the newest: whoever looks
 a hundred times a second at a long run must not read it a hundred times a second.
 """
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from paceline.errors import PacelineError
 from paceline.events.read import History, take
+
+PART_BYTES = 4_000_000
 
 
 class NewLines:
     """Each whole line of a growing file once, in the order in which they were written."""
 
-    def __init__(self, path: Path, most_bytes: int = -1) -> None:
-        """`most_bytes`: about so many are read at a time, for who reads again until there is nothing."""
+    def __init__(self, path: Path, most_bytes: int | None = None) -> None:
+        """`most_bytes`: a read takes about so many, for who reads again until there is nothing."""
         self._path, self._most = path, most_bytes
         self.offset = 0  # bytes read so far
 
     def read(self) -> list[str]:
-        """Nothing as long as there is no file."""
+        """All that is new, or as much as is wanted at once; nothing as long as there is no file."""
+        if self._most is not None:
+            return next(self.parts(), [])
+        return [line for part in self.parts() for line in part]
+
+    def parts(self) -> Iterator[list[str]]:
+        """The same, a few megabytes at a time: a long run's log need not fit into memory."""
         try:
-            with self._path.open("rb") as file:
-                file.seek(self.offset)
-                data = file.read(self._most)
-                if len(data) == self._most and b"\n" not in data:
-                    data += file.readline()
+            file = self._path.open("rb")
         except FileNotFoundError:
-            return []
-        # Behind the last newline is a line that somebody is just writing.
-        whole = data[: data.rfind(b"\n") + 1]
-        self.offset += len(whole)
-        return whole.decode().split("\n")[:-1]
+            return
+        with file:
+            if file.seek(0, os.SEEK_END) < self.offset:
+                raise PacelineError(
+                    f"{self._path} is shorter than it was: it was replaced while somebody read it",
+                    "look again",
+                )
+            file.seek(self.offset)
+            rest = b""
+            while data := file.read(self._most or PART_BYTES):
+                # Behind the last newline is a line that is longer, or that somebody is just writing.
+                whole, newline, rest = (rest + data).rpartition(b"\n")
+                if newline:
+                    self.offset += len(whole) + 1
+                    yield whole.decode().split("\n")
 
 
 class Following:

@@ -9,7 +9,11 @@ from typing import NamedTuple
 
 
 class HostRow(NamedTuple):
-    """A machine at one moment (kind `hosts`). The launcher writes one each second, which paces alerts too."""
+    """A machine at one moment (kind `hosts`).
+
+    The launcher writes one of its own each second (`who` is watch), which paces alerts too. On each other
+    machine one worker does, less often (`who` is watch@NODE).
+    """
 
     at_ns: int
     node: str  # the host's name
@@ -37,6 +41,18 @@ class ProcessRow(NamedTuple):
     memory_bytes: int  # resident
     cpu_share: float  # of one core, since the row before
     is_stopped: bool  # by SIGSTOP or the like
+
+
+class LinkRow(NamedTuple):
+    """A worker's TCP connections at one moment, by what its kernel measured (kind `links`)."""
+
+    at_ns: int
+    node: str  # where the worker is
+    connections: int  # by which something was sent since the row before
+    round_trip_s: float  # the kernel's smoothed one: the median of these connections
+    slowest_s: float  # of these connections
+    sent: int  # total of segments
+    sent_again: int  # total of segments that had to be sent again
 
 
 class GpuRow(NamedTuple):
@@ -88,6 +104,7 @@ SAMPLE_KINDS: dict[str, tuple[str, ...]] = {
     "hosts": HostRow._fields,
     "processes": ProcessRow._fields,
     "gpus": GpuRow._fields,
+    "links": LinkRow._fields,
     "custom": CustomRow._fields,
     "coordinators": CoordinatorRow._fields,
 }

@@ -45,6 +45,8 @@ class StepRow(NamedTuple):
     peer: int | None = None  # whom this worker then averaged with (peers only)
     exchange: int | None = None  # the number of that exchange in the order of all, from 1 (peers only)
     grad_norm: float | None = None  # of the gradient before clipping, where this worker computed it
+    # Of the gradient that this worker computed, at every `gradient_norm_every`-th step of its own.
+    own_norm: float | None = None
 
 
 class AbandonedRow(NamedTuple):
@@ -103,7 +105,8 @@ PLAIN_KINDS: dict[str, str] = {
     "run_started": "the launcher begins; fields: plan (hash), launcher, unix_s (by the calendar), pid (of "
     "the command that began it)",
     "run_resumed": "a stopped or lost run goes on; fields: version, clocks (steps kept, by rank)",
-    "worker_started": "a participant is ready to step; fields: pid, clock (steps or updates behind it)",
+    "worker_started": "a participant is ready to step; fields: pid, clock (steps or updates behind it), node "
+    "(of workers: the name of their machine), tokens_per_sample (where the task has tokens)",
     "worker_finished": "a participant ended orderly; fields: steps, reason (done, stopped, left), "
     "on a GPU also peak_device_bytes (the most that was allocated there)",
     "worker_lost": "a process ended without finishing; fields: cause",

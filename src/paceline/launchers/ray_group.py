@@ -52,6 +52,15 @@ def are_on_one_host(hellos: Sequence[Mapping[str, object]]) -> bool:
     return len({(hello["boot"], hello["net"]) for hello in hellos}) == 1
 
 
+def lookers(boots: Mapping[str, str], mine: str) -> frozenset[str]:
+    """Who tells how its machine is: one worker on each that is not the launcher's, told apart by its boot."""
+    first: dict[str, str] = {}
+    for who, boot in boots.items():
+        if boot != mine and who.startswith("worker-"):
+            first.setdefault(boot, who)
+    return frozenset(first.values())
+
+
 class Group:
     def __init__(
         self, plan: Plan, ray: Ray, folder: WrittenFolder, tell: Callable[[Message], None], wishes: Wishes
@@ -125,10 +134,11 @@ class Group:
             self._greet(member, hellos[member.who])
         order = self._order(run_dir, is_one_host=are_on_one_host(list(hellos.values())))
         pids = {who: int(hello["pid"]) for who, hello in hellos.items()}
+        looking = lookers({who: str(hello["boot"]) for who, hello in hellos.items()}, boot_id())
         begun = []
         for member in self._members:
             saved = None if resume_from is None else self._folder.saved(resume_from, member.who)
-            own = json.dumps({**order, "ahead_ns": member.ahead_ns})
+            own = json.dumps({**order, "ahead_ns": member.ahead_ns, "looks_at_host": member.who in looking})
             begun.append((member, self._ray.call(member.actor, "begin", own, saved)))
         for member, done in begun:
             self._take(member, done)

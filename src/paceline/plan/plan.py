@@ -244,6 +244,7 @@ class Plan:
     checkpoint_store: str | None = None  # s3://bucket/prefix, where copies of them go
     events: EventDetail = EventDetail.FULL
     exports: tuple[ExportTarget, ...] = ()  # where else the record goes
+    gradient_norm_every: int = 10  # steps between two looks at the norm of a worker's gradient; 0: never
     alerts: str | None = None  # a file of rules; None: the default ones, told to nobody
     schema: str = PLAN_SCHEMA
 

@@ -72,6 +72,7 @@ def resolve(
         checkpoint_store=config.checkpoint_store,
         events=EventDetail(config.events or EventDetail.FULL),
         exports=config.export or (),
+        gradient_norm_every=10 if config.gradient_norm_every is None else config.gradient_norm_every,
         alerts=config.alerts,
     )
 

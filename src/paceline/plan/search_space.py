@@ -32,6 +32,7 @@ NOT_SEARCHED = frozenset(
         "restarts",
         "export",
         "alerts",
+        "gradient_norm_every",
         "checkpoint_store",
     }
 )

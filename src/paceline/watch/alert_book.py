@@ -42,13 +42,20 @@ def is_silenced(alert: Alert, silences: Sequence[Mapping[str, object]], now_s: f
     )
 
 
-def told_alerts(engine: AlertEngine, rules: Rules, figures: Figures) -> list[Json]:
-    """Firing first, then pending, then the newest that are over."""
+def told_alerts(
+    engine: AlertEngine, rules: Rules, figures: Figures, *, most_over: int | None = 20
+) -> list[dict[str, Json]]:
+    """Firing first, then pending, then the newest that are over; None: all that are known."""
     active = engine.active
     listed = sorted(
         active, key=lambda a: (a.state is not State.FIRING, -a.rule.severity, a.active_s, a.labels)
     )
-    return [told(alert, active, rules, figures) for alert in (*listed, *reversed(engine.resolved[-20:]))]
+    over = (
+        engine.resolved
+        if most_over is None
+        else engine.resolved[len(engine.resolved) - min(most_over, len(engine.resolved)) :]
+    )
+    return [told(alert, active, rules, figures) for alert in (*listed, *reversed(over))]
 
 
 def told(alert: Alert, active: Sequence[Alert], rules: Rules, figures: Figures) -> dict[str, Json]:
@@ -65,7 +72,7 @@ def told(alert: Alert, active: Sequence[Alert], rules: Rules, figures: Figures) 
         "resolved_s": None if alert.resolved_s is None else _seconds(alert.resolved_s, began),
         "fires_in_s": None if fires_in is None else round(fires_in, 3),
         "value": alert.value if math.isfinite(alert.value) else "nan",
-        "threshold": alert.limit,
+        "threshold": alert.limit if alert.limit is None or math.isfinite(alert.limit) else "nan",
         "labels": labels,
         "summary": summary_of(alert),
         "description": _filled(alert.rule.description, alert),

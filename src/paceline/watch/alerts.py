@@ -15,6 +15,8 @@ from paceline.watch.readings import Memory, Values
 from paceline.watch.rules import Compare, Condition, Reading, Rule, Rules
 from paceline.watch.sample import Labels, Sample
 
+MOST_RESOLVED = 2_000  # of which somebody may still have to be told
+
 _OPERATORS: dict[Compare, Callable[[float, float], bool]] = {
     Compare.ABOVE: operator.gt,
     Compare.AT_LEAST: operator.ge,
@@ -128,7 +130,7 @@ class AlertEngine:
             return Transition(now_s, State.CANCELLED, replace(alert, state=State.CANCELLED))
         done = replace(alert, state=State.RESOLVED, resolved_s=now_s)
         self.resolved.append(done)
-        del self.resolved[:-200]
+        del self.resolved[:-MOST_RESOLVED]
         return Transition(now_s, State.RESOLVED, done)
 
     def _hits(self, rule: Rule) -> dict[Labels, _Hit]:

@@ -65,6 +65,12 @@ class Collector:
             thread.join()
 
     def _look_at_machine(self) -> None:
+        try:
+            self._look_until_over()
+        except OSError as error:
+            self._fail(f"the run goes on, but nobody looks at this machine: {error}")
+
+    def _look_until_over(self) -> None:
         with _Pen(self._run_dir) as log:
             clock = SystemClock()
             host = HostDoor(self._run_dir)
@@ -127,7 +133,7 @@ class Crew:
         self._pids: dict[str, int] = {}
 
     def pids(self) -> dict[str, int]:
-        for line in self._lines.read():
+        for line in (line for part in self._lines.parts() for line in part):
             # Looked at before it is parsed: nearly all lines are steps.
             if '"kind":"worker_started"' in line:
                 event = json.loads(line)

@@ -2,9 +2,10 @@
 
 An alert that is silenced, inhibited or injected is not told; when that ends while it
 still fires, it is. The end is told to those who heard of its beginning. What a limit
-holds back is told as soon as there is room.
+holds back is told as soon as there is room, and what was not delivered half a minute later.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from paceline.watch.rules import NotifierSetting, Severity
 
 Told = Mapping[str, Json]  # an alert, as a snapshot tells it
 MINUTE_S = 60.0
+AGAIN_S = 30.0  # after a message that was not delivered, however often it was tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,18 @@ class Courier:
 
     setting: NotifierSetting
     repeat_s: float
+    group_wait_s: float = 0.0
+    group_interval_s: float = 0.0
     _told_s: dict[str, float] = field(default_factory=dict)  # by fingerprint: when
     _sent_s: deque[float] = field(default_factory=deque)
     _held_back: set[str] = field(default_factory=set)
+    _not_before_s: float = -math.inf
+    _news_since_s: float | None = None  # what is due waits for what comes with it
 
     def due(self, now_s: float, alerts: Sequence[Told]) -> Message | Limited | None:
-        """`alerts`: all that a snapshot tells, firing, pending and resolved."""
+        """`alerts`: all that there are, firing, pending and resolved."""
+        if now_s < self._not_before_s:
+            return None
         firing = {str(a["fingerprint"]): a for a in alerts if a["state"] == "firing"}
         begun = [a for mark, a in firing.items() if self._is_wanted(a) and self._is_news(mark, now_s)]
         over = [mark for mark in self._told_s if mark not in firing]
@@ -49,18 +57,42 @@ class Courier:
         if not begun and not ended:
             for mark in over:  # so long over that nobody tells it any more
                 del self._told_s[mark]
+            self._news_since_s = None
+            return None
+        self._news_since_s = now_s if self._news_since_s is None else self._news_since_s
+        if now_s - self._news_since_s < self.group_wait_s:
             return None
         if not self._has_room(now_s):
             fresh = {str(a["fingerprint"]) for a in (*begun, *ended)} - self._held_back
             self._held_back |= fresh
             return Limited(self.setting.name, len(fresh)) if fresh else None
         self._sent_s.append(now_s)
+        self._news_since_s, self._not_before_s = None, now_s + self.group_interval_s
         for alert in begun:
             self._told_s[str(alert["fingerprint"])] = now_s
         for mark in over:
             del self._told_s[mark]
         self._held_back.clear()
         return Message(self.setting.name, (*begun, *ended))
+
+    def failed(self, message: Message, now_s: float) -> None:
+        """It did not arrive: what it said is due again, a little later."""
+        self._not_before_s = now_s + AGAIN_S
+        for alert in message.alerts:
+            mark = str(alert["fingerprint"])
+            if alert["state"] == "resolved":
+                self._told_s.setdefault(mark, now_s)
+            else:
+                self._told_s.pop(mark, None)
+
+    def hurry(self) -> None:
+        """There is no later."""
+        self._not_before_s, self.group_wait_s = -math.inf, 0.0
+
+    @property
+    def has_told(self) -> bool:
+        """Of alerts whose end somebody waits for."""
+        return bool(self._told_s)
 
     def _is_wanted(self, alert: Told) -> bool:
         is_muted = alert["silenced"] or alert["inhibited_by"] is not None or alert["injected"]

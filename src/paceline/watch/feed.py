@@ -7,18 +7,20 @@ same for whoever looks, on whatever machine.
 import json
 from pathlib import Path
 
-from paceline.clock import unix_now_s
+from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import PacelineError
 from paceline.events.follow import NewLines
 from paceline.plan.codec import read
 from paceline.plan.plan import EventDetail, Plan
 from paceline.watch.rule_file import load_rules
 from paceline.watch.rules import Rules
+from paceline.watch.run_track import RunTrack
 from paceline.watch.view import RunView
 
 RULES_NAME = "alerts.yaml"  # of a run's folder: what it was begun with
 GLANCE_NS = 35 * 60 * 1_000_000_000  # more than any default rule looks back
 TAIL_BYTES = 65_536
+SKEWED_NS = 5_000_000_000  # lines are written at most half a second after what they tell
 
 
 def rules_of(run_dir: Path) -> Rules | None:
@@ -37,22 +39,49 @@ class Feed:
         quiet_ns = max(0, _newest_ns(run_dir / "events.jsonl") - GLANCE_NS) if is_glance else 0
         rules = rules_of(run_dir) if rules is None else rules
         self.view = RunView(plan, rules, quiet_until_ns=quiet_ns)
+        self._now = _Now()
 
     def read(self) -> bool:
         """Take what is new, and let time go on; was there anything?"""
-        found = self._lines.read()
-        for line in found:
-            _take(self.view, line)
+        before = self.view.seq
+        for part in self._lines.parts():
+            for line in part:
+                _take(self.view, line)
+        if self.view.seq > before:
+            self._now.heard(self.view.track, is_first=before == 0)
         if self.view.seq:
             self.view.advance(self.now_ns())
-        return bool(found)
+        return self.view.seq > before
 
     def now_ns(self) -> int:
         """Now, on the run's clock; of a run that is over, its end."""
         track = self.view.track
         if track.is_over or track.seq == 0:
             return track.last_ns
-        return max(track.last_ns, track.t0_ns + round((unix_now_s() - track.started_unix_s) * 1e9))
+        return max(track.last_ns, self._now.ns())
+
+
+class _Now:
+    """The run's clock, for somebody who may be on another machine.
+
+    At first by the calendar: nobody else knows how long a log has been silent. From then on it counts by
+    itself, and a calendar that is set anew changes nothing; where fresh lines show that the calendars of
+    both machines differ, it goes by the lines.
+    """
+
+    def __init__(self) -> None:
+        self._at_ns, self._heard_s = 0, monotonic_s()
+
+    def ns(self) -> int:
+        return self._at_ns + round((monotonic_s() - self._heard_s) * 1e9)
+
+    def heard(self, track: RunTrack, *, is_first: bool) -> None:
+        if is_first:
+            now_ns = track.t0_ns + round((unix_now_s() - track.started_unix_s) * 1e9)
+        else:
+            now_ns = self.ns()
+            now_ns = track.last_ns if now_ns - track.last_ns > SKEWED_NS else now_ns
+        self._at_ns, self._heard_s = max(now_ns, track.last_ns), monotonic_s()
 
 
 class Replay:
@@ -97,7 +126,7 @@ def read_plan(run_dir: Path) -> Plan:
 def _take(view: RunView, line: str) -> None:
     try:
         view.take(line)
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
+    except (ValueError, LookupError, TypeError, AssertionError) as error:
         raise PacelineError(
             f"line {view.seq} of the event log cannot be read: {error}",
             "the log was damaged or written by another version; make the run again",

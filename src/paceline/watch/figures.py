@@ -34,6 +34,7 @@ class Figures:
         # Asked for many times in one look, and a median costs a sort.
         self._own_s = {w.name: w.own_p50_s for w in self.workers}
         self._states: dict[str, str] = {}
+        self._sums_s: list[float] | None = None  # of all workers' phases in the last minute
         self._median_own_s = median(
             [t for w in self.workers if (t := self._own_s[w.name]) is not None and not w.is_lost]
         )
@@ -83,9 +84,11 @@ class Figures:
 
     def share_of(self, phase: int) -> float | None:
         """Of all workers' step time in the last minute."""
-        recent = [s for w in self.workers for s in list(w.seconds)[-60:]]
-        whole = math.fsum(t for s in recent for t in s.phases_s)
-        return math.fsum(s.phases_s[phase] for s in recent) / whole if whole > 0 else None
+        if self._sums_s is None:
+            recent = [s.phases_s for w in self.workers for s in list(w.seconds)[-60:]]
+            self._sums_s = [math.fsum(phases[i] for phases in recent) for i in range(len(PHASES))]
+        whole = math.fsum(self._sums_s)
+        return self._sums_s[phase] / whole if whole > 0 else None
 
     @property
     def eta_s(self) -> float | None:
@@ -141,6 +144,19 @@ class Figures:
             return None
         return options.staleness + 1 + (options.staleness_range if self.plan.mode == "dssp" else 0)
 
+    @property
+    def learning_rate(self) -> float | None:
+        """Of the step that comes next; a task's own optimizer does not say its rate."""
+        plan = self.plan
+        base = plan.lr if plan.optimizer is None else plan.optimizer.lr
+        if base is None:
+            return None
+        return (
+            base
+            * plan.lr_scale
+            * (1.0 if plan.lr_schedule is None else plan.lr_schedule.factor(self.track.step))
+        )
+
     def staleness(self) -> dict[str, Json] | None:
         found = [s for w in self.workers for s in w.staleness]
         if not found:
@@ -181,7 +197,7 @@ class Figures:
         is_of_the_run = not who and "node" not in labels  # no fault of ours fills a machine's disk
         if any(
             self.now_s - at_s < INJECTED_S and (is_of_the_run or (who and target in ("", who)))
-            for at_s, target in self.track.injected
+            for at_s, target, _ in self.track.injected
         ):
             return True
         worker = self.track.workers.get(who)

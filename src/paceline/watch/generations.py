@@ -74,10 +74,15 @@ class Generations:
     _ends_s: deque[float] = field(default_factory=lambda: deque(maxlen=ENDS_KEPT))  # of finished steps
     _change: Change | None = None
     _noticed_s: float | None = None
+    _is_new_session: bool = False
 
     @property
     def newest(self) -> Generation | None:
         return self.all[-1] if self.all else None
+
+    def begin_session(self) -> None:
+        """A resumed run counts its generations from 1 again, and the time between is no recovery."""
+        self._is_new_session, self._change, self._noticed_s = bool(self.all), None, None
 
     def lost_noticed(self, at_s: float) -> None:
         """Somebody was found dead; the generation ends, or will."""
@@ -92,7 +97,8 @@ class Generations:
         self._change.left_s = max(self._change.left_s, at_s)
 
     def entered(self, at_s: float, number: int, workers: list[str], why: str, committed: int) -> None:
-        if self.newest is None or number > self.newest.number:
+        if self.newest is None or number > self.newest.number or self._is_new_session:
+            self._is_new_session = False
             self.all.append(Generation(number, at_s, workers, why, committed, self._change))
             self._noticed_s = None
         change = self.all[-1].change

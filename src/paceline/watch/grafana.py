@@ -11,6 +11,7 @@ PANELS: dict[str, list[tuple[str, str, list[tuple[str, str]]]]] = {
     "Paceline: run": [
         ("Throughput", "none", [("samples/s", f"paceline_throughput_samples_per_second{{{_RUN}}}")]),
         ("Loss", "none", [("train", f"paceline_train_loss{{{_RUN}}}"), ("{{name}}", f"paceline_eval_metric{{{_RUN}}}")]),
+        ("Gradient norm", "none", [("{{worker}}", f"paceline_gradient_norm{{{_RUN}}}")]),
         ("Step", "none", [("step", f"paceline_global_step{{{_RUN}}}"), ("planned", f"paceline_planned_steps{{{_RUN}}}")]),
         ("Health", "percentunit", [("score", f"paceline_health_score_ratio{{{_RUN}}}"), ("{{component}}", f"paceline_health_component_ratio{{{_RUN}}}")]),
         ("Alerts that fire", "none", [("{{severity}}", f"paceline_alerts_firing{{{_RUN}}}")]),
@@ -28,6 +29,8 @@ PANELS: dict[str, list[tuple[str, str, list[tuple[str, str]]]]] = {
         ("Steps behind the foremost", "none", [("{{worker}}", f"paceline_worker_lag_steps{{{_RUN}}}")]),
         ("Bytes sent", "Bps", [("{{worker}}", f"rate(paceline_network_transmit_bytes_total{{{_RUN}}}[1m])")]),
         ("Bandwidth while communicating", "Bps", [("{{worker}}", f"paceline_worker_bandwidth_bytes_per_second{{{_RUN}}}")]),
+        ("Round trip", "s", [("{{worker}}", f"paceline_worker_round_trip_seconds{{{_RUN}}}"), ("{{worker}} slowest", f"paceline_worker_round_trip_slowest_seconds{{{_RUN}}}")]),
+        ("Sent again", "percentunit", [("{{worker}}", f"rate(paceline_worker_tcp_retransmitted_total{{{_RUN}}}[1m]) / rate(paceline_worker_tcp_segments_total{{{_RUN}}}[1m])")]),
         ("Memory", "bytes", [("{{worker}}", f"paceline_worker_resident_memory_bytes{{{_RUN}}}")]),
         ("Restarts in ten minutes", "none", [("{{worker}}", f"increase(paceline_worker_restarts_total{{{_RUN}}}[10m])")]),
     ],

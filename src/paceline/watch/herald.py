@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from paceline.clock import monotonic_s
 from paceline.errors import PacelineError
 from paceline.events.log import EventLog
 from paceline.watch.courier import Courier, Limited, Message, Told
@@ -51,16 +52,18 @@ class Herald:
         path = self._run_dir / "events.jsonl"
         self._log = EventLog(path, who="herald", clock=RunClock(path))
         self._lines = [
-            _Line(s, self._rules.repeat_s, self._run_dir, self._say, self._record)
-            for s in self._rules.notifiers
+            _Line(s, self._rules, self._run_dir, self._say, self._record) for s in self._rules.notifiers
         ]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        give_up_s = monotonic_s() + LAST_WORDS_S  # for all of them together
         for line in self._lines:
-            line.close()
+            line.finish()
+        for line in self._lines:
+            line.join(give_up_s)
         self._log.close()
         self._lock.close()
 
@@ -74,19 +77,21 @@ class Herald:
         """The run ends now: what fires is told to be over."""
         self.feed.read()
         self.feed.view.end()
+        for line in self._lines:
+            line.hurry()
         self._offer()
 
     def _offer(self) -> None:
         now_ns, view = self.feed.now_ns(), self.feed.view
-        alerts = view.snapshot(now_ns)["alerts"]
-        assert isinstance(alerts, list), "a snapshot lists its alerts"
-        told = [alert for alert in alerts if isinstance(alert, dict)]
+        told = view.alerts(now_ns, with_ended=any(line.has_told for line in self._lines))
         for line in self._lines:
             line.offer((now_ns - view.t0_ns) / 1e9, view.track.run, told, view.track.started_unix_s)
 
     def _record(self, notifier: str, outcome: str, alerts: int) -> None:
-        with suppress(OSError):  # the log is gone with its disk; the message is not
+        try:
             self._log.write("notified", notifier=notifier, outcome=outcome, alerts=alerts)
+        except (OSError, AssertionError) as error:  # the disk is full or gone; messages still go out
+            self._say(f"warning: that {notifier} was told ({outcome}) is not in the log: {error}")
 
 
 class _Line:
@@ -95,20 +100,23 @@ class _Line:
     def __init__(
         self,
         setting: NotifierSetting,
-        repeat_s: float,
+        rules: Rules,
         folder: Path,
         say: Callable[[str], None],
         record: Callable[[str, str, int], None],
     ) -> None:
         self._setting, self._say, self._record = setting, say, record
-        self._courier = Courier(setting, repeat_s)
+        self._courier = Courier(setting, rules.repeat_s, rules.group_wait_s, rules.group_interval_s)
         self._notifier = open_notifier(setting, folder, say)
         self._waiting: queue.Queue[tuple[str, Message, float] | None] = queue.Queue(BACKLOG)
         self._is_over = threading.Event()
+        self._undelivered: queue.SimpleQueue[Message] = queue.SimpleQueue()  # for the courier's own thread
         self._thread = threading.Thread(target=self._work, name=f"notifier {setting.name}", daemon=True)
         self._thread.start()
 
     def offer(self, now_s: float, run: str, alerts: Sequence[Told], began_unix_s: float) -> None:
+        while not self._undelivered.empty():
+            self._courier.failed(self._undelivered.get(), now_s)
         if self._waiting.full():
             return  # it is still busy with what it has; the courier will find this due again
         match self._courier.due(now_s, alerts):
@@ -119,11 +127,23 @@ class _Line:
             case None:
                 pass
 
-    def close(self) -> None:
-        """What is waiting is still sent, if that does not take too long."""
-        self._waiting.put(None)
-        self._thread.join(LAST_WORDS_S)
+    @property
+    def has_told(self) -> bool:
+        return self._courier.has_told or not self._undelivered.empty()
+
+    def hurry(self) -> None:
+        self._courier.hurry()
+
+    def finish(self) -> None:
+        """Nothing more will be offered; what is waiting is still sent, if that does not take too long."""
+        with suppress(queue.Full):  # then it hangs, and is left behind
+            self._waiting.put_nowait(None)
+
+    def join(self, give_up_s: float) -> None:
+        self._thread.join(max(0.0, give_up_s - monotonic_s()))
         self._is_over.set()
+        if self._thread.is_alive():
+            self._say(f"warning: {self._setting.name} still hangs; its last messages may be lost")
 
     def _work(self) -> None:
         while (item := self._waiting.get()) is not None:
@@ -133,9 +153,12 @@ class _Line:
                 deliver(
                     self._notifier, self._setting.retries, run, message.alerts, began_unix_s, self._is_over
                 )
-            except (NotDeliveredError, OSError) as error:
+            except Exception as error:
+                # Whatever it is: this thread is the only one that sends, and must not end by it.
                 outcome = "failed"
-                self._say(f"warning: {error}")
+                self._undelivered.put(message)
+                is_known = isinstance(error, NotDeliveredError | OSError)
+                self._say(f"warning: {error}" if is_known else f"warning: {type(error).__name__}: {error}")
             self._record(self._setting.name, outcome, len(message.alerts))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from paceline.events.sample_rows import HostRow, ProcessRow
+from paceline.watch.process_door import ProcessDoor, has_proc
 
 try:
     import psutil
@@ -30,6 +31,7 @@ class HostDoor:
         self._folder = folder
         self.node = socket.gethostname() if node is None else node
         self._processes: dict[int, psutil.Process] = {}
+        self._proc = ProcessDoor() if has_proc() else None
         if psutil is not None:
             psutil.cpu_percent()  # what is asked next is the share since now
 
@@ -37,8 +39,9 @@ class HostDoor:
         if psutil is None:
             return HostRow(at_ns, self.node, *[None] * (len(HostRow._fields) - 2))
         memory, disk = _try(psutil.virtual_memory), _try(lambda: psutil.disk_usage(str(self._folder)))
-        io, load = _try(psutil.disk_io_counters), _try(psutil.getloadavg)
-        nics = _try(lambda: psutil.net_io_counters(pernic=True)) or {}
+        # As the kernel counts them: whoever makes a rate of them knows that counters may begin anew.
+        io, load = _try(lambda: psutil.disk_io_counters(nowrap=False)), _try(psutil.getloadavg)
+        nics = _try(lambda: psutil.net_io_counters(pernic=True, nowrap=False)) or {}
         cpu, tcp = _try(psutil.cpu_percent), _tcp(SNMP)
         outside = [counters for name, counters in nics.items() if name != LOOPBACK]
         return HostRow(
@@ -61,6 +64,8 @@ class HostDoor:
 
     def processes(self, at_ns: int, pids: Mapping[str, int]) -> list[ProcessRow]:
         """Of these participants, those that live."""
+        if self._proc is not None:
+            return self._proc.look(at_ns, pids)
         if psutil is None:
             return []
         rows = []

@@ -18,18 +18,23 @@ class Machines:
     gpus: dict[tuple[str, int], GpuRow] = field(default_factory=dict)
     throttled_s: dict[tuple[str, int], float] = field(default_factory=dict)
 
-    def take_hosts(self, columns: Columns) -> None:
+    def take_hosts(self, columns: Columns, shift_ns: int) -> None:
+        """`shift_ns`: between the clock of this session and that of the run's first."""
         for row in columns.rows(*HostRow._fields):
             host = HostRow(*row)  # type: ignore[arg-type]  # as the log has it
+            host = host._replace(at_ns=host.at_ns + shift_ns) if shift_ns else host
             self.hosts.setdefault(host.node, deque(maxlen=KEPT)).append(host)
 
-    def take_gpus(self, columns: Columns) -> None:
+    def take_gpus(self, columns: Columns, shift_ns: int) -> None:
         for row in columns.rows(*GpuRow._fields):
             gpu = GpuRow(*row)  # type: ignore[arg-type]  # as the log has it
+            gpu = gpu._replace(at_ns=gpu.at_ns + shift_ns) if shift_ns else gpu
             before = self.gpus.get((gpu.node, gpu.gpu))
             if gpu.is_throttled and before is not None:
                 key = (gpu.node, gpu.gpu)
-                self.throttled_s[key] = self.throttled_s.get(key, 0.0) + (gpu.at_ns - before.at_ns) / 1e9
+                # Between two sessions nobody looked.
+                since_s = min(SILENT_S, max(0.0, (gpu.at_ns - before.at_ns) / 1e9))
+                self.throttled_s[key] = self.throttled_s.get(key, 0.0) + since_s
             self.gpus[gpu.node, gpu.gpu] = gpu
 
     def rate(self, node: str, name: str) -> float | None:
@@ -42,6 +47,9 @@ class Machines:
             return None
         # A counter of the kernel begins anew with the machine.
         return float(max(0.0, (after - before) / ((newest.at_ns - oldest.at_ns) / 1e9)))
+
+    def is_silent(self, at_ns: int, now_ns: int) -> bool:
+        return (now_ns - at_ns) / 1e9 > SILENT_S
 
     def told_hosts(self, now_ns: int) -> list[Json]:
         return [self._host(node, rows[-1], now_ns) for node, rows in sorted(self.hosts.items())]
@@ -63,7 +71,7 @@ class Machines:
             "disk_written_bytes_per_s": self.rate(node, "disk_written_bytes"),
             "retransmits_per_s": again,
             "loss_share": again / sent if sent and again is not None else None,
-            "is_silent": (now_ns - row.at_ns) / 1e9 > SILENT_S,
+            "is_silent": self.is_silent(row.at_ns, now_ns),
         }
 
     def told_gpus(self) -> list[Json]:

@@ -4,6 +4,7 @@ Only numbers that are known are given out: a family without any is absent, never
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from paceline import __version__
@@ -114,6 +115,7 @@ class Metrics:
     def _of_training(self) -> Iterator[Sample]:
         track, figures = self._track, self._figures
         yield from self._one("train_loss", track.loss.smooth)
+        yield from self._one("learning_rate", figures.learning_rate)
         yield from self._one("nonfinite_losses_total", track.loss.not_finite)
         yield from self._one("steps_skipped_total", track.skipped)
         if track.last_step_s is not None:
@@ -140,9 +142,14 @@ class Metrics:
         figures, name = self._figures, w.name
         yield from self._one("steps_total", w.total_steps, worker=name)
         yield from self._one("samples_total", w.total_samples, worker=name)
+        if w.tokens_per_sample is not None:
+            yield from self._one("tokens_total", w.total_samples * w.tokens_per_sample, worker=name)
         phases = zip(PHASES, w.phases_s, strict=True) if self._wants("step_phase_seconds_total") else ()
         for phase, spent_s in phases:
             yield from self._one("step_phase_seconds_total", spent_s, worker=name, phase=phase)
+        yield from self._one("gradient_norm", w.norm, worker=name)
+        if w.norm is not None or w.norms_not_finite:
+            yield from self._one("nonfinite_gradients_total", w.norms_not_finite, worker=name)
         yield from self._one("worker_step", w.steps, worker=name)
         yield from self._one("worker_lag_steps", figures.foremost - w.steps, worker=name)
         yield from self._one("worker_up", float(figures.state_of(w) != "lost"), worker=name)
@@ -154,6 +161,13 @@ class Metrics:
         yield from self._one("network_receive_bytes_total", w.total_bytes_in, worker=name)
         if self._wants("worker_bandwidth_bytes_per_second"):
             yield from self._one("worker_bandwidth_bytes_per_second", figures.bandwidth(w), worker=name)
+        if w.node is not None:
+            yield from self._one("worker_info", 1, worker=name, node=w.node)
+        if w.link is not None:
+            yield from self._one("worker_round_trip_seconds", w.link.round_trip_s, worker=name)
+            yield from self._one("worker_round_trip_slowest_seconds", w.link.slowest_s, worker=name)
+            yield from self._one("worker_tcp_segments_total", w.link.sent, worker=name)
+            yield from self._one("worker_tcp_retransmitted_total", w.link.sent_again, worker=name)
         yield from self._one("worker_resident_memory_bytes", w.memory_bytes, worker=name)
         yield from self._one("worker_cpu_usage_ratio", w.cpu_share, worker=name)
 
@@ -170,7 +184,8 @@ class Metrics:
             yield from self._one("generation_changes_total", len(track.generations.all) - 1)
             recovered = [g.recovery_s for g in track.generations.all if g.recovery_s is not None]
             yield from self._one("recovery_last_seconds", recovered[-1] if recovered else None)
-        yield from self._one("faults_injected_total", len(track.injected))
+        for kind, count in sorted(Counter(fault for _, _, fault in track.injected).items()):
+            yield from self._one("faults_injected_total", count, kind=kind)
 
     def _of_checkpoints(self) -> Iterator[Sample]:
         track = self._track
@@ -197,18 +212,25 @@ class Metrics:
         yield from self._one("coordinator_spare_voters", (voters - 1) // 2 - known.missing)
         for row in known.nodes.values():
             node = row.address if row.node is None else row.node
+            yield from self._one(
+                "coordinator_is_leader", float(row.node is not None and row.node == known.leader), node=node
+            )
             yield from self._one("coordinator_commit_index", row.commit, node=node)
             yield from self._one("coordinator_applied_index", row.applied, node=node)
             yield from self._one("coordinator_round_trip_seconds", row.round_trip_s, node=node)
 
     def _of_machines(self) -> Iterator[Sample]:
-        machines = self._track.machines
+        machines, now_ns = self._track.machines, round(self._figures.now_s * 1e9) + self._track.t0_ns
         for node, rows in sorted(machines.hosts.items()):
             host: HostRow = rows[-1]
+            if machines.is_silent(host.at_ns, now_ns):
+                continue  # nobody knows how it is now
             for name, attribute in _HOST.items():
                 yield from self._one(name, getattr(host, attribute), node=node)
         for (node, number), row in sorted(machines.gpus.items()):
             gpu: GpuRow = row
+            if machines.is_silent(gpu.at_ns, now_ns):
+                continue
             for name, attribute in _GPU.items():
                 yield from self._one(name, getattr(gpu, attribute), node=node, gpu=number)
             if gpu.is_throttled is not None:

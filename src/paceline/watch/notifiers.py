@@ -1,31 +1,28 @@
 """How does a message get to somebody? By one of six ways, each tried again when it fails.
 
-What is sent is the same for all: the alerts, as a snapshot tells them. Secrets come
-from files, never from a rule file.
+What is sent is the same for all: the alerts, as a snapshot tells them. A secret may be in
+a file of its own (`url_file`, `password_file`), and no error says it.
 """
 
 import json
 import shlex
 import smtplib
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Protocol
 
-from paceline.errors import PacelineError
 from paceline.plan.codec import Json
 from paceline.watch.courier import Told
+from paceline.watch.posting import NotDeliveredError as NotDeliveredError
+from paceline.watch.posting import not_delivered as _failed
+from paceline.watch.posting import post
 from paceline.watch.rules import NotifierKind, NotifierSetting
 
+DISCORD_CHARACTERS = 2000  # more are refused
 _COLOURS = {"critical": "#d32f2f", "warning": "#f9a825", "info": "#1976d2", "resolved": "#2e7d32"}
-
-
-class NotDeliveredError(PacelineError):
-    """A message about alerts did not arrive, however often it was tried."""
 
 
 class Notifier(Protocol):
@@ -38,17 +35,17 @@ def open_notifier(setting: NotifierSetting, folder: Path, say: Callable[[str], N
     """`folder`: what paths are relative to. `say`: a line for whoever sits there."""
     match setting.kind:
         case NotifierKind.TERMINAL:
-            return Terminal(say)
+            return Terminal(say, is_loud=setting.options.get("bell") == "True")
         case NotifierKind.LOG:
             return LogFile(folder / setting.options["path"])
         case NotifierKind.WEBHOOK:
-            return Webhook(setting)
+            return Webhook(setting, folder)
         case NotifierKind.COMMAND:
             return Command(setting)
         case NotifierKind.SMTP:
             return Mail(setting, folder)
         case NotifierKind.ALERTMANAGER:
-            return Alertmanager(setting)
+            return Alertmanager(setting, folder)
 
 
 def line_of(alert: Told) -> str:
@@ -57,12 +54,12 @@ def line_of(alert: Told) -> str:
 
 
 class Terminal:
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[str], None], *, is_loud: bool = False) -> None:
+        self._say, self._end = say, "\a" if is_loud else ""  # a terminal rings at it
 
     def send(self, run: str, alerts: Sequence[Told], began_unix_s: float) -> None:
         for alert in alerts:
-            self._say(line_of(alert))
+            self._say(line_of(alert) + self._end)
 
 
 class LogFile:
@@ -77,18 +74,34 @@ class LogFile:
                 file.write(json.dumps({"run": run, **alert}) + "\n")
 
 
-class Webhook:
-    """In the shape of Slack, which Mattermost, Rocket.Chat and Discord (…/slack) read too, or as it is."""
+def url_of(setting: NotifierSetting, folder: Path) -> str:
+    """Read each time: a secret that was changed needs no new start."""
+    if "url" in setting.options:
+        return setting.options["url"]
+    return (folder / setting.options["url_file"]).read_text(encoding="utf-8").strip()
 
-    def __init__(self, setting: NotifierSetting) -> None:
-        self._setting = setting
+
+class Webhook:
+    """In the shape of Slack, which Mattermost and Rocket.Chat read too, of Discord, or as it is."""
+
+    def __init__(self, setting: NotifierSetting, folder: Path) -> None:
+        self._setting, self._folder = setting, folder
 
     def send(self, run: str, alerts: Sequence[Told], began_unix_s: float) -> None:
-        if self._setting.options.get("format", "slack") == "json":
-            body: dict[str, Json] = {"run": run, "alerts": [dict(a) for a in alerts]}
-        else:
-            body = slack_message(run, alerts)
-        _post(self._setting.options["url"], body, self._setting.timeout_s)
+        match self._setting.options.get("format", "slack"):
+            case "json":
+                body: dict[str, Json] = {"run": run, "alerts": [dict(a) for a in alerts]}
+            case "discord":
+                body = discord_message(run, alerts)
+            case _:
+                body = slack_message(run, alerts)
+        post(url_of(self._setting, self._folder), body, self._setting.timeout_s)
+
+
+def discord_message(run: str, alerts: Sequence[Told]) -> dict[str, Json]:
+    lines = [f"**{run}**", *(f"{line_of(alert)}\n{alert['description']}" for alert in alerts)]
+    # Nobody is called by a name that happens to stand in an alert.
+    return {"content": "\n".join(lines)[:DISCORD_CHARACTERS], "allowed_mentions": {"parse": []}}
 
 
 def slack_message(run: str, alerts: Sequence[Told]) -> dict[str, Json]:
@@ -126,8 +139,10 @@ class Command:
                 stderr=subprocess.PIPE,
                 timeout=self._setting.timeout_s,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise _failed(f"the command {self._setting.options['command']!r}: {error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise _failed(f"the command took longer than {self._setting.timeout_s:g} s") from error
+        except OSError as error:  # its words hold the program, and no arguments
+            raise _failed(f"the command cannot be run: {error.strerror}: {error.filename}") from error
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip()[-200:]
             raise _failed(f"the command ended with exit code {done.returncode}: {said}")
@@ -141,7 +156,9 @@ class Mail:
         options = self._setting.options
         message = EmailMessage()
         message["From"], message["To"] = options["from"], options["to"]
-        message["Subject"] = f"[paceline] {run}: {line_of(alerts[0])}"
+        more = f" and {len(alerts) - 1} more" if len(alerts) > 1 else ""
+        subject = f"[paceline] {run}: {line_of(alerts[0])}{more}"
+        message["Subject"] = " ".join(subject.split())  # a header is one line
         message.set_content("\n\n".join(f"{line_of(a)}\n{a['description']}\n{a['runbook']}" for a in alerts))
         try:
             port = int(options.get("port", "25"))
@@ -151,6 +168,8 @@ class Mail:
                     secret = (self._folder / options["password_file"]).read_text().strip()
                     server.login(options["user"], secret)
                 server.send_message(message)
+        except smtplib.SMTPAuthenticationError as error:
+            raise _failed(f"the mail server {options['host']} refuses the login: {error.smtp_code}") from None
         except (OSError, smtplib.SMTPException) as error:
             raise _failed(f"the mail server {options['host']}: {error}") from error
 
@@ -158,12 +177,12 @@ class Mail:
 class Alertmanager:
     """Its API v2; it groups and repeats by its own settings."""
 
-    def __init__(self, setting: NotifierSetting) -> None:
-        self._setting = setting
+    def __init__(self, setting: NotifierSetting, folder: Path) -> None:
+        self._setting, self._folder = setting, folder
 
     def send(self, run: str, alerts: Sequence[Told], began_unix_s: float) -> None:
-        url = self._setting.options["url"].rstrip("/") + "/api/v2/alerts"
-        _post(url, [_for_alertmanager(a, began_unix_s) for a in alerts], self._setting.timeout_s)
+        url = url_of(self._setting, self._folder).rstrip("/") + "/api/v2/alerts"
+        post(url, [_for_alertmanager(a, began_unix_s) for a in alerts], self._setting.timeout_s)
 
 
 def _for_alertmanager(alert: Told, began_unix_s: float) -> dict[str, Json]:
@@ -184,28 +203,6 @@ def _for_alertmanager(alert: Told, began_unix_s: float) -> dict[str, Json]:
 
 def _stamp(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).isoformat()
-
-
-def _post(url: str, body: Json, timeout_s: float) -> None:
-    if not url.startswith(("http://", "https://")):
-        raise _failed(f"{url} is no address of the web")
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            raise _failed(f"{url} answered {error.code}") from error
-    except OSError as error:
-        raise _failed(f"{url}: {error}") from error
-
-
-def _failed(what: str) -> NotDeliveredError:
-    return NotDeliveredError(
-        f"a message about alerts was not delivered: {what}", "try it: paceline alerts test"
-    )
 
 
 def sample_alert(mapping: Mapping[str, Json] | None = None) -> dict[str, Json]:

@@ -93,7 +93,7 @@ def _worker(figures: Figures, w: WorkerTrack) -> dict[str, Json]:
     return {
         "worker": w.name,
         "rank": w.rank,
-        "node": _node(figures),
+        "node": _node(figures) if w.node is None else w.node,
         "pid": w.pid,
         "state": figures.state_of(w),
         "step": w.steps,
@@ -110,6 +110,8 @@ def _worker(figures: Figures, w: WorkerTrack) -> dict[str, Json]:
         "bandwidth_bytes_per_s": figures.bandwidth(w),
         "last_seen_s": None if w.last_s is None else max(0.0, figures.now_s - w.last_s),
         "loss": None if w.last_loss is None else _finite(w.last_loss),
+        "gradient_norm": w.norm,
+        "round_trip_s": None if w.link is None else w.link.round_trip_s,
         "why_slow": figures.why_slow(w),
     }
 

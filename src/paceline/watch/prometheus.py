@@ -9,10 +9,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from paceline.clock import monotonic_s
 from paceline.watch.catalogue import BY_NAME, FAMILIES, Family, Kind
-from paceline.watch.sample import Sample
+from paceline.watch.sample import Sample, labels_of
 from paceline.watch.view import RunView
 
+TOOK = "paceline_scrape_collect_duration_seconds"  # the only one that the view does not know
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -31,6 +33,7 @@ class _OfRun(Collector):
         return []  # so that it is not asked once more when it is registered
 
     def collect(self) -> Iterator[Metric]:
+        began_s = monotonic_s()
         by_name: dict[str, list[Sample]] = {}
         for sample in self._view.samples(self._now_ns):
             by_name.setdefault(sample.name, []).append(sample)
@@ -40,6 +43,8 @@ class _OfRun(Collector):
             if family.name in by_name:
                 yield _family(family, by_name[family.name])
         yield from self._histograms()
+        took = Sample(TOOK, labels_of({"run": self._view.track.run}), monotonic_s() - began_s)
+        yield _family(BY_NAME[TOOK], [took])
 
     def _histograms(self) -> Iterator[Metric]:
         made: dict[str, HistogramMetricFamily] = {}

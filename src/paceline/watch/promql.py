@@ -75,7 +75,7 @@ def _condition(condition: Condition) -> str:
 
 
 def _reading(reading: Reading) -> str:
-    matchers = ", ".join(f'{name}="{value}"' for name, value in reading.where)
+    matchers = ", ".join(f'{name}="{_escaped(value)}"' for name, value in reading.where)
     selector = reading.metric + (f"{{{matchers}}}" if matchers else "")
     window = f"{selector}[{duration(reading.window_s)}]"
     match reading.reduce:
@@ -91,6 +91,10 @@ def _reading(reading: Reading) -> str:
             return f"predict_linear({window}, {reading.ahead_s:.12g})"
         case _:
             return f"{_OVER_TIME[reading.reduce]}({window})"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def duration(seconds: float) -> str:

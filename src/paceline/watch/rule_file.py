@@ -1,44 +1,47 @@
 """How is a file of alert rules read? Every key is known or refused, and all problems are told at once."""
 
 import re
-from collections.abc import Mapping
+import string
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-import yaml
-
 from paceline.errors import ConfigError, Problem
-from paceline.watch.catalogue import BY_NAME
+from paceline.watch.catalogue import BY_NAME, Kind
+from paceline.watch.notifier_file import read_notifier
+from paceline.watch.rule_lines import Written
+from paceline.watch.rule_values import Near, Table, Values, listed
+from paceline.watch.rule_values import seconds as seconds
 from paceline.watch.rules import (
     Compare,
     Condition,
     Inhibition,
-    NotifierKind,
     NotifierSetting,
     Reading,
     Reduce,
     Rule,
     Rules,
-    Severity,
 )
 from paceline.watch.sample import labels_of
 
 COMPONENTS = ("progress", "workers", "coordinator", "resources", "freshness")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_RULE_KEYS = {
+_FILE_KEYS = (
+    "version",
+    "defaults",
+    "rules",
+    "inhibit",
+    "notifiers",
+    "repeat",
+    "group_wait",
+    "group_interval",
+)
+_RULE_KEYS = (
     "name", "severity", "all", "any", "by", "for", "keep_firing_for", "clear_when", "component",
     "summary", "description",
-}  # fmt: skip
-_READING_KEYS = {"metric", "where", "reduce", "window", "quantile", "ahead"}
-_NOTIFIER_KEYS = {"name", "kind", "min_severity", "most_per_minute", "retries", "timeout", "options"}
-_NEEDS = {  # option of a notifier that it cannot do without
-    NotifierKind.LOG: ("path",),
-    NotifierKind.WEBHOOK: ("url",),
-    NotifierKind.COMMAND: ("command",),
-    NotifierKind.SMTP: ("host", "from", "to"),
-    NotifierKind.ALERTMANAGER: ("url",),
-}
+)  # fmt: skip
+_READING_KEYS = ("metric", "where", "reduce", "window", "quantile", "ahead")
+_NO_WINDOW = (Reduce.LAST, Reduce.AGE, Reduce.ABSENT)
+_COMPARES = tuple(c.value for c in Compare)
 
 
 def default_rules() -> Rules:
@@ -49,6 +52,9 @@ def default_rules() -> Rules:
 def load_rules(path: Path) -> Rules:
     try:
         text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        problem = Problem("the rules are no text in UTF-8", "save the file as UTF-8", str(path))
+        raise ConfigError([problem]) from error
     except OSError as error:
         problem = Problem(f"cannot read the rules: {error.strerror}", "name a YAML file of rules", str(path))
         raise ConfigError([problem]) from error
@@ -56,211 +62,189 @@ def load_rules(path: Path) -> Rules:
 
 
 def read_rules(text: str, where: str) -> Rules:
-    try:
-        said = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            [Problem(f"this is no YAML: {error}", "see docs/guides/alerts.md", where)]
-        ) from error
-    reader = _Reader(where)
-    found = reader.rules(said)
-    if reader.problems:
-        raise ConfigError(reader.problems)
+    written = Written(text, where)
+    reader = _Reader(Values(written))
+    found = reader.rules(written.value)
+    if reader.values.problems:
+        raise ConfigError(reader.values.problems)
     return found
 
 
-def seconds(value: object) -> float | None:
-    """`5m` and the like; a bare number is seconds."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        return float(value)
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    return float(found[1]) * _UNITS_S[found[2]] if found else None
-
-
 class _Reader:
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self.problems: list[Problem] = []
+    def __init__(self, values: Values) -> None:
+        self.values = values
 
     def rules(self, said: object) -> Rules:
-        table = self._mapping(
-            said, "the file", {"version", "defaults", "rules", "inhibit", "notifiers", "repeat"}
-        )
-        base = default_rules() if table.get("defaults") is True else Rules(rules=())
-        rules = [self._rule(one, i) for i, one in enumerate(_list(table.get("rules")))]
-        named = {rule.name: rule for rule in (*base.rules, *(r for r in rules if r is not None))}
-        for name in {
-            r.name for r in rules if r is not None and [x.name for x in rules if x].count(r.name) > 1
-        }:
-            self._problem(f"there are two rules {name}", "give each its own name")
-        inhibitions = [self._inhibition(one) for one in _list(table.get("inhibit"))]
-        notifiers = [self._notifier(one, i) for i, one in enumerate(_list(table.get("notifiers")))]
+        values = self.values
+        table = values.mapping(said, "the file", _FILE_KEYS)
+        if table.get("version", 1) != 1:
+            values.problem(
+                f"version is {table['version']!r}, and this reads 1", "version: 1", said, "version"
+            )
+        has_defaults = values.choice(table, "defaults", "False", ("True", "False"), "the file") == "True"
+        base = default_rules() if has_defaults else Rules(rules=())
+        own = listed(table.get("rules"))
+        rules = [
+            rule for i, one in enumerate(own) if (rule := self._rule(one, i, (said, "rules"))) is not None
+        ]
+        for i, rule in enumerate(rules):
+            if rule.name in [other.name for other in rules[:i]]:
+                values.problem(f"there are two rules {rule.name}", "give each its own name", said, "rules")
+        named = {rule.name: rule for rule in (*base.rules, *rules)}
+        inhibitions = [
+            self._inhibition(one, sorted(named), (said, "inhibit")) for one in listed(table.get("inhibit"))
+        ]
         return Rules(
             rules=tuple(named.values()),
             inhibitions=(*base.inhibitions, *(one for one in inhibitions if one is not None)),
-            notifiers=tuple(one for one in notifiers if one is not None),
-            repeat_s=self._seconds(table, "repeat", 3600.0, "the file"),
+            notifiers=self._notifiers(table),
+            repeat_s=values.seconds(table, "repeat", 3600.0, "the file"),
+            group_wait_s=values.seconds(table, "group_wait", 0.0, "the file"),
+            group_interval_s=values.seconds(table, "group_interval", 0.0, "the file"),
         )
 
-    def _rule(self, said: object, index: int) -> Rule | None:
-        table = self._mapping(said, f"rule {index + 1}", _RULE_KEYS)
+    def _notifiers(self, table: Table) -> tuple[NotifierSetting, ...]:
+        said = listed(table.get("notifiers"))
+        read = [read_notifier(self.values, one, i, (table, "notifiers")) for i, one in enumerate(said)]
+        found = [one for one in read if one is not None]
+        for i, one in enumerate(found):
+            if one.name in [other.name for other in found[:i]]:
+                what = f"there are two notifiers {one.name}"
+                self.values.problem(what, "give each its own name: …", table, "notifiers")
+        return tuple(found)
+
+    def _rule(self, said: object, index: int, near: Near) -> Rule | None:
+        values = self.values
+        table = values.mapping(said, f"rule {index + 1}", _RULE_KEYS, near)
+        if not table:
+            return None  # that has been said
         name = str(table.get("name", ""))
         place = f"rule {name or index + 1}"
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
-            self._problem(
-                f"{place}: name is {name!r}", "call it by letters and digits, such as LossDiverging"
-            )
+            hint = "call it by letters and digits, such as LossDiverging"
+            values.problem(f"{place}: name is {name!r}", hint, said, "name")
             return None
         kinds = [key for key in ("all", "any") if key in table]
-        if len(kinds) != 1 or not _list(table[kinds[0]]):
-            self._problem(
-                f"{place} needs one of all and any, with conditions", "all: [{metric: …, above: 1}]"
-            )
+        if len(kinds) != 1 or not listed(table[kinds[0]]):
+            what = f"{place} needs one of all and any, with conditions"
+            values.problem(what, "all: [{metric: …, above: 1}]", said)
             return None
-        conditions = [self._condition(one, place) for one in _list(table[kinds[0]])]
-        component = str(table.get("component", "progress"))
-        if component not in COMPONENTS:
-            self._problem(f"{place}: component is {component!r}", f"use one of {', '.join(COMPONENTS)}")
-        clear = table.get("clear_when")
+        conditions = [self._condition(one, place, (said, kinds[0])) for one in listed(table[kinds[0]])]
+        clear = (
+            None
+            if table.get("clear_when") is None
+            else self._condition(table["clear_when"], place, (said, "clear_when"))
+        )
+        by = tuple(map(str, listed(table.get("by", ["run"]))))
+        whole = [c for c in (*conditions, clear) if c is not None]
+        self._check_words(table, place, by, whole)
         return Rule(
             name=name,
-            severity=self._severity(table.get("severity", "warning"), place),
+            severity=values.severity(table, "severity", place),
             conditions=tuple(c for c in conditions if c is not None),
             is_any=kinds[0] == "any",
-            by=tuple(map(str, _list(table.get("by", ["run"])))),
-            hold_s=self._seconds(table, "for", 0.0, place),
-            keep_firing_s=self._seconds(table, "keep_firing_for", 0.0, place),
-            clear_when=None if clear is None else self._condition(clear, place),
-            component=component,
+            by=by,
+            hold_s=values.seconds(table, "for", 0.0, place),
+            keep_firing_s=values.seconds(table, "keep_firing_for", 0.0, place),
+            clear_when=clear,
+            component=values.choice(table, "component", "progress", COMPONENTS, place),
             summary=str(table.get("summary", name)),
             description=str(table.get("description", "")),
         )
 
-    def _condition(self, said: object, place: str) -> Condition | None:
-        compares = {c.value for c in Compare}
-        table = self._mapping(said, place, _READING_KEYS | compares)
-        chosen = [key for key in table if key in compares]
+    def _check_words(
+        self, table: Table, place: str, by: Sequence[str], conditions: Sequence[Condition]
+    ) -> None:
+        """A label that no series of the rule has would never match, and a word in braces would stay empty."""
+        labels = sorted({name for c in conditions for name in BY_NAME[c.left.metric].labels})
+        for name in by:
+            if conditions and name not in labels:
+                hint = f"use some of {', '.join(labels)}"
+                self.values.problem(f"{place}: by names the label {name!r}", hint, table, "by")
+        allowed = [*labels, "value", "limit"]
+        for key in ("summary", "description"):
+            for word in _words_in_braces(str(table.get(key, ""))):
+                if conditions and word not in allowed:
+                    what = f"{place}: {key} has {{{word or ''}}}, which nothing fills in"
+                    self.values.problem(what, f"use some of {', '.join(allowed)}", table, key)
+
+    def _condition(self, said: object, place: str, near: Near) -> Condition | None:
+        values = self.values
+        table = values.mapping(said, place, (*_READING_KEYS, *_COMPARES), near)
+        chosen = [key for key in table if key in _COMPARES]
         left = self._reading(table, place)
         if left is None:
             return None
         if left.reduce is Reduce.ABSENT and not chosen:
             return Condition(left=left, compare=Compare.EQUALS, limit=1.0)
         if len(chosen) != 1:
-            self._problem(f"{place}: a condition needs one of {', '.join(sorted(compares))}", "above: 0.9")
+            what = f"{place}: a condition needs one of {', '.join(sorted(_COMPARES))}"
+            values.problem(what, "above: 0.9", said)
             return None
-        limit = table[chosen[0]]
+        compare, limit = Compare(chosen[0]), table[chosen[0]]
         if isinstance(limit, dict):
-            times = limit.get("times", 1.0)
-            right = self._reading({k: v for k, v in limit.items() if k != "times"}, place)
-            if right is None or not isinstance(times, int | float):
-                return None
-            return Condition(left=left, compare=Compare(chosen[0]), limit=right, times=float(times))
+            right = self._reading(values.mapping(limit, place, (*_READING_KEYS, "times")), place)
+            times = values.number(limit, "times", 1.0, place)
+            return None if right is None else Condition(left=left, compare=compare, limit=right, times=times)
         if isinstance(limit, bool) or not isinstance(limit, int | float):
-            self._problem(
-                f"{place}: {chosen[0]} is {limit!r}, but it must be a number or a metric", "above: 0.9"
-            )
+            what = f"{place}: {compare.value} is {limit!r}, but it must be a number or a metric"
+            values.problem(what, "above: 0.9", said, compare.value)
             return None
-        return Condition(left=left, compare=Compare(chosen[0]), limit=float(limit))
+        return Condition(left=left, compare=compare, limit=float(limit))
 
-    def _reading(self, said: Mapping[str, object], place: str) -> Reading | None:
-        metric = str(said.get("metric", ""))
-        if metric not in BY_NAME:
-            self._problem(
-                f"{place}: there is no metric {metric!r}", "docs/reference/metrics.md lists them all"
-            )
+    def _reading(self, table: Table, place: str) -> Reading | None:
+        values, metric = self.values, str(table.get("metric", ""))
+        family = BY_NAME.get(metric)
+        if family is None or family.kind is Kind.HISTOGRAM:
+            what = f"there is no metric {metric!r}" if family is None else f"{metric} is a histogram"
+            values.problem(f"{place}: {what}", "docs/reference/metrics.md lists them all", table, "metric")
             return None
-        where = said.get("where", {})
-        reduce = str(said.get("reduce", "last"))
-        quantile = said.get("quantile", 0.0)
-        if reduce not in {r.value for r in Reduce} or not isinstance(where, dict):
-            self._problem(f"{place}: reduce is {reduce!r}", f"use one of {', '.join(Reduce)}")
-            return None
-        window_s = self._seconds(said, "window", 0.0, place)
-        if window_s == 0 and Reduce(reduce) not in (Reduce.LAST, Reduce.AGE, Reduce.ABSENT):
-            self._problem(f"{place}: {reduce} of {metric} needs a window", "window: 5m")
+        reduce = Reduce(values.choice(table, "reduce", "last", Reduce, place))
+        window_s = values.seconds(table, "window", 0.0, place)
+        if window_s == 0 and reduce not in _NO_WINDOW:
+            values.problem(f"{place}: {reduce} of {metric} needs a window", "window: 5m", table)
+        for need in {Reduce.QUANTILE: ("quantile",), Reduce.FORECAST: ("ahead",)}.get(reduce, ()):
+            if need not in table:
+                values.problem(f"{place}: {reduce} of {metric} needs {need}", f"{need}: …", table)
+        quantile = values.number(table, "quantile", 0.0, place)
+        if not 0 <= quantile <= 1:
+            what = f"{place}: quantile is {quantile:g}, but must be from 0 to 1"
+            values.problem(what, "quantile: 0.95", table, "quantile")
+        where = values.mapping(table.get("where", {}), f"{place}: where", family.labels, (table, "where"))
         return Reading(
             metric=metric,
             where=labels_of(where),
-            reduce=Reduce(reduce),
+            reduce=reduce,
             window_s=window_s,
-            quantile=float(quantile) if isinstance(quantile, int | float) else 0.0,
-            ahead_s=self._seconds(said, "ahead", 0.0, place),
+            quantile=quantile,
+            ahead_s=values.seconds(table, "ahead", 0.0, place),
         )
 
-    def _inhibition(self, said: object) -> Inhibition | None:
-        table = self._mapping(said, "inhibit", {"when", "mutes", "equal"})
+    def _inhibition(self, said: object, rules: Sequence[str], near: Near) -> Inhibition | None:
+        table = self.values.mapping(said, "inhibit", ("when", "mutes", "equal"), near)
         if not table.get("when") or not table.get("mutes"):
-            self._problem(
-                "an entry of inhibit needs when and mutes", "when: WorkerDown, mutes: [WorkerStraggling]"
-            )
+            what = "an entry of inhibit needs when and mutes"
+            self.values.problem(what, "when: WorkerDown, mutes: [WorkerStraggling]", said)
             return None
-        equal = tuple(map(str, _list(table.get("equal", ["run"]))))
-        return Inhibition(
-            source=str(table["when"]), targets=tuple(map(str, _list(table["mutes"]))), equal=equal
-        )
-
-    def _notifier(self, said: object, index: int) -> NotifierSetting | None:
-        options_of_all = {name for names in _NEEDS.values() for name in names} | {
-            "format",
-            "port",
-            "user",
-            "password_file",
-        }
-        table = self._mapping(said, f"notifier {index + 1}", _NOTIFIER_KEYS | options_of_all)
-        kind = str(table.get("kind", ""))
-        if kind not in {k.value for k in NotifierKind}:
-            self._problem(f"notifier {index + 1}: kind is {kind!r}", f"use one of {', '.join(NotifierKind)}")
-            return None
-        options = {k: str(v) for k, v in table.items() if k in options_of_all}
-        for name in _NEEDS.get(NotifierKind(kind), ()):
-            if name not in options:
-                self._problem(f"notifier {kind} needs {name}", f"{name}: …")
-        return NotifierSetting(
-            name=str(table.get("name", kind)),
-            kind=NotifierKind(kind),
-            min_severity=self._severity(table.get("min_severity", "warning"), f"notifier {kind}"),
-            most_per_minute=self._count(table, "most_per_minute", 20, f"notifier {kind}"),
-            retries=self._count(table, "retries", 3, f"notifier {kind}"),
-            timeout_s=self._seconds(table, "timeout", 5.0, f"notifier {kind}"),
-            options=options,
-        )
-
-    def _severity(self, said: object, place: str) -> Severity:
-        word = str(said).upper()
-        if word not in Severity.__members__:
-            self._problem(f"{place}: severity is {said!r}", "use info, warning or critical")
-            return Severity.WARNING
-        return Severity[word]
-
-    def _count(self, table: Mapping[str, object], key: str, otherwise: int, place: str) -> int:
-        value = table.get(key, otherwise)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            self._problem(f"{place}: {key} is {value!r}", f"{key}: {otherwise}")
-            return otherwise
-        return value
-
-    def _seconds(self, table: Mapping[str, object], key: str, otherwise: float, place: str) -> float:
-        if key not in table:
-            return otherwise
-        found = seconds(table[key])
-        if found is None:
-            self._problem(f"{place}: {key} is {table[key]!r}, which is no duration", f"{key}: 5m")
-            return otherwise
-        return found
-
-    def _mapping(self, said: object, place: str, known: set[str]) -> dict[str, object]:
-        if not isinstance(said, dict):
-            self._problem(f"{place} is {said!r}, but must be a mapping", "see docs/guides/alerts.md")
-            return {}
-        for key in said.keys() - known:
-            self._problem(f"{place} has the unknown key {key!r}", f"it may have {', '.join(sorted(known))}")
-        return {str(key): value for key, value in said.items()}
-
-    def _problem(self, what: str, hint: str) -> None:
-        self.problems.append(Problem(what, hint, self._where))
+        names = (str(table["when"]), *map(str, listed(table["mutes"])))
+        for name in names:
+            if name not in rules:
+                self.values.problem(
+                    f"inhibit: there is no rule {name!r}", f"there are {', '.join(rules)}", said
+                )
+        equal = tuple(map(str, listed(table.get("equal", ["run"]))))
+        return Inhibition(source=names[0], targets=names[1:], equal=equal)
 
 
-def _list(said: object) -> list[object]:
-    if said is None:
-        return []
-    return list(said) if isinstance(said, list) else [said]
+def _words_in_braces(text: str) -> list[str]:
+    """`{value}` and the like; the empty word for braces that hold no plain name."""
+    try:
+        found = [(name, spec, how) for _, name, spec, how in string.Formatter().parse(text)]
+    except ValueError:
+        return [""]  # a brace without its other half
+    plain = re.compile(r"[a-z_]+")
+    return [
+        name if plain.fullmatch(name) and not spec and not how else ""
+        for name, spec, how in found
+        if name is not None
+    ]

@@ -122,6 +122,8 @@ class Rules:
     inhibitions: tuple[Inhibition, ...] = ()
     notifiers: tuple[NotifierSetting, ...] = ()
     repeat_s: float = 3600.0  # what still fires is said again
+    group_wait_s: float = 0.0  # what comes within this time is told in one message
+    group_interval_s: float = 0.0  # between two messages of a notifier
 
     def metrics(self) -> frozenset[str]:
         """Every metric that a rule looks at."""

@@ -1,25 +1,49 @@
-"""What time is it in a run, for somebody who is not part of it? The calendar's, from its header on."""
+"""What time is it in a run, for somebody who is not part of it? The calendar's, from where its session began.
+
+Each session of a run (it may be resumed, on another machine or after a reboot) counts from another moment:
+what is written now must count as what the session itself writes.
+"""
 
 import json
+import mmap
 from pathlib import Path
 
-from paceline.clock import unix_now_s
+from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import PacelineError
+
+BEGINS = b'"kind":"run_started"'
 
 
 class RunClock:
-    """The run's own, by the calendar: this command may run on another machine than the run."""
+    """The run's own, by the calendar as it was once: this command may run on another machine than the run.
+
+    From then on it counts by itself, so that a calendar that is set anew changes nothing.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
-            with path.open(encoding="utf-8") as file:
-                header = json.loads(file.readline())
-        except (OSError, ValueError) as error:
+            anchor_ns, anchor_unix_s = _anchor(path)
+        except (OSError, ValueError, KeyError) as error:
             raise PacelineError(f"{path} is no event log", "name the folder of a run") from error
-        self._t0_ns, self._started_unix_s = int(header["t0_ns"]), float(header["started_unix_s"])
+        self._opened_ns = anchor_ns + round((unix_now_s() - anchor_unix_s) * 1e9)
+        self._opened_s = monotonic_s()
 
     def now_ns(self) -> int:
-        return self._t0_ns + round((unix_now_s() - self._started_unix_s) * 1e9)
+        return self._opened_ns + round((monotonic_s() - self._opened_s) * 1e9)
 
     def sleep(self, duration_s: float) -> None:
         raise AssertionError("nobody waits for this clock")
+
+
+def _anchor(path: Path) -> tuple[int, float]:
+    """A moment of the newest session by its own clock, and by the calendar."""
+    with path.open("rb") as file:
+        header = json.loads(file.readline())
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            at = text.rfind(BEGINS)
+            if at >= 0:
+                text.seek(text.rfind(b"\n", 0, at) + 1)
+                began = json.loads(text.readline())
+                if "unix_s" in began:
+                    return int(began["at_ns"]), float(began["unix_s"])
+    return int(header["t0_ns"]), float(header["started_unix_s"])

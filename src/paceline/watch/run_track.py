@@ -8,11 +8,11 @@ import re
 from collections import deque
 from collections.abc import Mapping
 
-from paceline.events.sample_rows import CustomRow, ProcessRow
+from paceline.events.sample_rows import CustomRow, LinkRow, ProcessRow
 from paceline.events.schema import SCHEMA
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
-from paceline.watch.columns import Columns, number
+from paceline.watch.columns import Columns, maybe, number
 from paceline.watch.generations import Generations
 from paceline.watch.happenings import told
 from paceline.watch.loss_record import LossRecord
@@ -21,7 +21,9 @@ from paceline.watch.worker_track import LaneRow, WorkerTrack
 
 EVENTS_KEPT = 2_000
 BATCHES_KEPT = 4_000
+BATCHED_ROWS = 100_000  # in all of them: a row takes about 400 bytes
 REBOOTED_S = 10.0  # a resumed run whose clock differs by more is on another machine, or the same one rebooted
+LAUNCHERS_LOOK = "watch"  # who writes the launcher's own machine, each second
 _LOST = re.compile(r"(worker-\d+) (?:was lost|ended) \(")
 _LEFT = re.compile(r"(worker-\d+) left the run")
 
@@ -52,11 +54,17 @@ class RunTrack:
         self.checkpoints = self.checkpoints_failed = self.checkpoints_skipped = 0
         self.checkpoint_write_s = self.checkpoint_pause_s = 0.0
         self.custom: dict[tuple[str, str], CustomRow] = {}
-        self.injected: list[tuple[float, str]] = []  # when, and whom it struck
+        self.injected: list[tuple[float, str, str]] = []  # when, whom it struck, and what it was
         self.silences: list[Mapping[str, object]] = []
         self.notifications: dict[tuple[str, str], int] = {}
         self.events: deque[dict[str, Json]] = deque(maxlen=EVENTS_KEPT)
-        self.batches: deque[tuple[int, str, list[LaneRow]]] = deque(maxlen=BATCHES_KEPT)
+        self.batches: deque[tuple[int, str, list[LaneRow]]] = deque()
+        self._batched = 0  # rows in them
+
+    def keep_all_events(self) -> deque[dict[str, Json]]:
+        """From now on, for somebody who takes them out: else only the newest are kept."""
+        self.events = deque(self.events)
+        return self.events
 
     def seconds(self, at_ns: int) -> float:
         return (at_ns + self._shift_ns - self.t0_ns) / 1e9
@@ -73,7 +81,7 @@ class RunTrack:
         return self.workers.setdefault(name, WorkerTrack(name))
 
     def take(self, line: str) -> str:
-        """One whole line; its kind."""
+        """One whole line; its kind, and `tick` for one that says that a second is complete."""
         self.seq += 1
         event = json.loads(line)
         if self.seq == 1:
@@ -82,8 +90,8 @@ class RunTrack:
         kind, who = str(event["kind"]), str(event["who"])
         if "columns" in event:
             self._columns(kind, who, Columns(event))
-        else:
-            self._plain(kind, who, event)
+            return "tick" if kind == "hosts" and who == LAUNCHERS_LOOK else kind
+        self._plain(kind, who, event)
         return kind
 
     def _header(self, event: Mapping[str, object]) -> None:
@@ -106,10 +114,13 @@ class RunTrack:
             case "abandoned":
                 self.worker(who).abandoned += columns.count
             case "hosts":
-                self.machines.take_hosts(columns)
-                self.last_tick_s = self._at(max(columns.ints("at_ns")))
+                self.machines.take_hosts(columns, self._shift_ns)
+                if who == LAUNCHERS_LOOK:  # what other machines tell comes late, in batches
+                    self.last_tick_s = self._at(max(columns.ints("at_ns")))
             case "gpus":
-                self.machines.take_gpus(columns)
+                self.machines.take_gpus(columns, self._shift_ns)
+            case "links":
+                self._links(who, columns)
             case "coordinators":
                 self.coordinator.take(columns, self.t0_ns - self._shift_ns)
             case "processes":
@@ -127,6 +138,9 @@ class RunTrack:
         fresh = worker.take_steps(columns, self.t0_ns - self._shift_ns)
         self.max_position = max(self.max_position, *columns.ints("position"))
         self.batches.append((self.seq, who, fresh))
+        self._batched += len(fresh)
+        while self._batched > BATCHED_ROWS or len(self.batches) > BATCHES_KEPT:
+            self._batched -= len(self.batches.popleft()[2])
         step = self.step
         for row in fresh:
             end_s = row[1] + sum(row[2:10])
@@ -168,6 +182,11 @@ class RunTrack:
             worker.memory_bytes, worker.cpu_share = one.memory_bytes, one.cpu_share
             worker.is_stopped = one.is_stopped
 
+    def _links(self, who: str, columns: Columns) -> None:
+        worker = self.worker(who)
+        for row in columns.rows(*LinkRow._fields):
+            worker.link = LinkRow(*row)  # type: ignore[arg-type]  # as the log has it
+
     def _plain(self, kind: str, who: str, event: dict[str, Json]) -> None:
         fields = {name: value for name, value in event.items() if name not in ("kind", "who", "at_ns")}
         at_ns = int(str(event["at_ns"]))
@@ -186,6 +205,7 @@ class RunTrack:
             differs_s = unix_s - self.started_unix_s - (at_ns - self.t0_ns) / 1e9
             self._shift_ns = round(differs_s * 1e9) if abs(differs_s) > REBOOTED_S else 0
         self.outcome, self.is_stopping = None, False
+        self.generations.begin_session()
         for worker in self.workers.values():
             worker.has_started = worker.is_finished = worker.is_lost = False
 
@@ -195,6 +215,9 @@ class RunTrack:
             case "worker_started":
                 worker.pid, worker.started_s = int(str(fields["pid"])), at_s
                 worker.starts += 1
+                worker.node = str(fields["node"]) if fields.get("node") else None
+                worker.link = None
+                worker.tokens_per_sample = maybe(fields.get("tokens_per_sample"))
                 worker.is_lost = worker.is_finished = worker.is_stopped = worker.is_called_slow = False
                 worker.has_started = True
             case "worker_finished":
@@ -233,7 +256,8 @@ class RunTrack:
             case "action" if fields.get("phase") == "applied" and fields.get("action") in ("slow", "resume"):
                 self.worker(str(fields["target"])).is_called_slow = fields["action"] == "slow"
             case "fault_injected":
-                self.injected.append((at_s, str(fields.get("target", ""))))
+                fault = str(fields.get("fault", "?")).partition(" ")[0]  # what comes behind is how much
+                self.injected.append((at_s, str(fields.get("target", "")), fault))
             case "alert_silenced":
                 self.silences.append({**fields, "until_s": self.seconds(int(str(fields["until_ns"])))})
             case "notified":

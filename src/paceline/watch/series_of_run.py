@@ -61,13 +61,19 @@ def _note_worker(table: SeriesTable, figures: Figures, name: str) -> None:
         ("comm_share", shares.get("comm"), "share"),
         ("wait_share", shares.get("wait"), "share"),
         ("step_s", worker.step_p50_s, "s"),
+        ("gradient_norm", worker.norm, "norm"),
         ("lag", float(figures.foremost - worker.steps), "steps"),
         ("memory_bytes", worker.memory_bytes, "B"),
         ("cpu", worker.cpu_share, "cores"),
+        ("round_trip", None if worker.link is None else worker.link.round_trip_s, "s"),
         ("bandwidth", sum(s.bytes_out + s.bytes_in for s in recent) / comm if comm else None, "B/s"),
     ):
         group = (
-            "system" if kind in ("memory_bytes", "cpu") else "network" if kind == "bandwidth" else "training"
+            "system"
+            if kind in ("memory_bytes", "cpu")
+            else "network"
+            if kind in ("bandwidth", "round_trip")
+            else "training"
         )
         table.add(f"worker.{name}.{kind}", now_s, value, unit=unit, group=group)
 

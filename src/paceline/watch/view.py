@@ -2,7 +2,7 @@
 
 The same view feeds what is shown live and what is replayed: it knows no file and no
 clock, so the same lines and the same moment give the same bytes. Alerts are evaluated
-where the log says that a second has passed (its lines of kind `hosts`), or where it
+where the log says that a second has passed (the launcher's lines of kind `hosts`), or where it
 says nothing for so long that time must have gone on (`advance`). Pure.
 """
 
@@ -75,7 +75,7 @@ class RunView:
                 self._ticked_ns = self.track.t0_ns
             case "steps":
                 note_rows(self._series, self.track.batches[-1][2])
-            case "hosts":
+            case "tick":
                 self._tick(self.track.last_ns)
             case "run_finished":
                 self.end()
@@ -99,9 +99,14 @@ class RunView:
             **picture(figures),
             "health": self._health().told(),
             "trends": self._trends(figures),
-            "alerts": told_alerts(self._engine, self.rules, figures),
+            "alerts": [*told_alerts(self._engine, self.rules, figures)],
             "events": [*list(self.track.events)[-200:]],
         }
+
+    def alerts(self, now_ns: int, *, with_ended: bool) -> list[dict[str, Json]]:
+        """`with_ended`: also all that are over, for whoever has told of their beginning."""
+        most = None if with_ended else 0
+        return told_alerts(self._engine, self.rules, self._figures(now_ns), most_over=most)
 
     def samples(self, now_ns: int | None = None) -> list[Sample]:
         """Every exported metric but the histograms."""
@@ -144,7 +149,9 @@ class RunView:
         return Figures(self.track, (now_ns - self.track.t0_ns) / 1e9)
 
     def _tick(self, at_ns: int) -> None:
-        self._ticked_ns = max(self._ticked_ns, at_ns)
+        if at_ns <= self._ticked_ns:
+            return  # a moment is looked at once
+        self._ticked_ns = at_ns
         if at_ns < self._quiet_until_ns or self.track.is_over:
             return
         figures = self._figures(at_ns)

@@ -8,6 +8,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from paceline.events.sample_rows import LinkRow
 from paceline.events.schema import PHASES
 from paceline.watch.columns import Columns
 from paceline.watch.quantiles import median, quantile
@@ -59,6 +60,9 @@ class WorkerTrack:
     name: str
     rank: int | None = None
     pid: int | None = None
+    node: str | None = None  # the machine it is on; None: an older log does not say
+    link: LinkRow | None = None  # the newest look at its connections
+    tokens_per_sample: float | None = None  # None: what it trains on has no tokens
     has_started: bool = False
     started_s: float = 0.0
     starts: int = 0
@@ -71,6 +75,9 @@ class WorkerTrack:
     steps: int = 0  # its own clock
     last_s: float | None = None  # when it was last heard of, on the run's clock
     last_loss: float | None = None
+    norm: float | None = None  # of its gradient: the largest of the newest second that has one
+    norm_second: int | None = None
+    norms_not_finite: int = 0
     total_steps: int = 0
     total_samples: int = 0
     total_bytes_out: int = 0
@@ -114,7 +121,27 @@ class WorkerTrack:
             d, f, b, delay, wait, codec, comm, apply = spent
             fresh.append((step, start_s, d, f, b, delay, wait, codec, comm, apply, loss))
         self.lane.extend(fresh)
+        for end_s, norm in self._norms(columns, fresh):
+            self._take_norm(end_s, norm)
         return fresh
+
+    @staticmethod
+    def _norms(columns: Columns, rows: list[LaneRow]) -> list[tuple[float, float]]:
+        """Of the worker's own gradient; where nobody has the whole of that, of the one that was clipped."""
+        own, clipped = columns.of("own_norm"), columns.of("grad_norm")
+        known = [mine if mine is not None else other for mine, other in zip(own, clipped, strict=True)]
+        ends = ((row[1] + sum(row[2:10]), norm) for row, norm in zip(rows, known, strict=True))
+        return [(end_s, float(norm)) for end_s, norm in ends if norm is not None]
+
+    def _take_norm(self, end_s: float, norm: float) -> None:
+        if not math.isfinite(norm):
+            self.norms_not_finite += 1
+            return
+        second = math.floor(end_s)
+        if self.norm is None or self.norm_second is None or second > self.norm_second:
+            self.norm, self.norm_second = norm, second
+        else:
+            self.norm = max(self.norm, norm)
 
     def _count(self, end_s: float, samples: int, out: int, into: int, spent: list[float]) -> None:
         number = math.floor(end_s)

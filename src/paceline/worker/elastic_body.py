@@ -5,6 +5,7 @@ from functools import partial
 
 from paceline.plan.catalog import is_split, server_names
 from paceline.plan.plan import Plan
+from paceline.worker.own_look import while_looking
 from paceline.worker.telling import Report
 from paceline.worker.wiring import Seat
 
@@ -21,11 +22,11 @@ def elastic_body(plan: Plan, who: str) -> Body:
     if server_names(plan):
         from paceline.worker.served_worker import work_with_servers
 
-        return partial(work_with_servers, index)
+        return while_looking(who, partial(work_with_servers, index))
     if is_split(plan.mode):
         from paceline.worker.split_participant import work_split
 
-        return partial(work_split, index)
+        return while_looking(who, partial(work_split, index))
     from paceline.worker.elastic_participant import work_elastic
 
-    return partial(work_elastic, index)
+    return while_looking(who, partial(work_elastic, index))

@@ -1,6 +1,7 @@
 """What does a worker of an elastic run do from birth to end? It joins, trains in generations, and reports."""
 
 import os
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -39,7 +40,7 @@ def work_elastic(index: int, seat: Seat, report: Tell) -> None:
     set_up_torch(seat.plan)
     task = build_task(seat.plan)
     elastic, saver, control = _build(index, seat, task, report)
-    elastic.log.write("worker_started", pid=os.getpid(), clock=elastic.committed)
+    elastic.log.write("worker_started", pid=os.getpid(), clock=elastic.committed, node=socket.gethostname())
     started_ns = elastic.clock.now_ns()
     try:
         ran = elastic.run()

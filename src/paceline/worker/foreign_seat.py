@@ -23,5 +23,6 @@ class ForeignSeat:
     ready: Callable[[int], None]
     server: Address | None = None  # of parameters, where the mode has one
     tls: ssl.SSLContext | None = None  # between that server and workers on other hosts
+    looks_at_host: bool = False  # the first on a machine that is not the launcher's: it tells how that one is
     # Where all parts of a checkpoint lie for a while, if the state is in parts and its folder out of reach.
     parts: Callable[[], AbstractContextManager[Path]] | None = None

@@ -121,6 +121,7 @@ class Worker:
         now = self.clock.now_ns
         loss = self.source.compute(self.replica, begun.share, watch.look)
         self._tamper(step, begun.share)
+        own_norm = self._own_norm(step)
         times = self.source.times_ns
         compute_s = (times.backward_end - times.start) / 1e9
         watch.sleep(slowness.duration_s(compute_s, self._pace_s(begun.share)) - compute_s)
@@ -154,6 +155,7 @@ class Worker:
                     outcome.peer,
                     outcome.exchange,
                     self.replica.gradient_norm,
+                    own_norm,
                 )
             )
             if custom.noted:
@@ -164,6 +166,11 @@ class Worker:
             self._tell_skipped(begun.share.step, outcome.skipped)
         self.control.finished_step(step + 1, loss)
         return outcome
+
+    def _own_norm(self, step: Step) -> float | None:
+        """Now and then only: a number for whoever watches, which takes a pass over the gradient."""
+        every = self.plan.gradient_norm_every
+        return self.replica.own_norm() if every and step % every == 0 and self.log.is_on else None
 
     def _tamper(self, step: Step, share: Share) -> None:
         if self.plan.elastic is None:

@@ -7,6 +7,7 @@ task's metrics.
 
 import hashlib
 import os
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from paceline.plan.catalog import Channel, is_split
 from paceline.tasks.port import Task, device_of
 from paceline.worker.loop import Saver
 from paceline.worker.measuring import use_of_device, work_of_sample
+from paceline.worker.own_look import looking
 from paceline.worker.saving import EndSaver, WorkerSaver
 from paceline.worker.task_files import leave_files
 from paceline.worker.telling import Report as Report
@@ -27,16 +29,20 @@ from paceline.worker.wiring import Seat, build_server, build_worker
 def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
     built = build_worker(seat, rank, lambda text: report({"ev": "note", "text": text}), report)
     worker = built.worker
-    worker.log.write("worker_started", pid=os.getpid(), clock=built.first)
+    of_sample = work_of_sample(built.task)
+    tokens = {name: value for name, value in of_sample.items() if name == "tokens_per_sample"}
+    node = socket.gethostname()
+    worker.log.write("worker_started", pid=os.getpid(), clock=built.first, node=node, **tokens)
     started_ns = worker.clock.now_ns()
     try:
-        ran = worker.run(built.first)
+        with looking(seat, f"worker-{rank}"):
+            ran = worker.run(built.first)
         steps_s = (worker.clock.now_ns() - started_ns) / 1e9
     finally:
         _finish_writing(worker.saver)  # also when a peer was lost: what was saved must not be
     used = use_of_device(device_of(worker.replica.arena.module))  # by training: before anything is evaluated
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
-    facts |= {**work_of_sample(built.task), **used}
+    facts |= {**of_sample, **used}
     if built.channel is not Channel.STORE:
         facts["state_sha256"] = state_hash(worker.replica.whole_state())
         if isinstance(worker.saver, EndSaver):

@@ -143,6 +143,7 @@ class Side:
                 ready=self._ready,
                 server=address,
                 tls=self._tls or tls,
+                looks_at_host=bool(order["looks_at_host"]),
                 parts=partial(unpacked, saved) if in_parts and saved is not None else None,
             ),
         )

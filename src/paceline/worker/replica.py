@@ -169,6 +169,15 @@ class Replica:
             group["lr"] = rate * plan.lr_scale
         return optimizer
 
+    def own_norm(self) -> float | None:
+        """Of the gradient that was just computed here; None where nobody has the whole of it."""
+        if self.arena.gathers_gradients:
+            gradients = [self.arena.gradient_part]  # one vector: one pass
+        else:
+            gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norms = torch.stack(torch._foreach_norm(gradients))
+        return float(torch.linalg.vector_norm(norms))
+
     def _clip(self, limit: float) -> None:
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norms = torch.stack(torch._foreach_norm(gradients))

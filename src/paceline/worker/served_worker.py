@@ -1,6 +1,7 @@
 """What does a worker of an elastic run with parameter servers do from birth to end?"""
 
 import os
+import socket
 from collections.abc import Callable
 from functools import partial
 
@@ -34,7 +35,7 @@ def work_with_servers(index: int, seat: Seat, report: Callable[[Report], None]) 
         partial(coordinator_client, place), run=place.run, worker=name, note=control.note
     )
     first = _first_step(seat, control, Rank(index))
-    log.write("worker_started", pid=os.getpid(), clock=first)
+    log.write("worker_started", pid=os.getpid(), clock=first, node=socket.gethostname())
     started_ns = SystemClock().now_ns()
     try:
         worker = _worker(Rank(index), seat, membership, log, control)

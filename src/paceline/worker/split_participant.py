@@ -1,6 +1,7 @@
 """What does a worker of an elastic fsdp run do from birth to end? It joins, trains its part, and reports."""
 
 import os
+import socket
 from collections.abc import Callable
 from functools import partial
 
@@ -32,7 +33,7 @@ def work_split(index: int, seat: Seat, report: Tell) -> None:
     assert MODES[seat.plan.mode].is_split, "other modes have a participant of their own"
     set_up_torch(seat.plan)
     elastic = _build(index, seat, build_task(seat.plan), report)
-    elastic.log.write("worker_started", pid=os.getpid(), clock=elastic.committed)
+    elastic.log.write("worker_started", pid=os.getpid(), clock=elastic.committed, node=socket.gethostname())
     started_ns = elastic.clock.now_ns()
     try:
         ran = elastic.run()

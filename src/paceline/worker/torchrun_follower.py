@@ -132,6 +132,7 @@ class _Part:
             ready=self._ready,
             server=_server(word),
             report=self._keep,
+            looks_at_host=str(word["boot"]) != boot_id() and place.world.local_rank == 0,
         )
 
     def unsent(self) -> bytes:

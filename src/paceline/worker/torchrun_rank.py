@@ -37,6 +37,7 @@ def take_part(
     ready: Callable[[int], None],
     server: tuple[Address, bytes] | None,
     report: Callable[[Report], None],
+    looks_at_host: bool = False,
 ) -> None:
     if place.world.is_one_host:
         environ.let_gloo_use_loopback()
@@ -55,6 +56,7 @@ def take_part(
             store=place.for_group(),
             ready=ready,
             server=address,
+            looks_at_host=looks_at_host,
         ),
     )
     try:

@@ -1,0 +1,84 @@
+"""Does a worker tell what its launcher cannot see, and nothing where there is nothing to tell?"""
+
+import json
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from tests.fixtures.waiting import until
+from torch._C._distributed_c10d import HashStore
+
+from paceline.clock import SystemClock
+from paceline.plan.plan import Plan, Transport
+from paceline.worker import own_look
+from paceline.worker.control import ControlBlock
+from paceline.worker.foreign_seat import ForeignSeat
+from paceline.worker.own_look import looking, while_looking
+from paceline.worker.run_folder import OwnFolder
+from paceline.worker.wiring import Seat
+
+
+def a_seat(run_dir: Path, transport: Transport, *, looks_at_host: bool | None) -> Seat:
+    """`looks_at_host=None`: the launcher forked this worker."""
+    plan = Plan(
+        run="r", task="xor", mode="ssgd", num_workers=2, steps=1, batch_sizes=(8, 8), transport=transport
+    )
+    foreign = None
+    if looks_at_host is not None:
+        foreign = ForeignSeat(
+            local_rank=0,
+            clock=SystemClock(),
+            folder=OwnFolder(run_dir, None),
+            store=HashStore(),
+            ready=lambda _: None,
+            looks_at_host=looks_at_host,
+        )
+    return Seat(plan=plan, run_dir=run_dir, control=ControlBlock(2), rendezvous=run_dir, foreign=foreign)
+
+
+def told(run_dir: Path) -> dict[tuple[str, str], list[dict[str, object]]]:
+    path, found = run_dir / "events.jsonl", dict[tuple[str, str], list[dict[str, object]]]()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        event = json.loads(line)
+        found.setdefault((event["who"], event["kind"]), []).append(event)
+    return found
+
+
+def test_the_first_worker_on_another_machine_tells_its_host_itself_and_its_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_look, "EVERY_S", 0.01)
+    host = f"watch@{socket.gethostname()}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        with near, far, looking(a_seat(tmp_path, Transport.GLOO, looks_at_host=True), "worker-3"):
+
+            def is_told() -> bool:
+                near.sendall(b"x")
+                far.sendall(far.recv(1))
+                near.recv(1)
+                return {("worker-3", "links"), ("worker-3", "processes"), (host, "hosts")} <= told(
+                    tmp_path
+                ).keys()
+
+            until(is_told, "its host, its process and its connections are told")
+    first = told(tmp_path)["worker-3", "processes"][0]
+    assert first["columns"]["pid"] == os.getpid()  # type: ignore[index]  # as the log has it
+    assert not [thread for thread in threading.enumerate() if thread.name == "own look"]
+
+
+@pytest.mark.parametrize(("transport", "starts"), [(Transport.SHM, 0), (Transport.GLOO, 1)])
+def test_a_forked_worker_looks_only_where_it_talks_by_tcp(
+    tmp_path: Path, transport: Transport, starts: int
+) -> None:
+    seen: list[int] = []
+
+    def body(_seat: Seat, _report: object) -> None:
+        seen.append(sum(thread.name == "own look" for thread in threading.enumerate()))
+
+    while_looking("worker-0", body)(a_seat(tmp_path, transport, looks_at_host=None), lambda _: None)
+    assert seen == [starts]
+    assert not told(tmp_path).keys() & {("worker-0", "processes")}
