@@ -43,7 +43,7 @@ def test_every_problem_is_in_one_error_with_its_place_and_its_hint() -> None:
     places = {problem.where for problem in caught.value.problems}
     assert places == {"train(num_workers=…)", "train(stepz=…)", "train(lr=…)", "train(mode=…)"}
     notes = "\n".join(caught.value.__notes__)
-    assert "error: train(stepz=…): there is no key stepz\nhint: did you mean steps?" in notes
+    assert "error[E101]: train(stepz=…): there is no key stepz\n  fix: did you mean steps?" in notes
 
 
 def test_the_environment_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

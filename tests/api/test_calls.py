@@ -153,5 +153,5 @@ def test_a_notebook_s_class_is_refused_with_what_to_do(tmp_path: Path) -> None:
     text = "import paceline\nclass Mine: pass\npaceline.train(Mine)\n"
     done = python(text, tmp_path)
     assert done.returncode == 1
-    assert "hint: put it into a file of its own, my_task.py" in done.stderr
+    assert "fix: put it into a file of its own, my_task.py" in done.stderr
     assert not (tmp_path / "runs").exists()

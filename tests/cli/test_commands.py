@@ -11,6 +11,7 @@ from paceline.cli.main import run
 from paceline.cli.session import Common, Session
 from paceline.errors import ExitCode, NotReadyError
 
+WRONG_VALUE = "  why:  the setting exists, but it cannot have this value"
 THREE_MISTAKES = ["--mode", "ssp", "--staleness", "-1", "--num-workers", "0", "--task", "nope"]
 Captured = pytest.CaptureFixture[str]
 
@@ -50,12 +51,16 @@ def test_three_mistakes_are_three_problems_and_no_traceback(tmp_path: Path, caps
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        "error: --task: there is no task nope",
-        "hint: tasks are xor, digits, charlm, sp500, cifar10, llama, or module:Class of your own",
-        "error: --num-workers: num_workers is 0, but it must be from 1 to 1024",
-        "hint: set num_workers to 2, for example",
-        "error: --staleness: staleness is -1, but it must be 0 or more",
-        "hint: set staleness to 3, for example",
+        "error[E102]: --task: there is no task nope",
+        WRONG_VALUE,
+        "  fix:  tasks are xor, digits, charlm, sp500, cifar10, llama, or module:Class of your own",
+        "error[E102]: --num-workers: num_workers is 0, but it must be from 1 to 1024",
+        WRONG_VALUE,
+        "  fix:  set num_workers to 2, for example",
+        "error[E102]: --staleness: staleness is -1, but it must be 0 or more",
+        WRONG_VALUE,
+        "  fix:  set staleness to 3, for example",
+        "  more: paceline explain E102",
     ]
 
 
@@ -85,7 +90,7 @@ def test_a_problem_in_a_file_names_its_line_first(tmp_path: Path, capsys: Captur
     config = tmp_path / "train.toml"
     config.write_text('mode = "ssp"\n\nstaleness = -2\n')
     assert run(["plan", "-c", str(config)], session_in(tmp_path)) == ExitCode.BAD_CONFIG
-    assert capsys.readouterr().err.startswith(f"error: {config}:3: staleness is -2")
+    assert capsys.readouterr().err.startswith(f"error[E102]: {config}:3: staleness is -2")
 
 
 def test_repeatable_flags_and_options_with_commas(tmp_path: Path, capsys: Captured) -> None:
@@ -161,8 +166,8 @@ def test_each_error_has_its_exit_code(error: BaseException, code: int, capsys: C
 
     assert guard(body, Session(), []) == code
     err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert "\nhint: " in err
+    assert err.startswith("error[E")
+    assert "\n  fix:  " in err
 
 
 def test_a_bug_is_one_line_and_a_report(capsys: Captured) -> None:
@@ -170,8 +175,8 @@ def test_a_bug_is_one_line_and_a_report(capsys: Captured) -> None:
         raise ZeroDivisionError("oops")
 
     assert guard(body, Session(), []) == ExitCode.INTERNAL
-    first, hint = capsys.readouterr().err.splitlines()
-    assert first == "error: internal error: ZeroDivisionError: oops"
+    first, _, hint, _ = capsys.readouterr().err.splitlines()
+    assert first == "error[E001]: internal error: ZeroDivisionError: oops"
     report = Path(hint.split("the report is in ")[1].split(",")[0])
     assert "Traceback" in report.read_text()
     report.unlink()

@@ -116,7 +116,7 @@ def test_where_the_cluster_is_can_be_a_variable(
     monkeypatch.setenv("PACELINE_COORDINATOR", "somewhere")
     code, _, err = mine("status")
     assert code == ExitCode.BAD_CONFIG
-    assert err.startswith("error: PACELINE_COORDINATOR: 'somewhere' is no address\n")
+    assert err.startswith("error[E114]: PACELINE_COORDINATOR: 'somewhere' is no address\n")
 
 
 def test_leadership_is_handed_over(nodes: NodeProcesses, mine: Commands) -> None:
@@ -129,7 +129,7 @@ def test_leadership_is_handed_over(nodes: NodeProcesses, mine: Commands) -> None
     assert " leads in term " in out
     code, _, err = mine("step-down", "--to", "9", at=nodes)
     assert code == ExitCode.BAD_CONFIG
-    assert err.startswith("error: node 9 is no other voter; these are: ")
+    assert err.startswith("error[E114]: node 9 is no other voter; these are: ")
 
 
 def test_a_snapshot_holds_what_was_written_and_can_be_verified(nodes: NodeProcesses, mine: Commands) -> None:
@@ -158,7 +158,7 @@ def test_a_node_is_taken_in_and_put_out_again(nodes: NodeProcesses, mine: Comman
     address = f"127.0.0.1:{free_ports(1)[0]}"
     code, _, err = mine("add", f"4={address}", at=nodes)
     assert code == ExitCode.UNREACHABLE
-    assert err.startswith(f"error: nobody answers at {address} (")
+    assert err.startswith(f"error[E501]: nobody answers at {address} (")
     assert "coordinator start --id 4 --join" in err
     fourth = nodes.start(4, "--join", "--listen", address)
     code, _, err = mine("add", f"5={address}", at=nodes)
@@ -230,7 +230,7 @@ def test_a_whole_cluster_by_one_command_says_who_died_and_stops_with_ctrl_c(
         _check_that_nobody_removes_the_majority(commands, leader)
         code, _, err = commands("up", "--dir", "here")
         assert code == ExitCode.NOT_READY
-        assert err.startswith("error: the cluster in ")
+        assert err.startswith("error[E204]: the cluster in ")
         assert up.stop(signal.SIGINT) == 0
         assert not any(map(is_running, pids(up).values()))
         assert up.said.read_text().count("event=stopped") == 2
@@ -255,7 +255,7 @@ def _check_that_nobody_removes_the_majority(commands: Commands, dead: int) -> No
     code, _, err = commands("remove", str(dead % 3 + 1), "--dir", "here")
     assert code == ExitCode.DEGRADED
     assert f"[{dead}] are down" in err
-    assert f"hint: start node {dead} again, or remove it first" in err
+    assert f"fix:  start node {dead} again, or remove it first" in err
     code, _, err = commands("step-down", "--to", str(dead), "--dir", "here")
     assert code == ExitCode.DEGRADED
     assert f"node {dead} did not take over in time" in err
@@ -273,7 +273,7 @@ def test_when_all_nodes_have_ended_it_is_an_error(tmp_path: Path) -> None:
     with brought_up(tmp_path, "--nodes", "1") as up:
         kill(pids(up)[1])
         assert up.process.wait(timeout=NEVER_S) == ExitCode.DEGRADED
-        assert "error: no node is left" in up.said.read_text()
+        assert "error[E507]: no node is left" in up.said.read_text()
 
 
 # Nodes that say what they do.
@@ -334,8 +334,10 @@ def test_bad_input_gives_one_clear_error(
     token.write_text("t" * 40)
     found, out, err = commands(*[str(token) if arg == "TOKEN" else arg for arg in args])
     assert (found, out) == (code, "")
-    assert err.startswith(f"error: {error}")
-    assert [line.partition(":")[0] for line in err.splitlines()] == ["error", "hint"]
+    first, *further = err.splitlines()
+    assert first.startswith("error[E")
+    assert first.partition("]: ")[2].startswith(error)
+    assert [line.split()[0] for line in further] == ["why:", "fix:", "more:"]
 
 
 # Logs that are looked at without a node.
@@ -424,8 +426,8 @@ def test_damage_is_an_error(spoil: Spoil, log: Path, commands: Commands, tmp_pat
     spoil(copy)
     code, out, err = commands("verify", str(copy))
     assert (code, out) == (ExitCode.GATE_FAILED, "")
-    assert err.startswith(f"error: {copy}")
-    assert "hint: do not start this node from it" in err
+    assert err.startswith(f"error[E508]: {copy}")
+    assert "fix:  do not start this node from it" in err
 
 
 def _content(folder: Path) -> dict[str, tuple[bytes, int]]:

@@ -57,5 +57,5 @@ def test_what_cannot_be_done_is_one_error(
     assert run(["data", *args], Session(folder=tmp_path)) == code
     err = capsys.readouterr().err
     assert what in err
-    assert "hint: " in err
+    assert "fix: " in err
     assert "secret" not in err

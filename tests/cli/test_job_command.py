@@ -66,8 +66,8 @@ def test_every_problem_of_a_wish_is_said_at_once(tmp_path: Path, capsys: Capture
     assert run(["job", "render", *flags], Session(folder=tmp_path)) == ExitCode.BAD_CONFIG
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.count("error: ") == 3
-    assert err.count("hint: ") == 3
+    assert err.count("error[E109]: ") == 3
+    assert err.count("fix: ") == 3
 
 
 def test_a_bad_file_is_exit_code_3_with_file_line_and_field(tmp_path: Path, capsys: Captured) -> None:

@@ -77,7 +77,7 @@ def test_what_cannot_be_done_is_refused_with_a_hint(
     assert run(args, Session(folder=tmp_path)) in (ExitCode.BAD_CONFIG, ExitCode.TRAINING_FAILED)
     err = capsys.readouterr().err
     assert what in err
-    assert "hint:" in err
+    assert "fix:" in err
     assert "internal" not in err
 
 

@@ -143,8 +143,8 @@ def test_a_named_folder_is_used_once(tmp_path: Path, capsys: Captured) -> None:
     assert train(tmp_path, trainer, "-q", "--run-dir", "here") == ExitCode.OK
     assert train(tmp_path, trainer, "-q", "--run-dir", "here", "--steps", "0") == ExitCode.BAD_CONFIG
     err = capsys.readouterr().err
-    assert f"error: --run-dir: run_dir {tmp_path / 'here'} already holds a run" in err
-    assert "error: --steps: steps is 0" in err
+    assert f"error[E106]: --run-dir: run_dir {tmp_path / 'here'} already holds a run" in err
+    assert "error[E102]: --steps: steps is 0" in err
     assert len(trainer.runs) == 1
 
 
@@ -173,7 +173,12 @@ def test_a_dry_run_starts_nothing(tmp_path: Path, capsys: Captured) -> None:
 def test_a_failed_run_says_why_and_closes(tmp_path: Path, capsys: Captured) -> None:
     trainer = FakeTrainer(error=TrainingError("worker 1 died", "look into its log"))
     assert train(tmp_path, trainer, "-q") == ExitCode.TRAINING_FAILED
-    assert capsys.readouterr().err == "error: worker 1 died\nhint: look into its log\n"
+    assert capsys.readouterr().err.splitlines() == [
+        "error[E400]: worker 1 died",
+        "  why:  a participant failed, and the run could not go on without it",
+        "  fix:  look into its log",
+        "  more: paceline explain E400",
+    ]
     assert trainer.closed == 1
 
 

@@ -30,7 +30,7 @@ def test_a_wrong_start_is_one_clear_error(
     done = python(*WORKER, *args, folder=tmp_path, variables=_variables(**variables))
     assert done.code == code, done.err
     assert words in done.err
-    assert done.err.count("error: ") == 1, done.err
+    assert done.err.count("error[E") == 1, done.err
     assert "Traceback" not in done.err
     assert done.out == ""
 

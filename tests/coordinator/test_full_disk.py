@@ -59,7 +59,7 @@ async def fill_until_it_ends(cluster: Cluster, client: Client, history: History,
     said = cluster.output(node)
     assert "cannot write" in said
     assert "No space left on device" in said
-    assert "hint: free some space" in said
+    assert "fix:  free some space" in said
     assert "Traceback" not in said
 
 
@@ -123,7 +123,7 @@ async def flip_a_byte(cluster: Cluster, node: int) -> None:
     assert await cluster.ended(node) == ExitCode.NOT_READY
     said = cluster.output(node)
     assert "is damaged at byte" in said
-    assert "hint: this node cannot be trusted any more" in said
+    assert "fix:  this node cannot be trusted any more" in said
     with pytest.raises(StorageError, match="is damaged at byte"):
         cluster.on_disk(node)
     assert paceline("coordinator", "verify", str(cluster.data_dir(node))).code != ExitCode.OK

@@ -260,8 +260,8 @@ def test_what_only_rank_1_cannot_do_is_said_once_by_rank_0(task: str, words: str
     run = ("--task", f"tests.fixtures.tasks:{task}", "--steps", "3", "--run-dir", "run", *QUICK)
     done = torchrun(*run, folder=tmp_path)
     assert done.code != 0
-    error, hint = (line for line in done.err.splitlines() if line.startswith(("error:", "hint:")))
-    assert error == f"error: {words}"
+    error, hint = (line for line in done.err.splitlines() if line.startswith(("error[", "  fix:")))
+    assert error.partition(": ")[2] == words
     if "run failed" in words:
-        assert hint == f"hint: the traceback is in {tmp_path}/run/logs/worker-1.log"
+        assert hint == f"  fix:  the traceback is in {tmp_path}/run/logs/worker-1.log"
         assert "Traceback" in (tmp_path / "run" / "logs" / "worker-1.log").read_text()

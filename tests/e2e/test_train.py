@@ -150,7 +150,7 @@ def test_a_mistake_in_a_task_is_told_in_words_and_never_as_a_traceback(
     done = paceline("train", *args, "--steps", "3", "--run-dir", str(tmp_path / "run"))
     assert done.code == code
     assert words in done.err
-    assert "hint: " in done.err
+    assert "fix: " in done.err
     assert "Traceback" not in done.err
 
 

@@ -38,7 +38,7 @@ def test_a_killed_worker_ends_the_run_with_its_name_and_the_signal(args: list[st
         done = run.end()
         assert done.code == 5
         assert "worker-1: worker-1 was killed by signal 9" in done.err
-        assert "hint: " in done.err
+        assert "fix: " in done.err
         until_gone(everybody)
     outcome = read_history(tmp_path / "run" / "events.jsonl").plain[-1]
     assert (outcome.kind, outcome.fields) == ("run_finished", {"outcome": "failed"})

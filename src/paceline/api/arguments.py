@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paceline.config.values import Raw
 from paceline.config.written import Written
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import OwnClassError, PacelineError, Problem
 
 
 def written(call: str, settings: Mapping[str, object]) -> list[Written]:
@@ -26,16 +26,16 @@ def import_name(value: str | type, what: str) -> str:
         hint = (
             f"give a built-in name, a class, or 'module:Class'; see docs/guides/your-own-{_GUIDES[what]}.md"
         )
-        raise ConfigError([Problem(f"{what} is {value!r}, which is no class", hint)])
+        raise OwnClassError([Problem(f"{what} is {value!r}, which is no class", hint)])
     module, name = value.__module__, value.__qualname__
     if module == "__main__":
         problem = (
             f"{what} {name} is defined in this notebook or script, where worker processes cannot import it"
         )
-        raise ConfigError([Problem(problem, _own_file(name, what))])
+        raise OwnClassError([Problem(problem, _own_file(name, what))])
     if "." in name:
         problem = f"{what} {name} is defined inside something else, where worker processes cannot import it"
-        raise ConfigError([Problem(problem, _own_file(name.rpartition(".")[2], what))])
+        raise OwnClassError([Problem(problem, _own_file(name.rpartition(".")[2], what))])
     return f"{module}:{name}"
 
 
@@ -47,7 +47,7 @@ def hints_shown() -> Iterator[None]:
     except PacelineError as error:
         for problem in error.problems:
             place = "" if problem.where is None else f"{problem.where}: "
-            error.add_note(f"error: {place}{problem.what}\nhint: {problem.hint}")
+            error.add_note(f"error[{problem.code}]: {place}{problem.what}\n  fix: {problem.hint}")
         raise
 
 
@@ -75,4 +75,4 @@ def _raw(key: str, value: object, where: str) -> Raw:
         case _:
             what = f"{key} is {value!r}, a {type(value).__name__}, which no setting can be"
             hint = "give a number, a text, yes or no as a bool, or a list or dict of these"
-            raise ConfigError([Problem(what, hint, where)])
+            raise OwnClassError([Problem(what, hint, where)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paceline.app.resume import FOLDER, has_shared
 from paceline.checkpoints.catalog import DAMAGED, folders, number_of, read_complete, read_shared, verified
-from paceline.errors import PacelineError
+from paceline.errors import AlreadyThereError, NoCheckpointError
 from paceline.events.read import read_history
 from paceline.launchers.helper import json_lines
 from paceline.plan.codec import Json, read
@@ -79,7 +79,7 @@ def export_weights(run_dir: Path, *, at: int | None, worker: int, kind: str, out
     folder = _chosen(run_dir, at)
     who = "server-0" if (folder / "server-0.json").exists() else f"worker-{worker}"
     if out.exists():
-        raise PacelineError(f"{out} exists already", "name a new file or folder with --out")
+        raise AlreadyThereError(f"{out} exists already", "name a new file or folder with --out")
     answer: dict[str, Json] = {}
     for message in json_lines("paceline.worker.export_main", [str(folder), who, kind, str(out)]):
         answer = message
@@ -99,7 +99,7 @@ def _chosen(run_dir: Path, at: int | None) -> Path:
         return run_dir / FOLDER / f"at-{at:08d}"
     what = "no checkpoint" if at is None else f"no checkpoint at {at}"
     there = ", ".join(map(str, valid)) or "none"
-    raise PacelineError(
+    raise NoCheckpointError(
         f"{run_dir} has {what} that can be read; there are: {there}",
         f"look at them with  paceline checkpoint list {run_dir}",
     )

@@ -15,7 +15,7 @@ from paceline.coordinator.shell import security, tokens
 from paceline.coordinator.shell.private_files import SecretError
 from paceline.coordinator.shell.tls import Certificate
 from paceline.coordinator.shell.tokens import Token, Tokens
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ClusterWishError, Problem
 
 # Every question is asked anew: who was not there a moment ago may be there now.
 _OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
@@ -119,5 +119,5 @@ def split_addresses(text: str, where: str) -> tuple[str, ...]:
     for address in found:
         if not cluster_file.is_address(address):
             what = f"{address!r} is no address"
-            raise ConfigError([Problem(what, "write HOST:PORT, for example 127.0.0.1:7401", where)])
+            raise ClusterWishError([Problem(what, "write HOST:PORT, for example 127.0.0.1:7401", where)])
     return found

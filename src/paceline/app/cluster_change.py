@@ -9,7 +9,7 @@ from paceline.app.cluster_access import Cluster
 from paceline.app.cluster_status import Report, why_silent
 from paceline.coordinator.client import FAILED, Client, UnreachableError, refused
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.errors import ConfigError, ExitCode, PacelineError, Problem
+from paceline.errors import ClusterWishError, ExitCode, PacelineError, Problem
 
 LOOK_S = 2.0  # for a node to say how it is
 
@@ -18,12 +18,14 @@ class NoLeaderError(PacelineError):
     """Nodes answer, but nobody leads them: too few of them are there to agree."""
 
     exit_code = ExitCode.DEGRADED
+    code = "E505"
 
 
 class NotCaughtUpError(PacelineError):
     """A node was taken in, but does not vote yet."""
 
     exit_code = ExitCode.DEGRADED
+    code = "E506"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ async def _check_joiner(client: Client, cluster: Cluster, node: int, address: st
     if found.node != node or found.cluster != report.cluster:
         there = f"at {address} is node {found.node} of cluster {found.cluster}"
         what = f"{there}, not node {node} of {report.cluster}"
-        raise ConfigError([Problem(what, "correct the number or the address", "NODE")])
+        raise ClusterWishError([Problem(what, "correct the number or the address", "NODE")])
     _check_number(report, node, address)
 
 
@@ -65,7 +67,7 @@ def _check_number(report: Report, node: int, address: str) -> None:
     known = next((line for line in report.nodes if line.node == node and line.is_voter), None)
     if known is not None and known.address != address:
         what = f"node {node} takes part already, at {known.address}"
-        raise ConfigError([Problem(what, "give the new node a number that was never used", "NODE")])
+        raise ClusterWishError([Problem(what, "give the new node a number that was never used", "NODE")])
 
 
 async def remove(cluster: Cluster, node: int, *, patience_s: float) -> pb.NodeStatus:
@@ -115,7 +117,7 @@ async def snapshot(cluster: Cluster, node: int | None, *, patience_s: float) -> 
     if not lines:
         numbers = [line.node for line in report.nodes if line.node is not None]
         what = f"node {node} does not take part; these do: {numbers}"
-        raise ConfigError([Problem(what, "name one of them, or all", "--node")])
+        raise ClusterWishError([Problem(what, "name one of them, or all", "--node")])
     async with cluster.client(patience_s) as client:
         found = []
         for line in lines:

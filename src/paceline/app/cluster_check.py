@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 from paceline.app.cluster_reach import Place, reached
 from paceline.cluster.kubeconfig import Context, contexts, kubeconfig_files
-from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
+from paceline.errors import (
+    ClusterWishError,
+    MissingPackageError,
+    PacelineError,
+    Problem,
+)
 from paceline.kube.checks.check import Checked, check
 from paceline.kube.checks.need import Need, Target
 from paceline.kube.checks.snapshot import Snapshot, read_snapshot
@@ -32,7 +37,7 @@ def clusters_of_eks(region: str | None, profile: str | None = None) -> "list[Eks
         from paceline.cluster.eks_door import eks_clusters
     except ModuleNotFoundError as error:
         hint = "pip install 'paceline[aws]'"
-        raise NotReadyError(f"Amazon's client is not installed: {error}", hint) from error
+        raise MissingPackageError(f"Amazon's client is not installed: {error}", hint) from error
     return eks_clusters(region, profile)
 
 
@@ -54,7 +59,7 @@ def load_snapshot(path: Path) -> Snapshot:
     except OSError as error:
         raise PacelineError(f"cannot read {path}: {error.strerror}", _RECORD) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError([Problem("the file is not JSON", _RECORD, str(path))]) from error
+        raise ClusterWishError([Problem("the file is not JSON", _RECORD, str(path))]) from error
     return read_snapshot(value, str(path))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from paceline.app.cluster_up import start_command
 from paceline.coordinator.cluster_file import ClusterFile
-from paceline.errors import NotReadyError
+from paceline.errors import CannotWriteError
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
@@ -31,7 +31,7 @@ def write_compose(path: Path, nodes: int, image: str, tls_dir: Path) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise NotReadyError(
+        raise CannotWriteError(
             f"cannot write {path}: {error.strerror}", "name a file where this user may write"
         ) from error
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cluster.kubeconfig import contexts, kubeconfig_files
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import ClusterWishError, MissingPackageError, NotReadyError, Problem
 from paceline.kube.checks.check import Checked, check
 from paceline.kube.checks.eks import AREA
 from paceline.kube.checks.eks import check as check_eks
@@ -26,7 +26,7 @@ def amazon(region: str | None, profile: str | None) -> "Iterator[Aws]":
         from paceline.cluster.eks_door import Aws
     except ModuleNotFoundError as error:
         hint = "pip install 'paceline[aws]'"
-        raise NotReadyError(f"Amazon's client is not installed: {error}", hint) from error
+        raise MissingPackageError(f"Amazon's client is not installed: {error}", hint) from error
     aws = Aws(region, profile)
     try:
         yield aws
@@ -49,7 +49,7 @@ def context_of(facts: EksFacts, kubeconfig: Path | None, said: str | None) -> st
     others = [one for one in found if one.name == said and one.name not in mine]
     if others:
         what = f"context {said} leads to {others[0].server}, and EKS says {facts.name} is {facts.server}"
-        raise ConfigError([Problem(what, f"take one of it: {usable(facts)}", "--context")])
+        raise ClusterWishError([Problem(what, f"take one of it: {usable(facts)}", "--context")])
     return said or (mine[0] if mine else None)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cluster.kubeconfig import contexts, kubeconfig_files
-from paceline.errors import NotReadyError
+from paceline.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from paceline.cluster.kubernetes_door import KubernetesApi
@@ -41,7 +41,7 @@ def reached(place: Place, *, without: str = "") -> Iterator[Cluster]:
         from paceline.cluster.kubernetes_door import reach
     except ModuleNotFoundError as error:
         hint = "pip install 'paceline[k8s]'" + (f", or {without}" if without else "")
-        raise NotReadyError(f"Kubernetes' client is not installed: {error}", hint) from error
+        raise MissingPackageError(f"Kubernetes' client is not installed: {error}", hint) from error
     files = kubeconfig_files(place.kubeconfig)
     wanted = place.context
     its = [one for one in contexts(files) if one.name == wanted or (wanted is None and one.is_current)]

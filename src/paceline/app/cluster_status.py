@@ -13,7 +13,7 @@ import grpc.aio
 from paceline.app.cluster_access import Cluster
 from paceline.coordinator.client import FAILED, Client, RefusedError, UnreachableError, refused
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ClusterWishError, Problem
 
 LEADER, LEARNER, OUTSIDE, SILENT = "leader", "learner", "outside", "no answer"
 
@@ -138,7 +138,7 @@ def _report(answers: _Answers, *, only: bool) -> Report:
     names = sorted({status.cluster for status in answers.by_node.values()})
     if len(names) > 1:
         what = f"these addresses belong to different clusters: {', '.join(names)}"
-        raise ConfigError([Problem(what, "name the nodes of one cluster", "--at")])
+        raise ClusterWishError([Problem(what, "name the nodes of one cluster", "--at")])
     peers = {peer.node: peer for peer in newest.peers}
     shown = set(answers.by_node) if only else {*peers, *answers.by_node}
     lines = [_line(node, answers, newest, peers.get(node)) for node in sorted(shown)]

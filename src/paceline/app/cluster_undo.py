@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from paceline.app.cluster_fix import Workshop
 from paceline.app.fix_record import Record, Step
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ClusterWishError, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ def undo(shop: Workshop, record: Record) -> list[Undone]:
     """Raises ApiError, HelmError, ConfigError. Doing it twice does nothing the second time."""
     if record.server != shop.api.server:
         what = f"fix {record.id} was made on {record.server}, and this is {shop.api.server}"
-        raise ConfigError([Problem(what, "name its cluster: --context NAME", "--undo")])
+        raise ClusterWishError([Problem(what, "name its cluster: --context NAME", "--undo")])
     results: list[Undone] = []
     for number in range(len(record.steps) - 1, -1, -1):
         step = record.steps[number]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paceline.app.compare_plan import Layout, Turn
 from paceline.checkpoints.durable import write_durably
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import DamagedRecordError, Problem, RunFolderError
 from paceline.plan.codec import decode, plan_hash, to_json
 from paceline.report.comparison import Comparison, Machine
 
@@ -41,10 +41,10 @@ class CompareFolder:
             if changed:
                 what = f"{self.path} holds another comparison: {_listed(changed)} differ from what is asked"
                 hint = "ask for the same again to go on with it, or name another folder with --out"
-                raise ConfigError([Problem(what, hint, "--out")])
+                raise RunFolderError([Problem(what, hint, "--out")])
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             what = f"{self.path} is not empty, and holds no comparison to go on with"
-            raise ConfigError([Problem(what, "name a new folder with --out", "--out")])
+            raise RunFolderError([Problem(what, "name a new folder with --out", "--out")])
         (self.path / "runs").mkdir(parents=True, exist_ok=True)
         self._write(_Record(plans=plans, machines=() if before is None else before.machines))
 
@@ -76,7 +76,7 @@ class CompareFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
-            raise PacelineError(
+            raise DamagedRecordError(
                 f"{path} cannot be read: {error}", "name another folder with --out"
             ) from error
         assert isinstance(found, _Record), "decode(_Record, …) builds one"

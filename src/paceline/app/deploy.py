@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import CannotWriteError, ManifestError, NotReadyError, Problem
 from paceline.kube.deploy import coordinator
 from paceline.kube.deploy.agree import difference
 from paceline.kube.deploy.coordinator import Coordinator
@@ -43,7 +43,7 @@ def texts_of(kustomization: Object, objects: dict[str, Object]) -> dict[str, str
     """Raises ConfigError for what our own rules do not take."""
     wrong = [finding for one in objects.values() for finding in findings(one, Profile.STRICT)]
     if wrong:
-        raise ConfigError([Problem(one.what, one.hint, ".".join(map(str, one.path))) for one in wrong])
+        raise ManifestError([Problem(one.what, one.hint, ".".join(map(str, one.path))) for one in wrong])
     texts = {name: to_yaml([one]) for name, one in objects.items()}
     return {FILE: to_yaml([kustomization]), **texts}
 
@@ -55,7 +55,7 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         hint = "name a folder where this user may write"
-        raise NotReadyError(f"cannot write to {folder}: {error.strerror}", hint) from error
+        raise CannotWriteError(f"cannot write to {folder}: {error.strerror}", hint) from error
 
 
 def apply_coordinator(api: "KubernetesApi", asked: Coordinator, *, dry_run: bool) -> list[Applied]:
@@ -103,7 +103,7 @@ def _same_nodes(wanted: Object, there: Object) -> None:
     now, then = mapping(wanted, "spec").get("replicas"), mapping(there, "spec").get("replicas")
     if now != then:
         hint = f"say --replicas {then}; `paceline coordinator add` and `remove` change who takes part"
-        raise ConfigError([Problem(f"there are {then} nodes, and {now} are asked for", hint, "--replicas")])
+        raise ManifestError([Problem(f"there are {then} nodes, and {now} are asked for", hint, "--replicas")])
 
 
 def _needs_keys(api: "KubernetesApi", asked: Coordinator) -> None:
@@ -152,7 +152,7 @@ def _check(asked: Coordinator) -> None:
     said = {"tls-secret": asked.tls_secret, "pull-secret": asked.pull_secret}
     problems += unnamed({**said, "storage-class": asked.storage_class})
     if problems:
-        raise ConfigError(problems)
+        raise ManifestError(problems)
 
 
 def problems_of(name: str, namespace: str, image: str) -> list[Problem]:

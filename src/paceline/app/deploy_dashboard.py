@@ -12,7 +12,7 @@ from paceline.app.deploy import (
     texts_of,
     unnamed,
 )
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import ManifestError, NotReadyError, Problem
 from paceline.kube.deploy import dashboard
 from paceline.kube.deploy.dashboard import Dashboard
 from paceline.kube.words import DNS_LABEL, DNS_SUBDOMAIN
@@ -36,7 +36,7 @@ def files_of(asked: Dashboard) -> dict[str, str]:
         wrong = [name for name in names if not shape.fullmatch(name)]
         problems += [Problem(f"{name!r} cannot be a name here", "use a-z, 0-9 and -", flag) for name in wrong]
     if problems:
-        raise ConfigError(problems)
+        raise ManifestError(problems)
     return texts_of(dashboard.kustomization(asked), dashboard.render(asked))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from paceline import __version__
-from paceline.errors import ExitCode, NotReadyError, PacelineError
+from paceline.errors import CannotWriteError, ExitCode, InUseError, NotReadyError, PacelineError
 
 PIECE = 1 << 18
 TIMEOUT_S = 30.0
@@ -31,12 +31,14 @@ class UnreachableFileError(PacelineError):
     """A file on the network did not come, or not all of it."""
 
     exit_code = ExitCode.UNREACHABLE
+    code = "E801"
 
 
 class WrongFileError(PacelineError):
     """A file is not the one that was meant."""
 
     exit_code = ExitCode.GATE_FAILED
+    code = "E802"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def sha256_of(path: Path) -> str:
 
 def cannot_write(path: Path, error: OSError) -> NotReadyError:
     why = error.strerror or str(error)
-    return NotReadyError(
+    return CannotWriteError(
         f"{path} cannot be written: {why}", "make room, or name another folder by --to FOLDER"
     )
 
@@ -85,7 +87,7 @@ def _be_alone(file: FileIO, part: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise NotReadyError(
+        raise InUseError(
             f"another command is downloading {part} just now", "wait for it, and run this one again"
         ) from error
 

@@ -19,7 +19,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from paceline.app.progress import Watcher
 from paceline.config.export_target import ExportKind, ExportTarget
 from paceline.config.facts import installed
-from paceline.errors import NotReadyError
+from paceline.errors import MissingPackageError
 from paceline.launchers.helper import json_lines
 from paceline.plan.codec import Json, read
 from paceline.plan.plan import Plan
@@ -80,7 +80,7 @@ def require(targets: Iterable[ExportTarget]) -> None:
     for target in targets:
         missing = sorted(set(target.packages) - installed(target.packages))
         if missing:
-            raise NotReadyError(
+            raise MissingPackageError(
                 f"export {target.kind} needs {' and '.join(missing)}, which cannot be imported here",
                 target.install,
             )

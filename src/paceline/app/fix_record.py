@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import CannotWriteError, ConfigError, Problem
 from paceline.kube.fixes.action import shown
 from paceline.kube.parts import Object
 from paceline.kube.reading import mappings
@@ -85,7 +85,7 @@ class Record:
             new.replace(path)
         except OSError as error:
             hint = "run it in a folder that can be written to: without a record nothing is changed"
-            raise NotReadyError(f"cannot write {path}: {error.strerror}", hint) from error
+            raise CannotWriteError(f"cannot write {path}: {error.strerror}", hint) from error
 
 
 def new_record(folder: Path, stamp: str, server: str) -> Record:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from os.path import relpath
 from pathlib import Path
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, ImageWishError, Problem
 from paceline.images.api import changed
 from paceline.images.dockerfile import read_dockerfile
 from paceline.images.installs import pip_installs
@@ -21,7 +21,9 @@ def load_project(folder: Path, dockerfile: Path | None = None, requirements: Seq
     `dockerfile` and `requirements` are relative to the folder, or absolute. Nothing is written.
     """
     if not folder.is_dir():
-        raise ConfigError([Problem(f"{folder} is no folder", "name the folder of the build context", "DIR")])
+        raise ImageWishError(
+            [Problem(f"{folder} is no folder", "name the folder of the build context", "DIR")]
+        )
     file = folder / (dockerfile or DOCKERFILE)
     text = _text(file)
     name = _name(file, folder)
@@ -101,10 +103,12 @@ def _text(file: Path) -> str:
         return file.read_bytes().decode("utf-8")
     except FileNotFoundError:
         hint = "name it with --dockerfile or --requirements, or go to the folder of the build context"
-        raise ConfigError([Problem(f"there is no {file}", hint, str(file))]) from None
+        raise ImageWishError([Problem(f"there is no {file}", hint, str(file))]) from None
     except OSError as error:
         hint = "it must be a file that you may read"
-        raise ConfigError([Problem(f"{file} cannot be read: {error.strerror}", hint, str(file))]) from error
+        raise ImageWishError(
+            [Problem(f"{file} cannot be read: {error.strerror}", hint, str(file))]
+        ) from error
     except UnicodeDecodeError as error:
         problem = Problem(f"{file} is no text in UTF-8: {error.reason}", "save it as UTF-8", str(file))
-        raise ConfigError([problem]) from error
+        raise ImageWishError([problem]) from error

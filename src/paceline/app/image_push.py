@@ -17,7 +17,7 @@ from paceline.engines.refusals import DigestError, PushError
 from paceline.engines.registry import Registry
 from paceline.engines.sending import Goal, copy, push, verify
 from paceline.engines.tags import tags_for
-from paceline.errors import NotReadyError
+from paceline.errors import MissingPackageError
 
 Say = Callable[[str], None]
 
@@ -154,7 +154,9 @@ def _ecr(
     try:
         from paceline.engines.ecr_door import Ecr
     except ModuleNotFoundError as missing:
-        raise NotReadyError("boto3 is not installed", "install it: pip install 'paceline[aws]'") from missing
+        raise MissingPackageError(
+            "boto3 is not installed", "install it: pip install 'paceline[aws]'"
+        ) from missing
     endpoints = request.endpoints or {}
     ecr = Ecr(region, endpoints.get(region or "") or endpoints.get(""))
     opened.append(ecr.close)

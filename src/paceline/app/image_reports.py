@@ -12,7 +12,7 @@ from paceline.app.image_push import Pushed
 from paceline.app.image_test import Tested
 from paceline.engines.engine import Engine
 from paceline.engines.judge import Verdict
-from paceline.errors import NotReadyError
+from paceline.errors import CannotWriteError
 from paceline.images.project import Finding
 from paceline.kube.secrets import masked
 
@@ -153,7 +153,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise NotReadyError(
+        raise CannotWriteError(
             f"cannot write the report to {folder}: {error.strerror}",
             "name a folder where this user may write",
         ) from error

@@ -10,7 +10,7 @@ from paceline import clock
 from paceline.engines.container import Inside, probe
 from paceline.engines.engine import Engine
 from paceline.engines.judge import Check, Expected, Facts, Verdict, judge
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ImageWishError, Problem
 from paceline.plan.plan import Option
 
 LEVELS = ("quick", "standard", "full")
@@ -80,7 +80,9 @@ def _names(file: Path, seen: frozenset[Path]) -> list[str]:
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([Problem(f"cannot read {file}: {error}", "name a file of requirements")]) from error
+        raise ImageWishError(
+            [Problem(f"cannot read {file}: {error}", "name a file of requirements")]
+        ) from error
     found = []
     for raw in text.replace("\\\n", " ").splitlines():
         line = raw.partition(" #")[0].split(" --")[0].strip()

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 from paceline import environ
-from paceline.errors import NotReadyError
+from paceline.errors import MissingPackageError
 
 
 def uv_command() -> list[str]:
     found = tool("uv")
     if found is None:
-        raise NotReadyError("resolving needs uv, which is not installed", "pip install uv")
+        raise MissingPackageError("resolving needs uv, which is not installed", "pip install uv")
     return [found]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import ConfigError, ManifestError, Problem, UnreadableFileError
 from paceline.kube.intent import Intent, Profile
 from paceline.kube.parts import Object
 from paceline.kube.render import ON_RAY, Target, render, to_yaml
@@ -36,12 +36,12 @@ def render_job(
     except ConfigError as error:
         # What was typed at the wrong place may be a secret.
         problems = [Problem(hidden(one.what), hidden(one.hint), one.where) for one in error.problems]
-        raise ConfigError(problems) from None
+        raise ManifestError(problems) from None
     objects = render(intent, target)
     # Not only secrets: whatever our own check refuses must not leave the house.
     wrong = [finding for one in objects for finding in findings(one, intent.profile)]
     if wrong:
-        raise ConfigError([Problem(finding.what, finding.hint, _where(finding.path)) for finding in wrong])
+        raise ManifestError([Problem(finding.what, finding.hint, _where(finding.path)) for finding in wrong])
     return Rendered(intent=intent, objects=objects, text=to_yaml(objects))
 
 
@@ -55,7 +55,7 @@ def _intent(
     if target in ON_RAY:
         return intent_of(config, wishes, found)
     if found:
-        raise ConfigError(found)
+        raise ManifestError(found)
     return torch_intent_of(config, wishes, target, travelling)
 
 
@@ -69,7 +69,9 @@ def read_text(path: Path) -> str:
         return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise PacelineError(f"cannot read {path}: {reason}", "name a file of manifests in YAML") from error
+        raise UnreadableFileError(
+            f"cannot read {path}: {reason}", "name a file of manifests in YAML"
+        ) from error
 
 
 def _where(path: tuple[str | int, ...]) -> str:

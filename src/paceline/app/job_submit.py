@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from paceline.app.cluster_reach import Cluster
 from paceline.app.job import read_text
 from paceline.clock import unix_now_s
-from paceline.errors import ConfigError, ExitCode, PacelineError, Problem
+from paceline.errors import ConfigError, ExitCode, ManifestError, PacelineError, Problem
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.intent import Profile
@@ -37,12 +37,14 @@ class NoRoomError(PacelineError):
     """The job can never run as things are; its exit code is that of wrong settings."""
 
     exit_code = ExitCode.BAD_CONFIG
+    code = "E602"
 
 
 class RightsError(ConfigError):
     """Something is missing in the cluster, or a right in it."""
 
     exit_code = ExitCode.NOT_READY
+    code = "E603"
 
 
 def submit(
@@ -60,7 +62,7 @@ def submit(
     found = job_in(manifests)
     if found is None:
         hint = "a file for submit holds one job, and what it needs beside it: paceline job render writes one"
-        raise ConfigError([Problem("there is not exactly one job in what shall be sent", hint, "FILE")])
+        raise ManifestError([Problem("there is not exactly one job in what shall be sent", hint, "FILE")])
     all_of_it = in_namespace(manifests, cluster.namespace)
     if through is not None:
         all_of_it = through.prepared(all_of_it)
@@ -105,7 +107,7 @@ def read_manifests(path: Path, profile: Profile) -> list[Object]:
 def checked_manifests(text: str, where: str, profile: Profile) -> list[Object]:
     checked = validate(text, where, profile)
     if checked.problems:
-        raise ConfigError(checked.problems)
+        raise ManifestError(checked.problems)
     documents, _ = read_documents(text, where)
     return [mapping(one.value) for one in documents]
 
@@ -118,7 +120,7 @@ def dry_run(cluster: Cluster, manifests: list[Object]) -> list[str]:
 
     wrong = trainer_misfit(cluster.api, manifests)
     if wrong is not None:
-        raise ConfigError([wrong])
+        raise ManifestError([wrong])
     there: list[str] = []
     for one in in_namespace(manifests, cluster.namespace):
         try:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import ConfigError, MissingPackageError, Problem
 from paceline.launchers.helper import json_lines
 from paceline.plan.catalog import MODE_ALIASES, MODES
 from paceline.plan.codec import Json
@@ -30,7 +30,7 @@ def check_peer(peer: str, on_law: Callable[[LawLine], None]) -> list[LawLine]:
     The lines also have subject, version, verdict and note, but no `ok`: the verdict says more.
     """
     if find_spec(peer) is None:
-        raise NotReadyError(
+        raise MissingPackageError(
             f"{peer} is not installed, so there is nothing to try",
             "pip install 'paceline[peers]' installs torchft and accelerate",
         )

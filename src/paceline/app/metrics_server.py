@@ -13,7 +13,7 @@ from typing import Self
 
 from paceline.clock import monotonic_s
 from paceline.config.facts import installed
-from paceline.errors import NotReadyError, PacelineError
+from paceline.errors import MissingPackageError, PacelineError
 from paceline.watch.feed import Feed
 
 FRESH_S = 1.0  # a page younger than this is given out again
@@ -32,7 +32,7 @@ def name_of(header: str) -> str:
 
 def require_prometheus() -> None:
     if not installed(["prometheus_client"]):
-        raise NotReadyError(
+        raise MissingPackageError(
             "metrics need prometheus_client, which cannot be imported here", "pip install 'paceline[watch]'"
         )
 

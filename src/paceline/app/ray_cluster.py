@@ -20,7 +20,7 @@ from pathlib import Path
 from paceline import environ
 from paceline.checkpoints.durable import write_durably
 from paceline.clock import SystemClock, monotonic_s
-from paceline.errors import NotReadyError, PacelineError
+from paceline.errors import DamagedRecordError, InUseError, NotReadyError
 from paceline.launchers.ray_door import check_version
 from paceline.launchers.torchrun import began
 
@@ -82,7 +82,7 @@ def known(folder: Path) -> Cluster | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
-        raise PacelineError(f"{folder / _FILE} is damaged: {error}", f"remove {folder}") from error
+        raise DamagedRecordError(f"{folder / _FILE} is damaged: {error}", f"remove {folder}") from error
 
 
 def up(folder: Path, *, nodes: int, cpus: int, has_dashboard: bool) -> tuple[Cluster, bool]:
@@ -93,9 +93,7 @@ def up(folder: Path, *, nodes: int, cpus: int, has_dashboard: bool) -> tuple[Clu
         if [node.cpus for node in before.nodes] == [cpus] * nodes:
             return before, False
         has = f"{len(before.nodes)} nodes with {before.nodes[0].cpus} CPUs each"
-        raise NotReadyError(
-            f"a cluster is up at {before.address} with {has}", "say `paceline ray down` first"
-        )
+        raise InUseError(f"a cluster is up at {before.address} with {has}", "say `paceline ray down` first")
     down(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _make_token()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import NotFinishedError, NotRepeatableError
 from paceline.launchers.helper import json_lines
 from paceline.plan.catalog import MODES
 from paceline.plan.codec import Json, read
@@ -14,12 +14,12 @@ def replay_run(run_dir: Path, on_progress: Callable[[int, int], None]) -> dict[s
     """The verdict: equal, updates, gradients, state_sha256, parted. `on_progress(done, total)`."""
     plan = read(run_dir / "plan.json")
     if not (run_dir / "result.json").exists():
-        raise PacelineError(
+        raise NotFinishedError(
             f"{run_dir} has no result.json: the run did not finish, so there is nothing to compare with",
             f"finish it first:  paceline train --resume {run_dir}",
         )
     if plan.elastic is not None and plan.elastic.servers > 1:
-        raise PacelineError(
+        raise NotRepeatableError(
             f"{run_dir} had servers in {plan.elastic.servers} parts, each with an order of its own:"
             " which versions a gradient was computed on is not recorded",
             f"prove with `paceline verify {run_dir}` that each part applied each share once",

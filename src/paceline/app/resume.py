@@ -7,7 +7,7 @@ from pathlib import Path
 from paceline.checkpoints.catalog import Checkpoint, newest_complete, newest_shared, number_of
 from paceline.checkpoints.object_store import PLAN, ObjectStore, StoreError, fetch_newest
 from paceline.checkpoints.retention import set_aside
-from paceline.errors import PacelineError
+from paceline.errors import NoCheckpointError
 from paceline.plan.catalog import is_split, server_names
 from paceline.plan.codec import loads
 from paceline.plan.plan import Plan
@@ -51,7 +51,9 @@ def plan_in_store(url: str) -> tuple[Plan, str]:
     """(the plan, its text) of the run that is kept in this store, for a machine that has nothing of it."""
     text = ObjectStore(url).plan()
     if text is None:
-        raise PacelineError(f"{url} holds no run", "name what --checkpoint-store said when it was trained")
+        raise NoCheckpointError(
+            f"{url} holds no run", "name what --checkpoint-store said when it was trained"
+        )
     return loads(text, where=f"{url}/{PLAN}"), text
 
 

@@ -22,12 +22,14 @@ class NotResizableError(PacelineError):
     """The run is not of the kind whose workers come and go."""
 
     exit_code = ExitCode.BAD_CONFIG
+    code = "E322"
 
 
 class NotRunningError(PacelineError):
     """Nobody trains there."""
 
     exit_code = ExitCode.UNREACHABLE
+    code = "E323"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from paceline.datasets.index import Block, Part, Shard
 from paceline.datasets.reading import read_block, read_index
 from paceline.datasets.store import Store, open_store
 from paceline.datasets.writing import OnBytes, Written, write_data_set
-from paceline.errors import ConfigError, Problem
+from paceline.errors import Problem, TaskDataError
 from paceline.plan.data_url import what_is_wrong
 
 
@@ -64,5 +64,5 @@ def _prove(store: Store, part: Part, shard: Shard) -> None:
 
 def _store(url: str) -> Store:
     if (wrong := what_is_wrong(url)) is not None:
-        raise ConfigError([Problem(*wrong)])
+        raise TaskDataError([Problem(*wrong)])
     return open_store(url)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.datasets.index import Column, Records, record_type
 from paceline.datasets.writing import PartSource, Source
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, TaskDataError
 
 PART = "train"
 _NUMBERS = "biuf"
@@ -109,4 +109,4 @@ def _refused(what: str) -> ConfigError:
     hint = (
         "write charlm, cifar10 or sp500 first, or name .npy or .npz files: paceline data shard a.npz --out …"
     )
-    return ConfigError([Problem(what, hint)])
+    return TaskDataError([Problem(what, hint)])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from paceline.app.shard_arrays import arrays_source
 from paceline.datasets.index import Column, Records, record_type
 from paceline.datasets.writing import PartSource, Source, Sums
-from paceline.errors import ConfigError, Problem
+from paceline.errors import Problem, TaskDataError
 from paceline.tasks.charlm_text import CODE, PART, encode, problem, read_text, text_of
 from paceline.tasks.cifar_files import PIXELS, colour_sums, find, read_images
 from paceline.tasks.sp500_file import Labelled, read_sp500
@@ -65,7 +65,7 @@ def _closes(files: Sequence[str]) -> Source:
 def _only(task: str, places: Sequence[str]) -> str | None:
     if len(places) > 1:
         what = f"{task} is read from one place, but {len(places)} are named"
-        raise ConfigError([Problem(what, f"paceline data shard {task} {places[0]} --out …")])
+        raise TaskDataError([Problem(what, f"paceline data shard {task} {places[0]} --out …")])
     return places[0] if places else None
 
 

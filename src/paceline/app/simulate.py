@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import ConfigError, NoSuchRunError, Problem
 from paceline.events.read import read_history
 from paceline.plan.codec import read
 from paceline.plan.plan import Plan
@@ -73,7 +73,7 @@ def scene_of_run(run_dir: Path) -> Scene:
     plan = read(run_dir / "plan.json")
     _refuse_compression(plan)
     if not (run_dir / "events.jsonl").exists():
-        raise PacelineError(
+        raise NoSuchRunError(
             f"{run_dir} has no events.jsonl, so nothing is known about its workers",
             "name the folder of a run that has started, such as runs/xor-ssgd",
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 from paceline.datasets.hf_door import documents
 from paceline.datasets.token_folder import About, read_about, write_tokens
 from paceline.datasets.tokenizing import Words
-from paceline.errors import ConfigError, Problem
+from paceline.errors import Problem, TaskDataError
 
 
 def pack(
@@ -26,7 +26,7 @@ def pack(
         same = replace(begun, documents=0, tokens=0, sha256="")
         if same != about:
             what = f"{out} was begun with other words: {begun.source}, {begun.tokenizer[:12]}"
-            raise ConfigError([Problem(what, "name another folder, or say the same as then", "--out")])
+            raise TaskDataError([Problem(what, "name another folder, or say the same as then", "--out")])
         if begun.is_complete:
             return begun, True
     about = begun or about

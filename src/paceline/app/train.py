@@ -29,7 +29,7 @@ from paceline.checkpoints.durable import write_durably
 from paceline.checkpoints.object_store import ObjectStore
 from paceline.clock import SystemClock, monotonic_s, unix_now_s
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError, ExitCode, PacelineError, Problem, TrainingError
+from paceline.errors import ConfigError, ExitCode, NoCheckpointError, Problem, TrainingError
 from paceline.events.log import EventLog, write_header
 from paceline.events.read import read_history
 from paceline.events.summary import Summary, summarise
@@ -165,7 +165,7 @@ def resumable(run_dir: Path, num_workers: int | None = None) -> tuple[Plan, Chec
         plan = with_workers(plan, num_workers)
     checkpoint = newest_checkpoint(plan, run_dir)
     if checkpoint is None:
-        raise PacelineError(
+        raise NoCheckpointError(
             f"{run_dir} has no complete checkpoint to go on from",
             "start it anew, with --checkpoint-every 100 for example, so that it leaves some",
         )

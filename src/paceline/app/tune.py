@@ -22,7 +22,7 @@ from paceline.app.tune_folder import Record, Seen, Status, TuneFolder, waiting
 from paceline.app.tune_plan import Trial, Tuning
 from paceline.app.tune_trial import WORST, Order
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import NotReadyError, Problem, SearchError
 from paceline.launchers.ray_door import INSTALL, Ray, check_version, connect
 from paceline.launchers.ray_needs import Bundle, fits, table
 from paceline.plan.check_ray import check_ray
@@ -85,12 +85,12 @@ def _check_ready(address: str) -> None:
     """NotReadyError unless Ray is here, with its Tune; ConfigError for an address that is none for us."""
     said = TrainConfig(launcher=Launcher.RAY, address=address, origins={"address": "--address"})
     if problems := check_ray(said, lambda *_: False):
-        raise ConfigError(problems)
+        raise SearchError(problems)
     if address.startswith("ray://"):
         what = (
             f"address is {address}, but a search keeps its folder here, and Ray's client runs Tune elsewhere"
         )
-        raise ConfigError([Problem(what, "use HOST:PORT, from a machine of the cluster", "--address")])
+        raise SearchError([Problem(what, "use HOST:PORT, from a machine of the cluster", "--address")])
     check_version()
     environ.prepare_ray()
     try:
@@ -206,7 +206,7 @@ class Book:
         if self._unmeasured:
             named = " or ".join(self._tuning.metric)
             what = f"the metric is {named}, but a trial has only {self._unmeasured}"
-            raise ConfigError([Problem(what, "name another with --metric, in a new search", "--metric")])
+            raise SearchError([Problem(what, "name another with --metric, in a new search", "--metric")])
         best = self._folder.conclude(self._tuning, self._records)
         return Outcome(tuning=self._tuning, records=self._records, best=best, stopped_by=self.stopped_by)
 

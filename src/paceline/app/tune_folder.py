@@ -19,7 +19,13 @@ from pathlib import Path
 
 from paceline.app.tune_plan import SCHEMA, Trial, Tuning
 from paceline.checkpoints.durable import make_folder, write_durably
-from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
+from paceline.errors import (
+    DamagedRecordError,
+    NotReadyError,
+    PacelineError,
+    Problem,
+    SearchError,
+)
 from paceline.plan.codec import decode, to_json
 
 RECORD_SCHEMA = "paceline.trial/1"
@@ -77,7 +83,7 @@ class TuneFolder:
         """ConfigError if something is there."""
         self._check_holds_none()
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise ConfigError([Problem(f"{self.path} is not empty", "name a new folder with --out", "--out")])
+            raise SearchError([Problem(f"{self.path} is not empty", "name a new folder with --out", "--out")])
 
     def tuning(self) -> Tuning:
         path = self.path / "tune.json"
@@ -87,7 +93,7 @@ class TuneFolder:
             what = f"{self.path} holds no search to go on with: {error.strerror}"
             raise PacelineError(what, "name the folder that --out named") from error
         except ValueError as error:
-            raise PacelineError(f"{path} cannot be read: {error}", "start a new search") from error
+            raise DamagedRecordError(f"{path} cannot be read: {error}", "start a new search") from error
         assert isinstance(found, Tuning), "decode(Tuning, …) builds one"
         return found
 
@@ -126,7 +132,7 @@ class TuneFolder:
     def _check_holds_none(self) -> None:
         if (self.path / "tune.json").exists():
             hint = f"go on with it: paceline tune --resume {self.path}; or name another folder with --out"
-            raise ConfigError([Problem(f"{self.path} holds a search already", hint, "--out")])
+            raise SearchError([Problem(f"{self.path} holds a search already", hint, "--out")])
 
     def _file(self, number: int) -> Path:
         return self.path / "trials" / f"{number:03d}.json"
@@ -139,7 +145,7 @@ class TuneFolder:
             return None
         except ValueError as error:
             hint = f"remove {path}: the trial is then done again"
-            raise PacelineError(f"{path} cannot be read: {error}", hint) from error
+            raise DamagedRecordError(f"{path} cannot be read: {error}", hint) from error
         assert isinstance(found, Record), "decode(Record, …) builds one"
         return found
 

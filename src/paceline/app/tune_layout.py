@@ -17,7 +17,7 @@ from paceline.config.facts import Facts
 from paceline.config.load import Loaded
 from paceline.config.train_config import TrainConfig
 from paceline.config.written import Written
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, SearchError
 from paceline.plan import decide
 from paceline.plan.check import check
 from paceline.plan.codec import plan_hash
@@ -59,7 +59,7 @@ def lay_out(
     base = outside.read([])
     problems = [*found, *base.problems, *_about(request, base.config)]
     if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
+        raise SearchError(list(dict.fromkeys(problems)))
     maker = _Maker(request, outside)
     maker.refuse_unsound()
     trials = maker.trials(0 if base.config.seed is None else base.config.seed)
@@ -100,7 +100,7 @@ class _Maker:
                 problem if times[problem] == len(places) else self._placed(problem, drawn)
                 for problem, drawn in refused.items()
             ]
-            raise ConfigError(told[:_MOST_PROBLEMS])
+            raise SearchError(told[:_MOST_PROBLEMS])
 
     def trials(self, seed: int) -> list[Trial]:
         """Different plans: what a mode does not read makes no other run of it."""
@@ -110,7 +110,7 @@ class _Maker:
             try:
                 plan = resolve(config, facts, count=self._outside.count)
             except ConfigError as error:
-                raise ConfigError([self._placed(problem, drawn) for problem in error.problems]) from error
+                raise SearchError([self._placed(problem, drawn) for problem in error.problems]) from error
             known = plan_hash(replace(plan, run=""))
             if known not in found:
                 found[known] = self._trial(len(found) + 1, drawn, config, plan, facts)
@@ -268,5 +268,5 @@ def _asha(request: TuneRequest, trials: Sequence[Trial]) -> tuple[Asha | None, l
         reasons = "; ".join([why, *_unseen(trials)])
         hint = "use --scheduler none, or another mode, --evaluate-every or --grace"
         what = f"scheduler is asha, but no trial can be stopped early: {reasons}"
-        raise ConfigError([Problem(what, hint, "--scheduler")])
+        raise SearchError([Problem(what, hint, "--scheduler")])
     return None, [f"scheduler none: no trial can be stopped early, as {why}"]

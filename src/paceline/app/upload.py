@@ -11,7 +11,7 @@ from paceline.clock import SystemClock
 from paceline.cluster.helper_pod import helper_on
 from paceline.cluster.upload import Uploaded
 from paceline.cluster.upload import upload as send
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ManifestError, Problem
 from paceline.kube.transfer.chunks import CHUNK_BYTES, MOST_BYTES, File, missing, why_not_sent
 from paceline.kube.transfer.helper import VOLUME, Wanted
 
@@ -72,7 +72,7 @@ def read_folder(said: str, flag: str) -> str:
     path = "/".join(parts)
     why = "it leads out of the volume" if ".." in parts else why_not_sent(path)
     if why is not None:
-        raise ConfigError([Problem(f"{said} is no folder on a volume: {why}", "such as data/2026", flag)])
+        raise ManifestError([Problem(f"{said} is no folder on a volume: {why}", "such as data/2026", flag)])
     return path
 
 
@@ -80,14 +80,14 @@ def see_amount(total: int, instead: str, *, force: bool) -> None:
     """Everything passes the API server, which others need too."""
     if total > MOST_BYTES and not force:
         what = f"{total:,} bytes are more than the {MOST_BYTES:,} that should pass through the API server"
-        raise ConfigError([Problem(what, f"{instead}; or say --force")])
+        raise ManifestError([Problem(what, f"{instead}; or say --force")])
 
 
 def _found(source: Path) -> Iterator[tuple[str, Path]]:
     """As `cp -r` would name them. Every problem at once."""
     if not source.exists():
         what = f"there is no file or folder {source}"
-        raise ConfigError([Problem(what, "name one that is on this machine", "FILE")])
+        raise ManifestError([Problem(what, "name one that is on this machine", "FILE")])
     name = source.name if source.name not in ("", "..") else source.resolve().name
     paths = [(name, source)]
     problems: list[str] = []
@@ -101,7 +101,7 @@ def _found(source: Path) -> Iterator[tuple[str, Path]]:
         problems.append(f"{source} holds no files")
     if problems:
         hint = "rename or remove it, or upload a folder without it"
-        raise ConfigError([Problem(what, hint, "FILE") for what in problems[:_SHOWN]])
+        raise ManifestError([Problem(what, hint, "FILE") for what in problems[:_SHOWN]])
     yield from paths
 
 
@@ -118,7 +118,7 @@ def _walked(source: Path, name: str) -> tuple[list[tuple[str, Path]], list[str]]
 
 def _refuse(error: OSError) -> None:
     what = f"cannot read {error.filename}: {error.strerror}"
-    raise ConfigError([Problem(what, "see that you may read it", "FILE")])
+    raise ManifestError([Problem(what, "see that you may read it", "FILE")])
 
 
 def _read(name: str, path: Path) -> File:
@@ -132,6 +132,6 @@ def _read(name: str, path: Path) -> File:
                 size += len(data)
     except OSError as error:
         what = f"cannot read {path}: {error.strerror}"
-        raise ConfigError([Problem(what, "see that you may read it", "FILE")]) from error
+        raise ManifestError([Problem(what, "see that you may read it", "FILE")]) from error
     large = tuple(parts) if size > CHUNK_BYTES else ()
     return File(path=name, bytes=size, sha256=whole.hexdigest(), parts=large)

@@ -11,7 +11,7 @@ from paceline.app.verify_parts import verify_parts
 from paceline.app.verify_servers import verify_servers
 from paceline.app.verify_split import steps_taken_back, verify_split
 from paceline.checkpoints.catalog import facts_of
-from paceline.errors import PacelineError
+from paceline.errors import NothingRecordedError
 from paceline.events.lineage import lineage_of
 from paceline.events.read import History, read_history
 from paceline.events.ways import ways_of
@@ -24,7 +24,7 @@ from paceline.plan.rounds import is_whole
 def verify_run(run_dir: Path) -> list[Finding]:
     plan = read(run_dir / "plan.json")
     if plan.events is EventDetail.OFF:
-        raise PacelineError(
+        raise NothingRecordedError(
             f"{run_dir} recorded no events, so its log proves nothing",
             "make the run with --events full (the default)",
         )

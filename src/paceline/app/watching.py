@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import NoSuchRunError
 from paceline.plan.codec import Json
 from paceline.watch.feed import Feed
 from paceline.watch.rules import Rules
@@ -13,13 +13,13 @@ def find_run(folder: Path, said: Path | None) -> Path:
     if said is not None:
         run_dir = folder / said
         if not (run_dir / "plan.json").exists():
-            raise PacelineError(
+            raise NoSuchRunError(
                 f"{said} is no run's folder: it has no plan.json", "name one, such as runs/xor-ssgd"
             )
         return run_dir
     logs = sorted((folder / "runs").glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime)
     if not logs:
-        raise PacelineError(
+        raise NoSuchRunError(
             "there is no run under runs/", "name a run's folder, or begin one: paceline train"
         )
     return logs[-1].parent
@@ -30,5 +30,5 @@ def look(run_dir: Path, rules: Rules | None = None) -> dict[str, Json]:
     feed = Feed(run_dir, rules=rules, is_glance=True)
     feed.read()
     if feed.view.seq == 0:
-        raise PacelineError(f"{run_dir} has no event log yet", "wait until the run has begun")
+        raise NoSuchRunError(f"{run_dir} has no event log yet", "wait until the run has begun")
     return feed.view.snapshot(feed.now_ns())

@@ -23,6 +23,7 @@ class ResizeError(PacelineError):
     """The run cannot have so many workers, or does not have them yet."""
 
     exit_code = ExitCode.DEGRADED
+    code = "E324"
 
 
 @dataclass(frozen=True, slots=True)

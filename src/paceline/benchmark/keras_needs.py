@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from paceline.benchmark.keras_settings import KerasSettings
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import ConfigError, MissingPackageError, NotReadyError, Problem
 from paceline.launchers import ray_door
 from paceline.launchers.ray_needs import Bundle, Node, fits, table
 from paceline.plan.plan import Placement
@@ -27,7 +27,7 @@ def check_packages(
     """NotReadyError unless a TensorFlow, its Keras and a Ray that we know are installed."""
     tensorflow = _first(_TENSORFLOWS, version_of)
     if tensorflow is None:
-        raise NotReadyError("benchmark keras needs TensorFlow, which is not installed", INSTALL)
+        raise MissingPackageError("benchmark keras needs TensorFlow, which is not installed", INSTALL)
     if _two(tensorflow) < OLDEST:
         least = ".".join(map(str, OLDEST))
         raise NotReadyError(f"TensorFlow {tensorflow} is installed, but {least} or later is needed", INSTALL)
@@ -42,7 +42,7 @@ def check_packages(
     ray_door.check_version(version_of)
     missing = [name for name in _OF_RAY_TRAIN if not is_there(name)]
     if missing:
-        raise NotReadyError(f"Ray Train needs {' and '.join(missing)}, not installed here", INSTALL)
+        raise MissingPackageError(f"Ray Train needs {' and '.join(missing)}, not installed here", INSTALL)
 
 
 def check_data(settings: KerasSettings) -> KerasSettings:

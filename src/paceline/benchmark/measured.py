@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import DamagedRecordError
 from paceline.plan.codec import decode, to_json
 from paceline.report.comparison import finite
 
@@ -66,7 +66,7 @@ def read(path: Path) -> Measured:
     try:
         found = decode(Measured, path.read_text(encoding="utf-8"), schema=SCHEMA)
     except (OSError, ValueError) as error:
-        raise PacelineError(f"cannot read {path}: {error}", "run the benchmark again") from error
+        raise DamagedRecordError(f"cannot read {path}: {error}", "run the benchmark again") from error
     assert isinstance(found, Measured), "decode(Measured, …) builds one"
     return found
 

@@ -17,7 +17,7 @@ from paceline import environ
 from paceline.checkpoints.catalog import DAMAGED, number_of
 from paceline.checkpoints.durable import sync_folder
 from paceline.checkpoints.sealed import seal, unseal
-from paceline.errors import NotReadyError, PacelineError
+from paceline.errors import AlreadyThereError, MissingPackageError, PacelineError
 from paceline.plan.check_checkpoints import split_store
 
 MANIFEST = "manifest.json"
@@ -27,6 +27,8 @@ CONNECT_S, READ_S, ATTEMPTS = 5, 60, 3
 
 class StoreError(PacelineError):
     """The object store does not do what it is asked."""
+
+    code = "E809"
 
 
 class ObjectStore:
@@ -82,7 +84,7 @@ class ObjectStore:
     def begin(self, plan: str) -> None:
         """Say whose checkpoints these will be; refused where another run's are."""
         if self.plan() is not None:
-            raise PacelineError(
+            raise AlreadyThereError(
                 f"{self.url} already holds a run", "name another prefix, or resume that run by its folder"
             )
         self._put(self._key(PLAN), plan.encode())
@@ -155,7 +157,7 @@ def _connect() -> Any:  # Any: boto3 makes its clients at run time and types non
         import boto3
         from botocore.config import Config
     except ImportError as error:
-        raise NotReadyError(
+        raise MissingPackageError(
             "checkpoint_store needs boto3, which is not installed", "pip install 'paceline[s3]'"
         ) from error
     return boto3.client(

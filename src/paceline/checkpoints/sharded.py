@@ -34,7 +34,7 @@ from torch.futures import Future
 from paceline.checkpoints.catalog import DAMAGED, PARTS
 from paceline.checkpoints.image import DTYPES
 from paceline.checkpoints.store import Snapshot, read_snapshot
-from paceline.errors import PacelineError
+from paceline.errors import DamagedCheckpointError, PacelineError
 
 SHARDS = "shards"  # by tensor: its whole size, and where the part in this file begins and ends
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
@@ -79,7 +79,7 @@ class PartsReader(StorageReader):
                 self._add(f"worker-{rank}", _said(folder, rank))
             self._check_whole()
         except DAMAGED as error:
-            raise PacelineError(
+            raise DamagedCheckpointError(
                 f"the checkpoint {folder} is damaged: {error}",
                 f"remove {folder} and resume from the checkpoint before it",
             ) from error

@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.checkpoints.catalog import DAMAGED, verified
 from paceline.checkpoints.durable import make_folder, write_durably
 from paceline.checkpoints.sealed import seal
-from paceline.errors import PacelineError
+from paceline.errors import DamagedCheckpointError
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def read_snapshot(folder: Path, who: str) -> Snapshot:
     try:
         found = verified(folder, who)
     except DAMAGED as error:
-        raise PacelineError(
+        raise DamagedCheckpointError(
             f"the checkpoint {folder} is damaged: {error}",
             f"remove {folder} and resume from the checkpoint before it",
         ) from error

@@ -9,7 +9,7 @@ from paceline.cli.cluster_fix import fix
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, ExitCode, NotReadyError, Problem
+from paceline.errors import ClusterWishError, ExitCode, NotReadyError, Problem
 
 if TYPE_CHECKING:
     from paceline.kube.checks.check import Checked
@@ -57,7 +57,7 @@ def list_clusters(
 
     for flag, said in (("--region", region), ("--aws-profile", aws_profile)):
         if said and not eks:
-            raise ConfigError([Problem(f"{flag} is for Amazon EKS", "add --eks", flag)])
+            raise ClusterWishError([Problem(f"{flag} is for Amazon EKS", "add --eks", flag)])
 
     from paceline.plan.codec import to_json
 
@@ -141,7 +141,7 @@ def check(
         return _check_eks(session, wanted, (eks, region, aws_profile), place, save)
     for flag, said in (("--region", region), ("--aws-profile", aws_profile)):
         if said is not None:
-            raise ConfigError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
+            raise ClusterWishError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
     if file is None:
         seen = look_at_cluster(config, context, namespace, kind)
     else:
@@ -181,7 +181,7 @@ def _only_a_file(**said: object) -> None:
     for name, value in said.items():
         if value is not None:
             what = f"--{name} is for a cluster that is asked, and --from asks none"
-            raise ConfigError([Problem(what, "leave out one of the two", f"--{name}")])
+            raise ClusterWishError([Problem(what, "leave out one of the two", f"--{name}")])
 
 
 def _show(session: Session, seen: "Snapshot", checked: "Checked") -> ExitCode:

@@ -10,7 +10,7 @@ import click
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
+from paceline.errors import ClusterWishError, NotReadyError, PacelineError, Problem
 
 if TYPE_CHECKING:
     from paceline.app.cluster_fix import Fixed, Workshop
@@ -77,7 +77,7 @@ def _alone(said: dict[str, Any], file: Path | None) -> None:
     if wrong:
         flags = [f"--{name.replace('_', '-')}" for name in wrong]
         hint = "leave it out: the record in runs/fixes says what is taken back, and where"
-        raise ConfigError([Problem(f"{flag} is not for --undo", hint, flag) for flag in flags])
+        raise ClusterWishError([Problem(f"{flag} is not for --undo", hint, flag) for flag in flags])
 
 
 def _fix(session: Session, said: dict[str, Any]) -> None:
@@ -115,7 +115,7 @@ def _plan_only(session: Session, file: Path, said: dict[str, Any]) -> None:
     for name in ("apply", "kubeconfig", "context", "namespace", "eks"):
         if said[name]:
             what = f"--{name} is for a cluster that is asked, and --from asks none"
-            raise ConfigError([Problem(what, "leave out one of the two", f"--{name}")])
+            raise ClusterWishError([Problem(what, "leave out one of the two", f"--{name}")])
     seen = load_snapshot(file)
     need = read_need(said["need"], None if said["target"] is None else Target(said["target"]))
     fixes: list[Fix] = plan(seen, check_cluster(seen, need).findings, _asked(said))
@@ -177,7 +177,7 @@ def _needs_eks(said: dict[str, Any]) -> None:
     for name in ("region", "aws_profile"):
         if said[name]:
             flag = f"--{name.replace('_', '-')}"
-            raise ConfigError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
+            raise ClusterWishError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
 
 
 def _place(session: Session, said: dict[str, Any]) -> tuple[Path | None, str | None]:
@@ -209,7 +209,7 @@ def _claim(text: str) -> "ClaimAsked":
     is_whole = bool(storage_class) == bool(slash) and (shared in ("rwx", "rox")) == bool(colon)
     if not DNS_LABEL.fullmatch(name) or not read_quantity(size) or not is_whole:
         hint = "write NAME=SIZE, NAME=SIZE/STORAGECLASS or NAME=SIZE:rwx (or :rox), such as data=10Gi"
-        raise ConfigError([Problem(f"{text!r} is no claim", hint, "--claim")])
+        raise ClusterWishError([Problem(f"{text!r} is no claim", hint, "--claim")])
     return ClaimAsked(
         name=name,
         size=size,

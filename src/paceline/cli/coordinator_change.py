@@ -17,7 +17,7 @@ from paceline.cli.coordinator_options import (
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ClusterWishError, Problem
 
 if TYPE_CHECKING:
     from paceline.app.cluster_access import Cluster
@@ -84,7 +84,7 @@ def snapshot(session: Session, cluster: "Cluster", node: str, timeout_s: float) 
 
     if node != "all" and not (node.isdecimal() and int(node) >= 1):
         what = f"{node!r} is no node's number"
-        raise ConfigError([Problem(what, "write --node 2, or --node all", "--node")])
+        raise ClusterWishError([Problem(what, "write --node 2, or --node all", "--node")])
     number = None if node == "all" else int(node)
     taken = waited_for(cluster_change.snapshot(cluster, number, patience_s=timeout_s))
     data: list[Json] = [{"node": found.node, "index": found.index} for found in taken]

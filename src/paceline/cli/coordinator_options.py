@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ClusterWishError, Problem
 
 if TYPE_CHECKING:
     from paceline.app.cluster_access import Cluster
@@ -60,7 +60,7 @@ def _find(
 
     addresses = split_addresses(at or "", "--at")
     if at is not None and not addresses:
-        raise ConfigError([Problem("--at names nobody", "write --at HOST:PORT", "--at")])
+        raise ClusterWishError([Problem("--at names nobody", "write --at HOST:PORT", "--at")])
     return find(
         Where(
             usual_folder=session.folder / USUAL_DIR,
@@ -96,5 +96,5 @@ def read_node(text: str, where: str) -> tuple[int, str]:
     number, _, address = text.strip().partition("=")
     if not number.isdecimal() or int(number) < 1 or not is_address(address):
         what = f"{text!r} is no ID=HOST:PORT"
-        raise ConfigError([Problem(what, "write for example 4=127.0.0.1:7404", where)])
+        raise ClusterWishError([Problem(what, "write for example 4=127.0.0.1:7404", where)])
     return int(number), address

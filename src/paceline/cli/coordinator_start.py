@@ -12,7 +12,7 @@ from paceline.cli.coordinator_options import PATH, USUAL_DIR, read_node
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ClusterWishError, Problem
 
 if TYPE_CHECKING:
     from paceline.app.cluster_status import Report
@@ -77,7 +77,9 @@ def _address(node: int, known: dict[int, str], listen: str | None) -> str:
         return read_node(f"{node}={listen}", "--listen")[1]
     if node not in known:
         what = f"node {node} is not among the nodes {sorted(known)}"
-        raise ConfigError([Problem(what, f"add {node}=HOST:PORT to --peers, or say --listen", "--peers")])
+        raise ClusterWishError(
+            [Problem(what, f"add {node}=HOST:PORT to --peers, or say --listen", "--peers")]
+        )
     return known[node]
 
 
@@ -87,7 +89,7 @@ def _peers(text: str) -> dict[int, str]:
         number, address = read_node(part, "--peers")
         if number in found:
             problem = Problem(f"{text!r} names node {number} twice", "give each node its number", "--peers")
-            raise ConfigError([problem])
+            raise ClusterWishError([problem])
         found[number] = address
     return found
 
@@ -139,7 +141,7 @@ def up(
         return
     if image is not None or tls_dir is not None:
         what = "--image and --tls-dir are for containers"
-        raise ConfigError([Problem(what, "add --compose FILE, or leave them out", "--compose")])
+        raise ClusterWishError([Problem(what, "add --compose FILE, or leave them out", "--compose")])
     from paceline.app.cluster_up import up as run_up
 
     def on_ready(report: "Report") -> None:
@@ -174,7 +176,7 @@ def _write_compose(
 
     if not image:
         problem = Problem("a compose file needs an image", "add --image NAME", "--image")
-        raise ConfigError([problem])
+        raise ClusterWishError([problem])
     count = nodes or USUAL_NODES
     keys = path.parent / "pki" if tls_dir is None else session.folder / tls_dir
     write_compose(path, count, image, keys)

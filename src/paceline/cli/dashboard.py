@@ -8,7 +8,7 @@ import click
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import ConfigError, MissingPackageError, Problem
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
@@ -55,7 +55,7 @@ def dashboard(
     try:
         from paceline.dashboard.server import serve
     except ModuleNotFoundError as error:
-        raise NotReadyError(
+        raise MissingPackageError(
             f"the dashboard needs a package that is not installed: {error.name}",
             "pip install 'paceline[dashboard]'",
         ) from error

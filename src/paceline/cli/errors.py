@@ -45,9 +45,9 @@ def _problems_of(error: BaseException, session: Session) -> tuple[Sequence[Probl
         case PacelineError():
             return error.problems, error.exit_code
         case Terminated():
-            return [Problem("stopped by SIGTERM", _hint_of(error))], ExitCode.TERMINATED
+            return [Problem("stopped by SIGTERM", _hint_of(error), code="E005")], ExitCode.TERMINATED
         case KeyboardInterrupt() | click.Abort():
-            return [Problem("stopped by Ctrl-C", _hint_of(error))], ExitCode.INTERRUPTED
+            return [Problem("stopped by Ctrl-C", _hint_of(error), code="E004")], ExitCode.INTERRUPTED
         case SystemExit() | GeneratorExit():
             raise error  # whoever raised it has already said why
         case _:
@@ -69,11 +69,11 @@ def _usage_problem(error: click.ClickException) -> Problem:
     if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
         if error.possibilities:
             hint = f"did you mean {' or '.join(error.possibilities)}? {hint}"
-        message = error.message
+        message, code = error.message, "E002"
     else:
-        message = error.format_message()
+        message, code = error.format_message(), "E003"
     message = message.strip().rstrip(".")
-    return Problem(message[:1].lower() + message[1:], hint)
+    return Problem(message[:1].lower() + message[1:], hint, code=code)
 
 
 def _internal_problem(error: BaseException, session: Session) -> Problem:
@@ -84,8 +84,9 @@ def _internal_problem(error: BaseException, session: Session) -> Problem:
     try:
         report = _write_report(text)
     except OSError as failure:
-        return Problem(what, f"run again with -v to see where (no report: {failure.strerror})")
-    return Problem(what, f"this is a bug in paceline; the report is in {report}, or run again with -v")
+        return Problem(what, f"run again with -v to see where (no report: {failure.strerror})", code="E001")
+    hint = f"this is a bug in paceline; the report is in {report}, or run again with -v"
+    return Problem(what, hint, code="E001")
 
 
 def _write_report(text: str) -> str:

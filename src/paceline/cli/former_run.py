@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline.cli.request import Request
 from paceline.cli.run_dirs import holds_run
 from paceline.config.world import World
-from paceline.errors import ConfigError, Problem
+from paceline.errors import Problem, RunFolderError
 from paceline.launchers.torchrun import Starter
 from paceline.plan.codec import plan_hash, read
 
@@ -30,7 +30,7 @@ def former_run(request: Request, world: World) -> Path | None:
     if plan_hash(read(newest / "plan.json")) != plan_hash(request.plan):
         what = f"{newest} was made by another plan, so this run cannot go on with it"
         hint = f"name another folder by --run-dir, or go on with that plan:  --resume {newest}"
-        raise ConfigError([Problem(what, hint)])
+        raise RunFolderError([Problem(what, hint)])
     return newest
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ImageWishError, Problem
 
 
 def engine_option(body: Callable[..., object]) -> Callable[..., object]:
@@ -28,4 +28,4 @@ def refuse_secrets(given: tuple[str, ...], flag: str, hint: str) -> None:
 
     for text in given:
         if masked(text) != text:
-            raise ConfigError([Problem(f"{flag} {text.partition('=')[0]} holds a secret", hint, flag)])
+            raise ImageWishError([Problem(f"{flag} {text.partition('=')[0]} holds a secret", hint, flag)])

@@ -8,7 +8,7 @@ import click
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ImageWishError, Problem
 
 if TYPE_CHECKING:
     from paceline.images.matrix import TorchRow
@@ -51,7 +51,9 @@ def matrix(session: Session, *, refresh: bool, only_new: bool, out: Path | None)
         write_matrix(found, target)
         say(session, f"wrote {target}")
     elif only_new or out is not None:
-        raise ConfigError([Problem("--only-new and --out are for --refresh", "add --refresh", "--refresh")])
+        raise ImageWishError(
+            [Problem("--only-new and --out are for --refresh", "add --refresh", "--refresh")]
+        )
     lines = [f"from wheel metadata of {found.dated}", _HEAD, *map(_line, found.torch)]
     emit(session, "image.matrix", to_json(found), lines)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ImageWishError, Problem
 
 if TYPE_CHECKING:
     from paceline.images.project import Target
@@ -60,7 +60,7 @@ def target_of(target: str | None, gpu: str | None, driver: int | None, platform:
     if gpu is not None or driver is not None:
         if kind is Kind.CPU:
             what = "--gpu and --driver are for images that run on GPUs, and --target says cpu"
-            raise ConfigError([Problem(what, "leave out one of them", "--target")])
+            raise ImageWishError([Problem(what, "leave out one of them", "--target")])
         kind = Kind.GPU
     return Target(today=today, kind=kind, arch=_arch(gpu), driver=driver, platform=platform)
 
@@ -78,4 +78,4 @@ def _arch(gpu: str | None) -> str | None:
         return name
     what = f"{gpu} is no GPU that is known here"
     hint = f"say its architecture, such as sm_90, or one of {', '.join(sorted(known))}"
-    raise ConfigError([Problem(what, hint, "--gpu")])
+    raise ImageWishError([Problem(what, hint, "--gpu")])

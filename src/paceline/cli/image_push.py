@@ -10,7 +10,7 @@ from paceline.cli.image_engine import engine_option, report_option
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ImageWishError, Problem
 
 if TYPE_CHECKING:
     from paceline.engines.logins import Login
@@ -106,7 +106,7 @@ def _login(username: str | None, password_stdin: bool) -> "Login | None":
 
     if (username is not None) != password_stdin:
         hint = "say both: --username NAME --password-stdin < FILE"
-        raise ConfigError([Problem("a login is a name and a password", hint, "--username")])
+        raise ImageWishError([Problem("a login is a name and a password", hint, "--username")])
     return None if username is None else Login(username, sys.stdin.readline().rstrip("\n"))
 
 
@@ -116,6 +116,6 @@ def _endpoints(said: tuple[str, ...]) -> dict[str, str]:
         region, equals, url = text.partition("=")
         where = url if equals and "://" not in region else text
         if not where.startswith(("http://", "https://")):
-            raise ConfigError([Problem(f"{text!r} is no address", "write [REGION=]URL", "--endpoint-url")])
+            raise ImageWishError([Problem(f"{text!r} is no address", "write [REGION=]URL", "--endpoint-url")])
         found[region if where is url else ""] = where
     return found

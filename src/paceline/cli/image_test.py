@@ -10,7 +10,7 @@ from paceline.cli.image_options import target_of
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, ExitCode, Problem
+from paceline.errors import ExitCode, ImageWishError, Problem
 
 if TYPE_CHECKING:
     from paceline.app.image_test import Tested
@@ -117,7 +117,7 @@ def _option(text: str) -> "tuple[str, Option]":
 
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError([Problem(f"{text!r} sets nothing", "write NAME=VALUE", "--task-option")])
+        raise ImageWishError([Problem(f"{text!r} sets nothing", "write NAME=VALUE", "--task-option")])
     read = yaml.safe_load(value)
     return name.strip(), read if isinstance(read, bool | int | float | str) else value
 

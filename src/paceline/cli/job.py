@@ -14,7 +14,7 @@ from paceline.cli.job_submit import submit
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ConfigError
+from paceline.errors import ManifestError
 
 if TYPE_CHECKING:
     from paceline.app.cluster_reach import Place
@@ -52,7 +52,7 @@ def validate(
     checked = [validate_file(session.folder / file, Profile(profile)) for file in files]
     problems = [problem for one in checked for problem in one.problems]
     if problems:
-        raise ConfigError(problems)
+        raise ManifestError(problems)
     objects = [name for one in checked for name in one.objects]
     others = [name for one in checked for name in one.others]
     for name in others:

@@ -9,7 +9,7 @@ from paceline.cli.job_place import place_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ManifestError, Problem
 
 if TYPE_CHECKING:
     from paceline.app.cluster_reach import Place
@@ -79,6 +79,6 @@ def _explained(
     if name is None or logs:
         what = "a job is explained by its name, or from a recording"
         hint = f"say NAME; or record it with {KUBECTL}, and add --from FILE.json"
-        raise ConfigError([Problem(what, hint, "--from")])
+        raise ManifestError([Problem(what, hint, "--from")])
     with reached(place) as cluster:
         return explain_live(cluster, name)

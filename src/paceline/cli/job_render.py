@@ -10,7 +10,7 @@ from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 from paceline.config.written import Written
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import ManifestError, Problem, UnreadableFileError
 
 if TYPE_CHECKING:
     from paceline.app.job import Rendered
@@ -70,7 +70,7 @@ def _travelling(session: Session, entries: Sequence[Written]) -> "Travelling":
     file = session.common.config
     if file is None:
         hint = "name a file by --config, or leave --config-map out"
-        raise ConfigError(
+        raise ManifestError(
             [Problem("config_map is said, but there is no file to put there", hint, "--config-map")]
         )
     beside = load(flags=entries, variables=session.variables).config
@@ -78,6 +78,8 @@ def _travelling(session: Session, entries: Sequence[Written]) -> "Travelling":
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise PacelineError(f"cannot read {file}: {reason}", "name a file of settings by --config") from error
+        raise UnreadableFileError(
+            f"cannot read {file}: {reason}", "name a file of settings by --config"
+        ) from error
     name = "config.toml" if file.suffix == ".toml" else "config.yaml"
     return Travelling(file=ConfigFile(name=name, text=text), beside=beside)

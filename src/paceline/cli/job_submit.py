@@ -14,7 +14,7 @@ from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 from paceline.config.written import Written
-from paceline.errors import ConfigError, ExitCode, Problem
+from paceline.errors import ExitCode, ManifestError, Problem
 
 if TYPE_CHECKING:
     from paceline.app.cluster_reach import Place
@@ -125,7 +125,7 @@ def _manifests(
     if target is None or said["image"] is None:
         missing = "--target" if target is None else "--image"
         hint = "name a FILE of manifests; or say --target, --image and --name, as for `paceline job render`"
-        raise ConfigError([Problem("nothing says which job shall be sent", hint, missing)])
+        raise ManifestError([Problem("nothing says which job shall be sent", hint, missing)])
     done = rendered(session, flags, target, {**said, "namespace": place.namespace})
     return checked_manifests(done.text, f"--target {target}", profile)
 
@@ -143,7 +143,7 @@ def _refuse_flags(
     if given:
         hint = "leave them out, or leave FILE out and send what these flags make"
         what = f"FILE holds the whole job, so it cannot be changed by {', '.join(given)}"
-        raise ConfigError([Problem(what, hint, given[0])])
+        raise ManifestError([Problem(what, hint, given[0])])
 
 
 def _detached(session: Session, place: "Place", namespace: str, name: str) -> ExitCode:

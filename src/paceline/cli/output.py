@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -33,15 +33,31 @@ def emit_problems(
     session: Session, problems: Sequence[Problem], exit_code: ExitCode, *, as_json: bool
 ) -> None:
     if as_json:
-        listed: list[Json] = [{"what": p.what, "hint": p.hint, "where": p.where} for p in problems]
+        listed: list[Json] = [
+            {"code": p.code, "what": p.what, "hint": p.hint, "where": p.where} for p in problems
+        ]
         error: dict[str, Json] = {"exit_code": int(exit_code), "problems": listed}
         _write_json({"schema": "paceline.error/1", "ok": False, "error": error})
         return
     colour = session.has_colour(sys.stderr)
-    for problem in problems:
-        place = "" if problem.where is None else f"{problem.where}: "
-        print(f"{_tag('error:', 'red', colour)} {place}{problem.what}", file=sys.stderr)
-        print(f"{_tag('hint:', 'cyan', colour)} {problem.hint}", file=sys.stderr)
+    for problem, following in zip(problems, (*problems[1:], None), strict=True):
+        is_last_of_its_code = following is None or following.code != problem.code
+        for line in _told(problem, colour, with_more=is_last_of_its_code):
+            print(line, file=sys.stderr)
+
+
+def _told(problem: Problem, colour: bool, *, with_more: bool) -> Iterator[str]:
+    """What happened, why such a thing is an error, how to mend it, where to read more."""
+    from paceline.explained.catalogue import CATALOGUE  # only whoever fails pays for it
+
+    place = "" if problem.where is None else f"{problem.where}: "
+    yield f"{_tag(f'error[{problem.code}]:', 'red', colour)} {place}{problem.what}"
+    yield f"  {_tag('why:', 'cyan', colour)}  {CATALOGUE[problem.code].why}"
+    first, *further = problem.hint.splitlines() or [""]
+    yield f"  {_tag('fix:', 'cyan', colour)}  {first}"
+    yield from (f"        {line}" for line in further)
+    if with_more:
+        yield f"  {_tag('more:', 'cyan', colour)} paceline explain {problem.code}"
 
 
 def _tag(word: str, fg: str, colour: bool) -> str:

@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 from paceline.config.train_config import TrainConfig
-from paceline.errors import Problem
+from paceline.errors import Problem, RunFolderError
 
 
 def holds_run(folder: Path) -> bool:
@@ -17,7 +17,7 @@ def run_dir_problems(config: TrainConfig, base: Path) -> list[Problem]:
         return []
     if config.save_dir is not None:
         what = f"run_dir names the folder {config.run_dir}, and save_dir one to make it in: {config.save_dir}"
-        return [Problem(what, "keep one of them", config.origin("save_dir"))]
+        return [Problem(what, "keep one of them", config.origin("save_dir"), RunFolderError.code)]
     folder = base / config.run_dir
     what = hint = ""
     try:
@@ -28,7 +28,7 @@ def run_dir_problems(config: TrainConfig, base: Path) -> list[Problem]:
             hint = "name another folder, or leave run_dir out to get a new one under runs/"
     except OSError as error:
         what, hint = f"run_dir {folder} cannot be used: {error.strerror}", "name another folder"
-    return [Problem(what, hint, config.origin("run_dir"))] if what else []
+    return [Problem(what, hint, config.origin("run_dir"), RunFolderError.code)] if what else []
 
 
 def choose_run_dir(said: str | None, name: str, base: Path, *, within: str | None = None) -> Path:

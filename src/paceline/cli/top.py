@@ -7,7 +7,7 @@ import click
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
-from paceline.errors import NotReadyError
+from paceline.errors import MissingPackageError
 
 
 @click.command("top")
@@ -31,7 +31,7 @@ def top(session: Session, run: Path | None, once: bool, readonly: bool) -> None:
     try:
         from paceline.cli.top_app import TopApp
     except ModuleNotFoundError as error:
-        raise NotReadyError(
+        raise MissingPackageError(
             f"top needs {error.name}, which cannot be imported here",
             "pip install 'paceline[tui]', or use: paceline top -1",
         ) from error

@@ -11,7 +11,7 @@ from paceline.cli.options import common_options, config_options_without
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 from paceline.config.written import Written
-from paceline.errors import ConfigError, ExitCode, Problem, TrainingError
+from paceline.errors import ExitCode, Problem, SearchError, TrainingError
 
 if TYPE_CHECKING:
     from paceline.app.tune import Outcome
@@ -99,7 +99,7 @@ def _refuse_changes(said: list[str], flags: Sequence[Written], session: Session,
     if changed or session.common.config is not None:
         what = f"{', '.join([*changed, *(['--config'] if session.common.config else [])])} cannot be changed"
         hint = f"leave it out: what was decided is in {resume}/tune.json; or start a new search"
-        raise ConfigError([Problem(f"{what} when a search is resumed", hint, "--resume")])
+        raise SearchError([Problem(f"{what} when a search is resumed", hint, "--resume")])
 
 
 def _request(

@@ -25,13 +25,19 @@ Told = dict[str, Any]  # Any: boto3 has no types
 class AwsError(NotReadyError):
     """Amazon has refused it, or could not do it."""
 
+    code = "E622"
+
 
 class DeniedError(AwsError):
     """The user may not ask that."""
 
+    code = "E623"
+
 
 class AbsentError(AwsError):
     """There is no such thing."""
+
+    code = "E624"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,8 @@ _MOST_S = 1200  # twice what a chart is given to get ready
 class HelmError(NotReadyError):
     """Helm ended with another code than 0."""
 
+    code = "E620"
+
 
 @dataclass(frozen=True, slots=True)
 class Release:

@@ -18,6 +18,8 @@ _MOST_S = 300
 class HypError(NotReadyError):
     """There is no hyp, it is too old, or it ended with another code than 0."""
 
+    code = "E621"
+
 
 class Hyp:
     """`files` are kubeconfigs; hyp knows no other way to a cluster."""

@@ -13,7 +13,7 @@ from paceline.cluster.port import (
     NotThereError,
     UnreachableError,
 )
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import ManifestError, PacelineError, Problem
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping
 from paceline.kube.submission.mark import RUN, Mark, marked
@@ -88,7 +88,7 @@ def in_namespace(manifests: Sequence[Object], namespace: str) -> list[Manifest]:
         where = {"namespace": namespace} if kind.is_namespaced else {}
         made.append(cast("Manifest", {**one, "metadata": {**mapping(one, "metadata"), **where}}))
     if problems:
-        raise ConfigError(problems)
+        raise ManifestError(problems)
     return made
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ManifestError, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Kind:
 def _named(name: str, kind: str) -> str:
     if name in ("", ".", ".."):
         hint = "is a variable of the shell empty? `paceline job list` says which names there are"
-        raise ConfigError([Problem(f"{name!r} is no name of a {kind}", hint)])
+        raise ManifestError([Problem(f"{name!r} is no name of a {kind}", hint)])
     return quote(name, safe="")
 
 

@@ -34,6 +34,7 @@ class ApiError(PacelineError):
     """The server, or the way to it, said no. `status` is HTTP's, 0 where there was no answer."""
 
     exit_code = ExitCode.UNREACHABLE
+    code = "E610"
 
     def __init__(
         self,
@@ -53,37 +54,47 @@ class ApiError(PacelineError):
 class UnreachableError(ApiError):
     """Nobody answered, or not to the end: asking again may help."""
 
+    code = "E611"
+
 
 class UnauthorizedError(ApiError):
     """Who are you? The credentials are missing, wrong or too old."""
+
+    code = "E612"
 
 
 class ForbiddenError(ApiError):
     """You are known, and may not; also a quota that is used up."""
 
     exit_code = ExitCode.NOT_READY
+    code = "E613"
 
 
 class NotThereError(ApiError):
     """No such object, or no such kind of object."""
 
     exit_code = ExitCode.NOT_READY
+    code = "E614"
 
 
 class ConflictError(ApiError):
     """It exists already, or somebody changed it meanwhile."""
 
     exit_code = ExitCode.BAD_CONFIG
+    code = "E615"
 
 
 class GoneError(ApiError):
     """A watch began too far back: list again."""
+
+    code = "E616"
 
 
 class RefusedError(ApiError):
     """The object is not one that the server takes: its schema, a webhook or a rule says no."""
 
     exit_code = ExitCode.BAD_CONFIG
+    code = "E617"
 
 
 class Api(Protocol):

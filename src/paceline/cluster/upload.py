@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.cluster.helper_pod import Helper
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, UnreadableFileError
 from paceline.kube.transfer.chunks import (
     CHUNK_BYTES,
     Bundle,
@@ -187,7 +187,7 @@ def _opened(path: Path) -> io.BufferedReader:
     try:
         return path.open("rb")
     except OSError as error:
-        raise PacelineError(f"cannot read {path}: {error.strerror}", "see that it is there") from error
+        raise UnreadableFileError(f"cannot read {path}: {error.strerror}", "see that it is there") from error
 
 
 def _see_same(data: bytes, wanted: str, file: File) -> None:

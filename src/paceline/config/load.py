@@ -21,7 +21,7 @@ from paceline.config.stragglers import read_straggler
 from paceline.config.train_config import Option, TrainConfig
 from paceline.config.values import Raw, Unreadable, options_in, read, read_option, shown
 from paceline.config.written import Written
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Mistake, Problem, coded
 from paceline.sync.byzantine import ByzantineRule
 from paceline.sync.stragglers import StragglerRule
 
@@ -57,14 +57,14 @@ def load(
     layers = [_layer(flags, Path(), reading), _layer(from_variables(variables or {}), Path(), reading)]
     if file is not None:
         content = read_file(file)
-        reading.problems += content.problems
+        reading.problems += coded(content.problems, Mistake.FILE)
         layers.append(_layer(content.entries, file.parent, reading))
     for key in KEYS.values():
         saying = [layer for layer in layers if key.name in layer.entries]
         if saying:
             _read_key(key, saying, reading)
     config = TrainConfig(**reading.values, origins=reading.origins)
-    return Loaded(config=config, problems=tuple(reading.problems))
+    return Loaded(config=config, problems=tuple(coded(reading.problems, Mistake.VALUE)))
 
 
 def _layer(entries: Iterable[Written], folder: Path, reading: _Reading) -> _Layer:
@@ -72,14 +72,18 @@ def _layer(entries: Iterable[Written], folder: Path, reading: _Reading) -> _Laye
     for entry in entries:
         if entry.key not in KEYS:
             hint = did_you_mean(entry.key, KEYS, otherwise=f"the keys are {', '.join(KEYS)}")
-            reading.problems.append(Problem(f"there is no key {shown(entry.key)}", hint, entry.where))
+            reading.problems.append(
+                Problem(f"there is no key {shown(entry.key)}", hint, entry.where, Mistake.UNKNOWN_KEY)
+            )
             continue
         by_key.setdefault(entry.key, []).append(entry)
     for key, said in by_key.items():
         if len(said) > 1 and not KEYS[key].is_repeatable:
             places = " and ".join(entry.where for entry in said)
             hint = f"keep one of them, such as {KEYS[key].flag} {KEYS[key].example}"
-            reading.problems.append(Problem(f"{key} is said twice, by {places}", hint, said[-1].where))
+            reading.problems.append(
+                Problem(f"{key} is said twice, by {places}", hint, said[-1].where, Mistake.TWICE)
+            )
     return _Layer(by_key, folder)
 
 

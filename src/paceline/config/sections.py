@@ -14,7 +14,7 @@ from paceline.config.nearest import did_you_mean
 from paceline.config.sp500_options import BY_SECTION, read_sp500_option
 from paceline.config.values import Quoted, Raw, Unreadable, shown
 from paceline.config.written import FileContent, Written
-from paceline.errors import Problem
+from paceline.errors import Mistake, Problem
 
 TASK = "sp500"
 _KIND = "kind"
@@ -102,7 +102,7 @@ def _setting(entry: Written, name: str, where: str) -> Written | Problem | None:
     if name not in known:
         listed = ", ".join(known) if entry.key != "train" else f"{_USUAL}, and any other setting"
         hint = did_you_mean(name, known, otherwise=f"{entry.key} knows {listed}")
-        return Problem(f"section {entry.key} has no setting {shown(name)}", hint, where)
+        return Problem(f"section {entry.key} has no setting {shown(name)}", hint, where, Mistake.UNKNOWN_KEY)
     assert isinstance(entry.raw, dict), "a section is a mapping"
     if name not in entry.raw:
         return None

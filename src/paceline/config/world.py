@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError, Problem
+from paceline.errors import Problem, TorchrunError
 
 REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _NO_RUN_ID = "none"  # what torchrun says when nobody named the job
@@ -46,7 +46,7 @@ def read_world(variables: Mapping[str, str]) -> World:
     if missing:
         hint = f"start it with torchrun, or set {', '.join(missing)} too, or unset {', '.join(said)}"
         what = f"{', '.join(said)} {_are(said)} set, but {', '.join(missing)} {_are(missing)} not"
-        raise ConfigError([Problem(what, hint)])
+        raise TorchrunError([Problem(what, hint)])
     numbers = _Numbers(variables)
     size = numbers.read("WORLD_SIZE", 1, 1 << 20, otherwise=1 << 20)
     rank = numbers.read("RANK", 0, size - 1)
@@ -56,7 +56,7 @@ def read_world(variables: Mapping[str, str]) -> World:
     local_rank = numbers.read("LOCAL_RANK", 0, most - 1)
     restarts = numbers.read("TORCHELASTIC_RESTART_COUNT", 0, 1 << 20)
     if numbers.problems:
-        raise ConfigError(numbers.problems)
+        raise TorchrunError(numbers.problems)
     run_id = variables.get("TORCHELASTIC_RUN_ID", _NO_RUN_ID)
     return World(
         rank=rank,

@@ -45,6 +45,7 @@ class RefusedError(PacelineError):
     """The cluster agreed that this cannot be."""
 
     exit_code = ExitCode.BAD_CONFIG
+    code = "E502"
 
     def __init__(self, what: str, hint: str, why: str) -> None:
         super().__init__(what, hint)
@@ -55,18 +56,21 @@ class NotAllowedError(RefusedError):
     """The caller has no token or certificate, not a good one, or one of the wrong role."""
 
     exit_code = ExitCode.NOT_READY
+    code = "E503"
 
 
 class NotNowError(RefusedError):
     """It could be done in another state of the cluster."""
 
     exit_code = ExitCode.DEGRADED
+    code = "E504"
 
 
 class UnreachableError(PacelineError):
     """No node answered, or none that leads."""
 
     exit_code = ExitCode.UNREACHABLE
+    code = "E501"
 
 
 class Client:

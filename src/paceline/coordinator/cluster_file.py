@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ClusterWishError, Problem
 
 NAME = "cluster.json"
 KILLS_NAME = "kills.jsonl"  # whom `paceline coordinator kill` struck, and who led then
@@ -30,7 +30,7 @@ def read(folder: Path) -> ClusterFile:
     path = folder / NAME
     if not path.exists():
         what = f"it was not said where the coordinator is, and there is no {path}"
-        raise ConfigError([Problem(what, _HINT, "--dir")])
+        raise ClusterWishError([Problem(what, _HINT, "--dir")])
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["schema"] != SCHEMA:
@@ -41,7 +41,7 @@ def read(folder: Path) -> ClusterFile:
         return ClusterFile(cluster=str(content["cluster"]), nodes=nodes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"{path} does not say where a cluster is: {error}"
-        raise ConfigError([Problem(what, _HINT, "--dir")]) from error
+        raise ClusterWishError([Problem(what, _HINT, "--dir")]) from error
 
 
 def pid_file(folder: Path, node: int) -> Path:

@@ -23,7 +23,7 @@ from paceline.coordinator.shell import records
 from paceline.coordinator.shell.records import RecordKind
 from paceline.coordinator.shell.storage import Found, StorageError, read_folder
 from paceline.coordinator.state.machine import ClusterState
-from paceline.errors import ConfigError, ExitCode, PacelineError, Problem
+from paceline.errors import ClusterWishError, ExitCode, PacelineError, Problem
 
 READ_AGAIN = 20  # times, when a running node changes its files meanwhile
 _REPLACE = "do not start this node from it: delete the folder and add the node again under a new number"
@@ -33,6 +33,7 @@ class DamagedError(PacelineError):
     """A node's folder does not hold what it must."""
 
     exit_code = ExitCode.GATE_FAILED
+    code = "E508"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ def _read_steadily(folder: Path) -> tuple[Found, NodeId]:
     before = _files(folder)
     if not before:
         what = f"{folder} holds no log of a coordinator node"
-        raise ConfigError([Problem(what, "give what a node was started with as --data-dir", "DATA_DIR")])
+        raise ClusterWishError([Problem(what, "give what a node was started with as --data-dir", "DATA_DIR")])
     for _ in range(READ_AGAIN):
         try:
             node = _node_of(before)

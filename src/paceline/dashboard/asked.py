@@ -18,6 +18,7 @@ class BadRequestError(PacelineError):
     """A request that cannot be read."""
 
     exit_code = ExitCode.USAGE
+    code = "E901"
 
 
 @dataclass(frozen=True, slots=True)

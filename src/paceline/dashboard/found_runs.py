@@ -15,6 +15,7 @@ class NoRunError(PacelineError):
     """There is no such run."""
 
     exit_code = ExitCode.TRAINING_FAILED
+    code = "E902"
 
 
 @dataclass(frozen=True, slots=True)

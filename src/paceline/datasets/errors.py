@@ -12,28 +12,34 @@ class UnreachableStoreError(PacelineError):
     """A store did not answer, or broke off again and again."""
 
     exit_code = ExitCode.UNREACHABLE
+    code = "E804"
 
 
 class RefusedByStoreError(HopelessError):
     """A store answers, but not to us."""
 
     exit_code = ExitCode.NOT_READY
+    code = "E805"
 
 
 class MissingDataError(HopelessError):
     """What was asked for is not in the store."""
 
     exit_code = ExitCode.BAD_CONFIG
+    code = "E806"
 
 
 class NoDataSetError(MissingDataError):
     """There is no index where a data set should be."""
+
+    code = "E807"
 
 
 class DamagedDataError(HopelessError):
     """What is in the store is not what its index says."""
 
     exit_code = ExitCode.GATE_FAILED
+    code = "E808"
 
 
 class BrokenLineError(Exception):

@@ -24,7 +24,7 @@ from paceline.datasets.errors import (
     refused,
     without_secrets,
 )
-from paceline.errors import NotReadyError
+from paceline.errors import MissingPackageError, NotReadyError
 from paceline.plan.check_checkpoints import split_store
 
 CONNECT_S, READ_S = 5, 8  # of silence; five tries and their pauses stay below the 60 s that peers wait
@@ -181,7 +181,7 @@ def _boto() -> Any:  # Any: botocore is untyped
         import botocore
         import botocore.exceptions
     except ImportError as error:
-        raise NotReadyError(
+        raise MissingPackageError(
             "data in s3:// needs boto3, which is not installed", "pip install 'paceline[s3]'"
         ) from error
     return botocore

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.environ import data_folder
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import ConfigError, MissingPackageError, Problem, TaskDataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -128,7 +128,7 @@ def _class() -> "type[Tokenizer]":
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise NotReadyError(
+        raise MissingPackageError(
             "a tokenizer needs the package tokenizers, which is not installed",
             "pip install 'paceline[llama]', or leave --tokenizer out: then bytes are tokens",
         ) from error
@@ -136,4 +136,4 @@ def _class() -> "type[Tokenizer]":
 
 
 def _problem(what: str, hint: str) -> ConfigError:
-    return ConfigError([Problem(what, hint)])
+    return TaskDataError([Problem(what, hint)])

@@ -37,6 +37,8 @@ Sums = dict[str, list[int]]
 class OtherDataError(PacelineError):
     """A place holds another data set already."""
 
+    code = "E803"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSource:

@@ -23,6 +23,8 @@ _NO_SUCH = ("executable file not found", "no such file or directory", "not found
 class ProbeError(PacelineError):
     """The image could not be looked into."""
 
+    code = "E701"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:

@@ -23,7 +23,7 @@ from paceline.engines.refusals import (
     WrongAccountError,
     refusal,
 )
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ImageWishError, Problem
 
 _ASKED = Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 3, "mode": "standard"})
 
@@ -50,7 +50,7 @@ class Ecr:
             if isinstance(error.__cause__, NoRegionError | InvalidRegionError):
                 said = "no AWS region is known" if region is None else f"{region!r} is no AWS region"
                 hint = "say --region, or set AWS_REGION"
-                raise ConfigError([Problem(said, hint, "--region")]) from error
+                raise ImageWishError([Problem(said, hint, "--region")]) from error
             raise
         self.region = str(self._ecr.meta.region_name)
         self._endpoint = endpoint

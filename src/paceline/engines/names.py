@@ -8,7 +8,7 @@ registry.example.com:5000/team/model
 import re
 from dataclasses import dataclass
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, ImageWishError, Problem
 
 _ECR_HOST = re.compile(r"^(\d{12})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.(amazonaws\.com(?:\.cn)?|on\.aws)$")
 _REPOSITORY = re.compile(
@@ -53,13 +53,13 @@ def _repository(name: str, text: str) -> str:
 def checked_tag(tag: str) -> str:
     if not _TAG.fullmatch(tag):
         hint = "letters, digits, dots, dashes and underscores, at most 128 of them"
-        raise ConfigError([Problem(f"{tag!r} is no tag", hint, "--tag")])
+        raise ImageWishError([Problem(f"{tag!r} is no tag", hint, "--tag")])
     return tag
 
 
 def _refused(text: str, why: str) -> ConfigError:
     hint = "write HOST[:PORT]/NAME, ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME or ecr:NAME"
-    return ConfigError([Problem(f"{text!r} is no place for an image: {why}", hint, "--to")])
+    return ImageWishError([Problem(f"{text!r} is no place for an image: {why}", hint, "--to")])
 
 
 def is_local(host: str) -> bool:

@@ -14,48 +14,56 @@ class PushError(PacelineError):
     """An image could not be sent."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.TRAINING_FAILED
+    code = "E710"
 
 
 class LoginExpiredError(PushError):
     """There are no credentials, or they have expired."""
 
     exit_code = ExitCode.NO_LOGIN
+    code = "E711"
 
 
 class ForbiddenError(PushError):
     """The registry knows who asks, and says no."""
 
     exit_code = ExitCode.FORBIDDEN
+    code = "E712"
 
 
 class TagTakenError(PushError):
     """Another image has this tag, and tags of this repository do not move."""
 
     exit_code = ExitCode.TAG_TAKEN
+    code = "E713"
 
 
 class WrongAccountError(PushError):
     """The credentials are of another AWS account than the repository."""
 
     exit_code = ExitCode.WRONG_ACCOUNT
+    code = "E714"
 
 
 class NoRepositoryError(PushError):
     """There is no such repository."""
 
     exit_code = ExitCode.NO_REPOSITORY
+    code = "E715"
 
 
 class NoRegistryError(PushError):
     """The registry does not answer."""
 
     exit_code = ExitCode.UNREACHABLE
+    code = "E716"
 
 
 class DigestError(PushError):
     """What the registry holds is not what was sent."""
 
     exit_code = ExitCode.GATE_FAILED
+    code = "E717"
 
 
 _ROWS: tuple[tuple[str, type[PushError], str, str], ...] = (

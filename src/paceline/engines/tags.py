@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, ImageWishError, Problem
 
 STRATEGIES = ("auto", "semantic", "latest", "git-sha")
 _NUMBER, _WORDS = r"(0|[1-9][0-9]*)", r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
@@ -79,4 +79,4 @@ def _order(tag: str) -> tuple[int, int, int, bool, str]:
 
 
 def _refused(what: str, hint: str) -> ConfigError:
-    return ConfigError([Problem(what, hint, "--tags")])
+    return ImageWishError([Problem(what, hint, "--tags")])

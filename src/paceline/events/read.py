@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import DamagedRecordError, NoSuchRunError
 from paceline.events.sample_rows import SAMPLE_KINDS
 from paceline.events.schema import SCHEMA, AbandonedRow, PartRow, ServerRow, StepRow
 
@@ -68,7 +68,7 @@ def read_history(path: Path) -> History:
     try:
         text = path.read_text()
     except OSError as error:
-        raise PacelineError(
+        raise NoSuchRunError(
             f"cannot read the event log {path}: {error.strerror}", "name the folder of a run"
         ) from error
     lines = text.split("\n")[:-1]  # what follows the last newline is empty or torn
@@ -77,7 +77,7 @@ def read_history(path: Path) -> History:
         try:
             _take(history, json.loads(line), is_header=number == 1)
         except (ValueError, KeyError, TypeError) as error:
-            raise PacelineError(
+            raise DamagedRecordError(
                 f"{path}:{number}: this line of the event log cannot be read: {error}",
                 "the log was damaged or written by another version; make the run again",
             ) from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.export_target import ExportKind, ExportTarget
-from paceline.errors import PacelineError
+from paceline.errors import NoSuchRunError, NothingRecordedError, PacelineError
 from paceline.events.follow import NewLines
 from paceline.events.read import History, take
 from paceline.export.port import Outcome, Point, Rewind, Sheet, Writer
@@ -75,7 +75,7 @@ def _that_count(record: "_Record") -> list[Point]:
         else:
             kept.append(made)
     if not record.has_begun:
-        raise PacelineError(
+        raise NoSuchRunError(
             f"{record.run_dir} has no event log", "name the folder of a run that was trained with events"
         )
     return kept
@@ -128,7 +128,9 @@ class _Record:
         self.run_dir = run_dir
         self._plan = read(run_dir / "plan.json")
         if self._plan.events is EventDetail.OFF:
-            raise PacelineError(f"{run_dir} was trained with events off", "train it again with --events full")
+            raise NothingRecordedError(
+                f"{run_dir} was trained with events off", "train it again with --events full"
+            )
         self._series = Series(self._plan, every=every)
         self._header = History()
         self._ended_unix_s = 0.0

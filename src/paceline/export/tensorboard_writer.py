@@ -14,7 +14,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from paceline.clock import unix_now_s
-from paceline.errors import PacelineError
+from paceline.errors import AlreadyThereError
 from paceline.export.port import Outcome, Point, Sheet
 
 _STATUS = {
@@ -31,7 +31,7 @@ class TensorboardWriter:
         self._folder = sheet.folder / "tensorboard" if where is None else Path(where) / sheet.name
         self._now_s = sheet.started_unix_s
         if not sheet.goes_on and any(self._folder.glob("events.out.tfevents.*")):
-            raise PacelineError(
+            raise AlreadyThereError(
                 f"{self._folder} already holds event files, and points would be shown twice",
                 "name another folder, such as tensorboard=FOLDER, or remove the files",
             )

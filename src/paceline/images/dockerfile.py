@@ -6,7 +6,7 @@ what a build takes them for. Only the values of ARG and ENV are put in by us.
 
 from dataclasses import dataclass, field
 
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import ConfigError, ImageWishError, MissingPackageError, Problem
 from paceline.images.shell import Command, commands_in, substituted
 from paceline.images.text import offset_of
 
@@ -87,7 +87,7 @@ def _instructions(path: str, text: str) -> list[Instruction]:
     try:
         import dockerfile
     except ImportError as missing:
-        raise NotReadyError(
+        raise MissingPackageError(
             "Dockerfiles are read with the package `dockerfile`, which is not installed",
             "pip install 'paceline[image]'",
         ) from missing
@@ -102,7 +102,7 @@ def _instructions(path: str, text: str) -> list[Instruction]:
 
 def _unreadable(path: str, reason: str) -> ConfigError:
     hint = "write a Dockerfile that `docker build` can read, or name another with --dockerfile"
-    return ConfigError([Problem(f"{path} cannot be read: {reason}", hint, path)])
+    return ImageWishError([Problem(f"{path} cannot be read: {reason}", hint, path)])
 
 
 def _instruction(text: str, parsed: object) -> Instruction:

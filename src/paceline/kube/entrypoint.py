@@ -7,7 +7,7 @@ from paceline.config.keys import KEYS
 from paceline.config.load import load
 from paceline.config.nearest import did_you_mean
 from paceline.config.written import Written
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, ManifestError
 from paceline.kube.command import facts_in_pods, plan_of
 from paceline.kube.schema import Finding, Path
 from paceline.plan.plan import Launcher, Plan
@@ -45,7 +45,7 @@ def find_in_command(words: Sequence[str], path: Path) -> Iterator[Finding]:
 def plan_from(written: Sequence[Written]) -> Plan:
     loaded = load(flags=written)
     if loaded.problems:
-        raise ConfigError(loaded.problems)
+        raise ManifestError(loaded.problems)
     return plan_of(loaded.config, facts_in_pods(loaded.config))
 
 

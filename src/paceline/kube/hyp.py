@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ManifestError, Problem
 from paceline.kube.checks.machines import efa_of
 from paceline.kube.reading import mapping
 from paceline.kube.words import read_quantity
@@ -51,7 +51,7 @@ def handed(manifest: Mapping[str, object]) -> Handed:
     """Raises ConfigError."""
     if manifest.get("kind") != KIND:
         hint = "render it with --target hyperpod, or send it without --through hyp"
-        raise ConfigError([Problem(f"hyp sends a {KIND}, not a {manifest.get('kind')}", hint, "--through")])
+        raise ManifestError([Problem(f"hyp sends a {KIND}, not a {manifest.get('kind')}", hint, "--through")])
     job: Object = copy.deepcopy(dict(manifest))
     problems: list[Problem] = []
     notes: list[str] = []
@@ -61,7 +61,7 @@ def handed(manifest: Mapping[str, object]) -> Handed:
         _placement(pod, notes, problems)
         _resources(pod, notes, problems)
     if problems:
-        raise ConfigError(problems)
+        raise ManifestError(problems)
     return Handed(job, tuple(dict.fromkeys(notes)))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.config.world import World
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ManifestError, Problem
 from paceline.kube.command import facts_in_pods, flags_of, plan_of, worker_command
 from paceline.kube.intent import Claim, ConfigFile, Intent, Pods, Profile, Rendezvous, Torch, Volume
 from paceline.kube.render import Target
@@ -56,7 +56,7 @@ def torch_intent_of(
     results, elsewhere = _results(config, read.checkpoints)
     problems += elsewhere
     if problems:
-        raise ConfigError(problems)
+        raise ManifestError(problems)
     file = None if travelling is None else travelling.file
     made = Torch(procs=procs, program=_program(wishes, target), results=results, config=file)
     return Intent(

@@ -11,7 +11,7 @@ from paceline.config.load import load
 from paceline.config.nearest import did_you_mean
 from paceline.config.world import World
 from paceline.config.written import Written
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, ManifestError
 from paceline.kube.command import facts_in_pods, plan_of
 from paceline.kube.entrypoint import read_flags
 from paceline.kube.schema import Finding, Path
@@ -112,7 +112,7 @@ def worker_plan(written: Sequence[Written], nodes: int, procs: int) -> object:
     """As rank 0 would resolve it, on a node that has a GPU for every process if they are asked for."""
     loaded = load(flags=written)
     if loaded.problems:
-        raise ConfigError(loaded.problems)
+        raise ManifestError(loaded.problems)
     world = World(size=nodes * procs, local_size=procs, host="node-0", port=1, has_agent=True)
     alone = replace(world, host=None) if nodes * procs == 1 else world
     gpus = procs if loaded.config.device == "cuda" else 0

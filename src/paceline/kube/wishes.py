@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import read_option
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ManifestError, Problem
 from paceline.kube.command import facts_in_pods, plan_of, train_command
 from paceline.kube.intent import RAY_VERSION, Intent, Limits, Pods, Profile, SecretVariable, Size
 from paceline.kube.torch_asked import TorchWishes
@@ -55,7 +55,7 @@ def intent_of(config: TrainConfig, wishes: Wishes, found: Sequence[Problem] = ()
     """`found`: problems that reading the settings has met already."""
     found = [*found, *_not_for_ray(wishes)]
     if found:
-        raise ConfigError(found)
+        raise ManifestError(found)
     wishes = _by_nodes(wishes)
     config, facts = _on_ray(config, wishes), facts_in_pods(config)
     plan = plan_of(config, facts)
@@ -66,7 +66,7 @@ def intent_of(config: TrainConfig, wishes: Wishes, found: Sequence[Problem] = ()
     problems += [*unread, *find_in_names(plan.run, wishes, LONGEST_RAY_NAME), *_sizes(wishes)]
     problems += [*_ray_version(wishes), *untold(config), *_room(plan, worker, wanted)]
     if problems:
-        raise ConfigError(problems)
+        raise ManifestError(problems)
     return Intent(
         name=plan.run,
         image=wishes.image,
@@ -87,7 +87,7 @@ def intent_of(config: TrainConfig, wishes: Wishes, found: Sequence[Problem] = ()
 def _on_ray(config: TrainConfig, wishes: Wishes) -> TrainConfig:
     if config.launcher not in (None, Launcher.RAY):
         what = f"launcher is {config.launcher}, but a job on a Ray cluster is launched by ray"
-        raise ConfigError([Problem(what, "leave launcher out", config.origin("launcher"))])
+        raise ManifestError([Problem(what, "leave launcher out", config.origin("launcher"))])
     device = Device.CUDA if wishes.gpus_per_worker and config.device is None else config.device
     workers = config.num_workers
     if wishes.torch.nodes is not None and workers is None:

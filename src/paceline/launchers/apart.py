@@ -161,11 +161,15 @@ def _last_words(log: Path) -> str:
 def _error(said: dict[str, Json]) -> PacelineError:
     problems = said["problems"]
     assert isinstance(problems, list), "problems are listed"
-    found = [Problem(str(p["what"]), str(p["hint"])) for p in problems if isinstance(p, dict)]
+    found = [
+        Problem(str(p["what"]), str(p["hint"]), code=str(p.get("code", "")))
+        for p in problems
+        if isinstance(p, dict)
+    ]
     code = ExitCode(int(str(said["exit_code"])))
     if code is ExitCode.BAD_CONFIG:
         return ConfigError(found)
-    return _KINDS.get(code, TrainingError)(found[0].what, found[0].hint)
+    return _KINDS.get(code, TrainingError)(found[0].what, found[0].hint).known_as(found[0].code)
 
 
 def main() -> NoReturn:

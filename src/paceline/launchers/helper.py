@@ -29,7 +29,7 @@ def json_lines(module: str, arguments: Sequence[str]) -> Iterator[dict[str, Json
         for line in process.stdout:
             message = json.loads(line)
             if "error" in message:
-                problems = [Problem(p["what"], p["hint"]) for p in message["error"]]
+                problems = [Problem(p["what"], p["hint"], code=p.get("code", "")) for p in message["error"]]
                 raise ConfigError(problems)
             yield message
         if process.wait() != 0:

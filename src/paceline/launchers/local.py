@@ -273,10 +273,18 @@ def refusal(message: Message) -> PacelineError:
         ExitCode.GATE_FAILED: DamagedDataError,
     }
     kind = kinds.get(ExitCode(int(str(message["exit_code"]))))
-    return ConfigError(problems) if kind is None else kind(problems[0].what, problems[0].hint)
+    return ConfigError(problems) if kind is None else _as_it_was(kind, problems[0])
+
+
+def _as_it_was(kind: type[PacelineError], problem: Problem) -> PacelineError:
+    return kind(problem.what, problem.hint).known_as(problem.code)
 
 
 def _problems(message: Message) -> list[Problem]:
     problems = message["problems"]
     assert isinstance(problems, list), "the helper lists its problems"
-    return [Problem(str(p["what"]), str(p["hint"])) for p in problems if isinstance(p, dict)]
+    return [
+        Problem(str(p["what"]), str(p["hint"]), code=str(p.get("code", "")))
+        for p in problems
+        if isinstance(p, dict)
+    ]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NewType
 
 from paceline import environ
-from paceline.errors import ExitCode, NotReadyError, PacelineError
+from paceline.errors import ExitCode, MissingPackageError, NotReadyError, PacelineError
 from paceline.launchers.ray_needs import Node
 
 OLDEST = (2, 60)
@@ -29,6 +29,7 @@ class RayUnreachableError(PacelineError):
     """There is no Ray where the user said."""
 
     exit_code = ExitCode.UNREACHABLE
+    code = "E601"
 
 
 class ActorLost(Exception):  # noqa: N818  # a piece of news, caught by whoever asked
@@ -42,7 +43,7 @@ def check_version(version_of: Callable[[str], str] = importlib.metadata.version)
     try:
         found = version_of("ray")
     except importlib.metadata.PackageNotFoundError:
-        raise NotReadyError("launcher ray needs Ray, which is not installed", INSTALL) from None
+        raise MissingPackageError("launcher ray needs Ray, which is not installed", INSTALL) from None
     if tuple(int(n) for n in re.findall(r"\d+", found)[:2]) < OLDEST:
         least = ".".join(map(str, OLDEST))
         raise NotReadyError(f"Ray {found} is installed, but {least} or later is needed", INSTALL)

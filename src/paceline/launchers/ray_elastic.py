@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.clock import SystemClock, monotonic_s
-from paceline.errors import ExitCode, NotReadyError, TrainingError
+from paceline.errors import ExitCode, MissingPackageError, TrainingError
 from paceline.launchers.local import Ended, Message, Supervisor
 from paceline.launchers.ray_actor import CALLS_AT_ONCE, ELASTIC_SIDE, Participant
 from paceline.launchers.ray_door import NODE_LOST, ActorLost, Handle, Pending, Ray, Reservation
@@ -233,7 +233,7 @@ class ElasticGroup:
 
     def _lost(self, member: Member, lost: ActorLost) -> None:
         if "No module named 'paceline'" in lost.why:
-            raise NotReadyError(
+            raise MissingPackageError(
                 f"{member.who} could not be started: paceline is not installed where Ray runs",
                 "start Ray with the same Python as the run",
             )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paceline import __version__
 from paceline.clock import SystemClock, boot_id, monotonic_s
-from paceline.errors import NotReadyError
+from paceline.errors import MissingPackageError, NotReadyError, VersionsDifferError
 from paceline.launchers.local import Ended, Message
 from paceline.launchers.ray_actor import CALLS_AT_ONCE, Participant
 from paceline.launchers.ray_door import ActorLost, Handle, Pending, Ray, Reservation
@@ -246,18 +246,22 @@ class Group:
         versions = {member.torch: member.address for member in self._members}
         if len(versions) > 1:
             found = ", ".join(f"{version} on {address}" for version, address in versions.items())
-            raise NotReadyError(f"nodes have different versions of torch: {found}", "install the same one")
+            raise VersionsDifferError(
+                f"nodes have different versions of torch: {found}", "install the same one"
+            )
         counts = {member.samples: member for member in self._workers}
         if len(counts) > 1:
             found = ", ".join(f"{n} for {m.who} on {m.address}" for n, m in counts.items())
-            raise NotReadyError(f"workers have different data: {found} samples", "give every node the same")
+            raise VersionsDifferError(
+                f"workers have different data: {found} samples", "give every node the same"
+            )
 
     def _note_loss(self, who: str, lost: ActorLost) -> None:
         """A loss comes from outside; whoever cannot be started at all meets the same again."""
         where = next((f" on {m.address}" for m in self._members if m.who == who and m.address), "")
         what = f"{who}{where} was lost: {lost.why}"
         if "No module named 'paceline'" in lost.why:
-            raise NotReadyError(
+            raise MissingPackageError(
                 f"{who} could not be started: paceline is not installed on its node",
                 "install the same version on every node, or name a runtime environment that has it",
             )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from paceline.errors import NotReadyError, TrainingError
+from paceline.errors import MissingPackageError, NotReadyError, TrainingError
 from paceline.launchers.ray_door import INSTALL, Ray, check_version, connect
 from paceline.launchers.ray_needs import Bundle, fits, table
 from paceline.plan.codec import Json
@@ -30,7 +30,7 @@ def check_train() -> str:
     found = check_version()
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise NotReadyError(f"Ray Train needs {' and '.join(missing)}, which is not installed", INSTALL)
+        raise MissingPackageError(f"Ray Train needs {' and '.join(missing)}, which is not installed", INSTALL)
     return found
 
 

@@ -15,7 +15,7 @@ from paceline.config.keys import KEYS
 from paceline.config.nearest import did_you_mean
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import shown
-from paceline.errors import Problem
+from paceline.errors import Mistake, Problem, coded
 from paceline.plan import decide
 from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS, Channel
 from paceline.plan.check_byzantine import check_aggregate, check_byzantine
@@ -63,6 +63,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     if config.name is not None and not _NAME.fullmatch(config.name):
         hint = "use letters, digits, dots, dashes and underscores, such as my-run"
         checked.add("name", f"name is {shown(config.name)}, but it names a folder", hint)
+    checked.problems = coded(checked.problems, Mistake.VALUE)
     _check_device(checked)
     if checked.are_sound("mode"):
         _check_mode_options(checked)
@@ -93,7 +94,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     checked.problems += check_byzantine(config, num_workers)
     if checked.are_sound("mode", "num_workers", "batch_size", "aggregate", "byzantine_tolerance"):
         checked.problems += check_aggregate(config)
-    return checked.problems
+    return coded(checked.problems, Mistake.CLASH)
 
 
 def _check_named(checked: _Check, key: str, names: Iterable[str], *, own: str = "Class") -> None:

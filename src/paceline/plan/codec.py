@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
 
-from paceline.errors import PacelineError
+from paceline.errors import DamagedRecordError, NoSuchRunError
 from paceline.plan.plan import PLAN_SCHEMA, Plan
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -84,7 +84,7 @@ def loads(text: str, *, where: str = "plan.json") -> Plan:
     try:
         plan = decode(Plan, text, schema=PLAN_SCHEMA)
     except ValueError as error:
-        raise PacelineError(
+        raise DamagedRecordError(
             f"{where} is not a plan this version can read: {error}",
             "make the run again with this version of paceline, or install the one that wrote it",
         ) from error
@@ -104,7 +104,7 @@ def read(path: Path) -> Plan:
     try:
         text = path.read_text()
     except OSError as error:
-        raise PacelineError(
+        raise NoSuchRunError(
             f"cannot read {path}: {error.strerror}",
             "name the folder of a run, such as runs/xor-ssgd",
         ) from error

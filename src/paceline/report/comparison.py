@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import DamagedRecordError
 from paceline.plan.codec import Json, decode, to_json
 
 SCHEMA = "paceline.comparison/1"
@@ -161,11 +161,11 @@ def read(path: Path) -> Comparison:
     try:
         found = decode(Comparison, path.read_text(encoding="utf-8"), schema=SCHEMA)
     except OSError as error:
-        raise PacelineError(
+        raise DamagedRecordError(
             f"cannot read {path}: {error.strerror}", "name a folder that paceline compare wrote"
         ) from error
     except ValueError as error:
-        raise PacelineError(
+        raise DamagedRecordError(
             f"{path} is not a comparison this version can read: {error}",
             "run paceline compare again; finished runs are not repeated",
         ) from error

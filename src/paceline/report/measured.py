@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import DamagedRecordError, NotFinishedError, NothingRecordedError
 from paceline.events.curve import Point, running_loss
 from paceline.events.read import History, read_history
 from paceline.events.schema import PHASES
@@ -48,12 +48,12 @@ def read_run(folder: Path) -> Measured:
     plan = read(folder / "plan.json")
     result = _result(folder)
     if result is None:
-        raise PacelineError(
+        raise NotFinishedError(
             f"{folder} has no result.json, so its run is not finished",
             f"wait for it, or go on with it: paceline train --resume {folder}",
         )
     if "training_s" not in result:
-        raise PacelineError(
+        raise NothingRecordedError(
             f"{folder} was recorded with events off, so there is nothing to report", "run it with events full"
         )
     history = read_history(folder / "events.jsonl")
@@ -104,7 +104,7 @@ def _result(folder: Path) -> dict[str, Json] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise PacelineError(
+        raise DamagedRecordError(
             f"{path} cannot be read: {error}", "it was damaged; remove the run's folder and make it again"
         ) from error
     return _object(found)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paceline.errors import PacelineError
+from paceline.errors import DamagedRecordError
 from paceline.plan.codec import decode, to_json
 from paceline.plan.plan import Plan
 from paceline.simulate.costs import Costs, usual_costs
@@ -94,7 +94,7 @@ def loads(text: str, *, where: str = "profile.json") -> Profile:
     try:
         profile = decode(Profile, text, schema=PROFILE_SCHEMA)
     except ValueError as error:
-        raise PacelineError(
+        raise DamagedRecordError(
             f"{where} is not a profile this version can read: {error}",
             "make it again from the run, with this version of paceline",
         ) from error

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import PacelineError
+from paceline.errors import NothingRecordedError, NotToldError
 from paceline.plan.catalog import MODES, Channel
 from paceline.plan.plan import Plan
 from paceline.simulate.costs import Costs, Link
@@ -165,38 +165,38 @@ def _parameter_bytes(worker: _Worker, channel: Channel, num_workers: int) -> int
 
 def _refuse_what_cannot_be_read(history: Log, plan: Plan) -> None:
     if any(act.op == "abandon" for act in history.server):
-        raise PacelineError(
+        raise NotToldError(
             f"run {plan.run} abandoned its late steps, so how slow the slow ones are is not known",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
     if any(not history.steps.get(rank) for rank in range(plan.num_workers)):
-        raise PacelineError(
+        raise NothingRecordedError(
             f"run {plan.run} has recorded no steps of some workers, so their speed is not known",
             "record a run of at least a few steps, with --events full",
         )
     if plan.mode not in MODES:
-        raise PacelineError(
+        raise NotToldError(
             f"mode {plan.mode} of run {plan.run} is a class of your own, so its waiting cannot be told apart",
             "record the same work under a built-in mode:  paceline train --mode ssgd",
         )
     if plan.mode in ("easgd", "fedavg"):
-        raise PacelineError(
+        raise NotToldError(
             f"run {plan.run} used {plan.mode}, whose workers do not all exchange after the same steps",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
     if plan.mode in ("gossip", "adpsgd"):
-        raise PacelineError(
+        raise NotToldError(
             f"run {plan.run} used {plan.mode}, whose workers agree with a few others at a time, so what an"
             " exchange of all costs is not in its log",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
     if plan.mode == "adaptive" and len({len(rows) for rows in history.steps.values()}) > 1:
-        raise PacelineError(
+        raise NotToldError(
             f"workers of run {plan.run} made different numbers of steps, so their meetings do not match",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
     if MODES[plan.mode].channel is Channel.TORCH:
-        raise PacelineError(
+        raise NotToldError(
             f"run {plan.run} used {plan.mode}, which hides waiting for others in backward",
             "record the same work under another mode:  paceline train --mode ssgd",
         )

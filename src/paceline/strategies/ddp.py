@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.errors import PacelineError
+from paceline.errors import MisfitError
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
@@ -30,7 +30,7 @@ class Ddp:
 
     def __init__(self, plan: Plan, links: Links) -> None:
         if len(set(plan.batch_sizes)) > 1:
-            raise PacelineError(
+            raise MisfitError(
                 f"ddp averages gradients unweighted, but the batches differ: {plan.batch_sizes}",
                 "give every worker the same batch size, or use --mode ssgd, which weights them",
             )

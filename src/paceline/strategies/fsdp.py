@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch.distributed.checkpoint  # noqa: F401 - imported here it is paid once, before workers fork
 from torch import Tensor
 
-from paceline.errors import PacelineError
+from paceline.errors import MisfitError
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
@@ -27,7 +27,7 @@ class Fsdp:
 
     def __init__(self, plan: Plan, links: Links) -> None:
         if len(set(plan.batch_sizes)) > 1:
-            raise PacelineError(
+            raise MisfitError(
                 f"fsdp averages gradients unweighted, but the batches differ: {plan.batch_sizes}",
                 "give every worker the same batch size, or use --mode ssgd, which weights them",
             )

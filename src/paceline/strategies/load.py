@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import OwnClassError, Problem
 from paceline.plan.catalog import MODES
 
 
@@ -31,9 +31,9 @@ def load_function(path: str, *, what: str) -> Callable[..., Any]:  # Any: the ca
             f"{what} {path} cannot be loaded: {error}",
             f"write --{what} module:function and run from the folder that holds module.py",
         )
-        raise ConfigError([problem]) from error
+        raise OwnClassError([problem]) from error
     if not callable(found):
-        raise ConfigError(
+        raise OwnClassError(
             [Problem(f"{path} is a {type(found).__name__}, not a function", f"name the {what}'s function")]
         )
     return found  # type: ignore[no-any-return]  # callable is all that is known of the user's object

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from paceline.errors import PacelineError
+from paceline.errors import MisfitError
 from paceline.ids import Step
 from paceline.plan.plan import Codec, Compression
 from paceline.strategies.gradients_meet import GradientsMeet
@@ -61,7 +61,7 @@ def _adam_of(replica: Replica) -> Freezable:
     # Not part of the port: no other strategy needs to know which optimizer it is.
     optimizer: object = getattr(replica, "optimizer", None)
     if not isinstance(optimizer, Freezable):
-        raise PacelineError(
+        raise MisfitError(
             f"onebit freezes the second moment of Paceline's own Adam, but has a {type(optimizer).__name__}",
             "use --optimizer adam or --optimizer adamw",
         )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from paceline.errors import HopelessError
+from paceline.errors import HopelessError, NotFiniteError
 from paceline.plan.plan import OnNan, Plan
 
 
@@ -55,7 +55,7 @@ class Guard:
 
 
 def stopped(step: int, whose: str) -> HopelessError:
-    return HopelessError(
+    return NotFiniteError(
         f"the mean gradient of step {step} is not finite: NaN or infinity in {whose}",
         "look at the samples and the learning rate; --on-nan skip leaves such steps out; "
         "the update was not made, and checkpoints are from before it",

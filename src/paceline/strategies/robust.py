@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.errors import PacelineError, TrainingError
+from paceline.errors import MisfitError, TrainingError
 from paceline.plan.catalog import fewest_workers
 from paceline.plan.plan import Plan
 from paceline.strategies.aggregation import Aggregate, built_in
@@ -50,7 +50,7 @@ class Combining:
             seen = (
                 f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
             )
-            raise PacelineError(
+            raise MisfitError(
                 f"{self.name} returned {seen[:200]}, but it must return {dtype} of shape {tuple(shape)}",
                 "it is given a tensor of shape (workers, d) and returns one of shape (d,) and the same dtype",
             )
@@ -78,7 +78,7 @@ def combining_of(plan: Plan, layout: Layout) -> Combining | None:
     if way == "mean":
         return None
     if len(set(plan.batch_sizes)) > 1:
-        raise PacelineError(
+        raise MisfitError(
             f"aggregate {way} gives no worker a weight, but the batches differ: {plan.batch_sizes}",
             "give every worker the same batch_size, or use --aggregate mean, which weights them",
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, TaskDataError
 from paceline.tasks.toy_text import toy_text
 
 TOY_CHARACTERS = 1 << 16
@@ -55,4 +55,4 @@ def check_length(name: str, length: int, context: int) -> None:
 
 
 def problem(what: str, hint: str) -> ConfigError:
-    return ConfigError([Problem(what, hint)])
+    return TaskDataError([Problem(what, hint)])

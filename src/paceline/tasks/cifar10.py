@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.datasets.store import is_data_set
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, TaskDataError
 from paceline.tasks.cifar_files import CLASSES, Bytes, Images, Labels, find, read_images
 from paceline.tasks.cifar_synthetic import NAME as SYNTHETIC
 from paceline.tasks.cifar_synthetic import synthetic_images
@@ -202,4 +202,4 @@ def _check_rest(valid: int, dropout: float, augment: bool, amp: str) -> None:
 
 
 def _problem(what: str, hint: str) -> ConfigError:
-    return ConfigError([Problem(what, hint)])
+    return TaskDataError([Problem(what, hint)])

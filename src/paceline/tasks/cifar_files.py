@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline import environ
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, TaskDataError
 from paceline.tasks.plain_pickle import PlainPickleError, read_plain
 
 FOLDER = "cifar-10-batches-py"
@@ -215,4 +215,4 @@ def damaged(place: Path, what: str) -> ConfigError:
 
 
 def problem(what: str, hint: str) -> ConfigError:
-    return ConfigError([Problem(what, hint)])
+    return TaskDataError([Problem(what, hint)])

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paceline.errors import NotReadyError
+from paceline.errors import MissingPackageError
 from paceline.tasks.optim import Sgd
 from paceline.tasks.port import device_of
 from paceline.tasks.tensor_samples import TensorSamples
@@ -71,7 +71,7 @@ class DigitsTask:
 def _read_table() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
-        raise NotReadyError(
+        raise MissingPackageError(
             "the digits data set ships with scikit-learn, which is not installed here",
             "pip install scikit-learn",
         )

@@ -25,7 +25,7 @@ from paceline.datasets.hf_door import HUB
 from paceline.datasets.token_folder import ABOUT, open_tokens
 from paceline.datasets.tokenizing import BYTES, Words, digest, tokenizer_file
 from paceline.environ import data_folder
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, TaskDataError
 from paceline.sync.samples import Indices
 from paceline.tasks.toy_text import toy_text
 
@@ -181,4 +181,4 @@ def vocabulary_of(file: str | None, tokenizer: str) -> int:
 
 
 def _problem(what: str, hint: str) -> ConfigError:
-    return ConfigError([Problem(what, hint)])
+    return TaskDataError([Problem(what, hint)])

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import OwnClassError, Problem
 from paceline.plan.plan import Option
 from paceline.tasks.port import Task
 
@@ -27,7 +27,7 @@ def load_task(name: str, *, seed: int, options: Mapping[str, Option]) -> Task:
     try:
         task: Task = task_class(name)(seed=seed, **options)
     except TypeError as error:
-        raise ConfigError(
+        raise OwnClassError(
             [
                 Problem(
                     f"task {name} cannot be built: {error}",
@@ -37,7 +37,7 @@ def load_task(name: str, *, seed: int, options: Mapping[str, Option]) -> Task:
         ) from error
     missing = [m for m in ("model", "samples", "loss", "metrics", "optimizer") if not hasattr(task, m)]
     if missing:
-        raise ConfigError(
+        raise OwnClassError(
             [
                 Problem(
                     f"task {name} has no {', '.join(missing)}",
@@ -56,7 +56,7 @@ def load_class(path: str, *, what: str) -> type:
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(
+        raise OwnClassError(
             [
                 Problem(
                     f"{what} {path} cannot be loaded: {error}",
@@ -65,7 +65,7 @@ def load_class(path: str, *, what: str) -> type:
             ]
         ) from error
     if not isinstance(found, type):
-        raise ConfigError(
+        raise OwnClassError(
             [Problem(f"{path} is a {type(found).__name__}, not a class", f"name the {what}'s class")]
         )
     return found

@@ -20,7 +20,7 @@ from torch.nn import functional
 from paceline.config.sp500_options import OPTIONS, read_sp500_option
 from paceline.config.values import Unreadable, read_yes_no, shown
 from paceline.datasets.store import is_data_set
-from paceline.errors import ConfigError, Problem
+from paceline.errors import Problem, TaskDataError
 from paceline.tasks.confusion import Confusion, files_of
 from paceline.tasks.optim import Adam
 from paceline.tasks.port import device_of
@@ -96,7 +96,7 @@ class Sp500Task:
         if not count:
             what = "sp500's valid_from_train is 0, so there is nothing to validate by"
             hint = "set valid_from_train to 0.1, or leave early_stop_patience and evaluate_every out"
-            raise ConfigError([Problem(what, hint)])
+            raise TaskDataError([Problem(what, hint)])
         return count
 
     def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
@@ -155,7 +155,7 @@ def taken_from_the_end(train: Labelled, part: float, name: str) -> tuple[Labelle
     if left < 1:
         what = f"{name} has {count} training samples; validation takes {validation} of them and the {dropped}"
         hint = "use more closes, a smaller --window, or a smaller valid_from_train, such as 0 for none"
-        raise ConfigError([Problem(f"{what} before it are dropped, so that none is left", hint)])
+        raise TaskDataError([Problem(f"{what} before it are dropped, so that none is left", hint)])
     first = count - validation
     return Labelled(train.x[:left], train.y[:left]), Labelled(train.x[first:], train.y[first:])
 
@@ -189,4 +189,4 @@ def _check(**options: bool | int | float | str) -> None:
             hint = f"write for example --task-option {name}={OPTIONS[name].example}"
             problems.append(Problem(f"sp500's {name} is {shown(value)}, but {error.why}", hint))
     if problems:
-        raise ConfigError(problems)
+        raise TaskDataError(problems)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, TaskDataError
 
 NAMES = ("X_train", "y_train", "X_test", "y_test")
 
@@ -80,4 +80,4 @@ def _again(path: Path) -> str:
 
 
 def _refused(what: str, hint: str) -> ConfigError:
-    return ConfigError([Problem(what, hint)])
+    return TaskDataError([Problem(what, hint)])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from paceline.errors import PacelineError
+from paceline.errors import MisfitError
 
 ALIGN = 16  # elements: 64 bytes of float32
 TAIL = ALIGN
@@ -56,7 +56,7 @@ class Layout:
         buffers = {n: b for n, b in module.named_buffers() if b.is_floating_point()}
         dtypes = {t.dtype for t in (*parameters.values(), *buffers.values())}
         if len(dtypes) != 1:
-            raise PacelineError(
+            raise MisfitError(
                 f"the model's tensors have {len(dtypes)} floating types: {sorted(map(str, dtypes))}",
                 "give the whole model one dtype, for example model.to(torch.float32)",
             )

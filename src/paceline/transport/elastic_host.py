@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-from paceline.errors import PeerLostError
+from paceline.errors import PeerLostError, ProtocolError
 from paceline.transport import elastic_wire as wire
 from paceline.transport import tcp_wire
 from paceline.transport.elastic_wire import Frame, Say
@@ -109,7 +109,7 @@ class Talk:
         frame = first
         while True:
             if frame.say not in _ASKS:
-                raise PeerLostError(f"a worker said {frame.say.name}", "is it a worker of this run?")
+                raise ProtocolError(f"a worker said {frame.say.name}", "is it a worker of this run?")
             if frame.say in _PUSHES:
                 wire.receive_payload(self._connection, frame, tcp_wire.bytes_of(self.gradient))
             heard.put(Asked(self, frame))
@@ -144,7 +144,7 @@ class Link:
         while True:
             frame = wire.receive(self._connection)
             if frame.say is not Say.HAVE:
-                raise PeerLostError(f"a backup said {frame.say.name}", "is it a server of this run?")
+                raise ProtocolError(f"a backup said {frame.say.name}", "is it a server of this run?")
             heard.put(Has(self, frame.number))
 
 

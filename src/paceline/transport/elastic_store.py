@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from paceline.clock import Clock
-from paceline.errors import PeerLostError
+from paceline.errors import PeerLostError, ProtocolError
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Version
 from paceline.transport import elastic_wire as wire
@@ -92,7 +92,7 @@ class ElasticStore(ServerLine):
         if frame is None:
             return
         if frame.say is not Say.OBSOLETE:
-            raise PeerLostError(f"a server said {frame.say.name} unasked", "look at its log")
+            raise ProtocolError(f"a server said {frame.say.name} unasked", "look at its log")
         self._obsolete = frame.number
 
     def give_up(self) -> None:
@@ -147,7 +147,7 @@ class ElasticStore(ServerLine):
             self._ticket, self._computing = frame.number, (frame.position, frame.time)
             return frame, waited_ns
         if frame.say not in (Say.FENCED, Say.UNKNOWN):
-            raise PeerLostError(f"a server said {frame.say.name} to a worker", "look at its log")
+            raise ProtocolError(f"a server said {frame.say.name} to a worker", "look at its log")
         if self._asking in _PUSHES:
             self.on_refused(*self._computing)
         self._join_anew(is_over=frame.say is Say.FENCED)

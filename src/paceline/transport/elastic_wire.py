@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
-from paceline.errors import PeerLostError
+from paceline.errors import ProtocolError
 from paceline.transport import tcp_wire
 
 MAGIC = 0x50434C45  # "PCLE"
@@ -91,7 +91,7 @@ def receive(connection: socket.socket) -> Frame:
     tcp_wire.receive_into(connection, memoryview(head))
     magic, kind, *rest = _FRAME.unpack(head)
     if magic != MAGIC or kind not in _KINDS:
-        raise PeerLostError(
+        raise ProtocolError(
             f"a frame began with {magic:#x}/{kind}, which is not this protocol",
             "both sides must run the same version of paceline",
         )
@@ -109,7 +109,7 @@ def receive_within(connection: socket.socket, duration_s: float) -> Frame | None
 
 def receive_payload(connection: socket.socket, frame: Frame, place: memoryview) -> None:
     if frame.payload_bytes != len(place):
-        raise PeerLostError(
+        raise ProtocolError(
             f"{frame.say.name} announced {frame.payload_bytes} bytes where {len(place)} belong",
             "both sides must train the same task with the same options",
         )
@@ -118,7 +118,7 @@ def receive_payload(connection: socket.socket, frame: Frame, place: memoryview) 
 
 def receive_bytes(connection: socket.socket, frame: Frame, *, most: int = LARGEST_STATE) -> bytearray:
     if frame.payload_bytes > most:
-        raise PeerLostError(
+        raise ProtocolError(
             f"{frame.say.name} announced {frame.payload_bytes} bytes, but {most} are the most",
             "both sides must run the same version of paceline",
         )

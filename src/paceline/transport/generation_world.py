@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from paceline.clock import monotonic_s
-from paceline.errors import PeerLostError
+from paceline.errors import PeerLostError, SilenceError
 from paceline.transport import futex
 
 PAGE = mmap.PAGESIZE
@@ -76,7 +76,7 @@ class GenerationWorld:
     def wait(self, party: int, which: int, timeout_s: float | None, *, what: str) -> None:
         """Wait for one post; PeerLostError when the generation is over or nobody posts in time."""
         if not self.is_posted(party, which, timeout_s, what=what):
-            raise PeerLostError(
+            raise SilenceError(
                 f"waited {timeout_s:g} s for {what}, and nothing came",
                 "look at the other workers' logs; raise --timeout if a step may take this long",
             )

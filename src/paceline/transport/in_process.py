@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from paceline.errors import PeerLostError
+from paceline.errors import SilenceError
 from paceline.ids import Clock, Rank, Version
 from paceline.transport.ports import Answer, Held, Obsolete, Pulled, Reply, Slots, StoreHandler, Traffic
 from paceline.transport.shm_collective import mean_in_place, pieces
@@ -123,7 +123,7 @@ class InProcessCollective:
 
     def _wait(self, is_true: Callable[[], bool]) -> None:
         if not self._turns.wait_until(is_true, self._timeout_s):
-            raise PeerLostError(
+            raise SilenceError(
                 f"waited {self._timeout_s:g} s for neighbours, and nothing came",
                 "they stopped taking part",
             )
@@ -158,7 +158,7 @@ class InProcessCollective:
             work([v for v in self._meeting.allocations[self._number[vector.data_ptr()]] if v is not None])
         started_ns = self._turns.now_ns()
         if not self._turns.wait_until(lambda: len(arrived) == self.world_size, self._timeout_s):
-            raise PeerLostError(
+            raise SilenceError(
                 f"waited {self._timeout_s:g} s for {self.world_size - len(arrived)} other workers",
                 "they stopped taking part",
             )
@@ -236,7 +236,7 @@ class InProcessPeers:
 
     def _wait(self, is_true: Callable[[], bool], what: str) -> None:
         if not self._turns.wait_until(is_true, self._timeout_s):
-            raise PeerLostError(
+            raise SilenceError(
                 f"waited {self._timeout_s:g} s for {what}, and nothing came", "a worker stopped taking part"
             )
 
@@ -283,7 +283,7 @@ class InProcessStore:
     def pull(self) -> Pulled:
         started_ns = self._turns.now_ns()
         if not self._turns.wait_until(lambda: self._rank in self._mail.answers, self._timeout_s):
-            raise PeerLostError(
+            raise SilenceError(
                 f"waited {self._timeout_s:g} s for the parameter server", "another worker holds us back"
             )
         wait_ns = self._turns.now_ns() - started_ns

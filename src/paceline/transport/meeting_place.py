@@ -17,7 +17,7 @@ from torch.distributed import DistError
 from paceline.clock import SystemClock, monotonic_s
 from paceline.clock import boot_id as boot_id
 from paceline.config.world import World
-from paceline.errors import NotReadyError, PeerLostError
+from paceline.errors import NotReadyError, PeerLostError, SilenceError
 
 PIECE = 4 << 20  # bytes; the store takes at most 8 MiB
 _KNOCK_S = 0.2
@@ -75,7 +75,7 @@ class MeetingPlace:
         # Asked again and again: while the store itself waits, no signal is heard and no thread is served.
         while not self._ask(whose, lambda: self._store.check([name])):
             if monotonic_s() > end_s:
-                raise PeerLostError(f"waited {limit_s:g} s for {whose}", _HINT)
+                raise SilenceError(f"waited {limit_s:g} s for {whose}", _HINT)
             SystemClock().sleep(pause_s)
             pause_s = min(_LONGEST_S, 1.5 * pause_s)
         return json.loads(self._ask(whose, lambda: self._store.get(name)))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from paceline.clock import Clock
-from paceline.errors import PeerLostError
+from paceline.errors import PeerLostError, ProtocolError
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
 from paceline.transport import elastic_wire as wire
@@ -59,7 +59,7 @@ class PartLine(ServerLine):
                 if frame.say is Say.PARAMETERS:
                     wire.receive_payload(connection, frame, tcp_wire.bytes_of(self._slots.parameters))
                 elif frame.say not in (Say.APPLIED, Say.FENCED):
-                    raise PeerLostError(f"a part's server said {frame.say.name}", "look at its log")
+                    raise ProtocolError(f"a part's server said {frame.say.name}", "look at its log")
                 return frame.say
             except (OSError, PeerLostError) as error:
                 self._lose(error)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paceline.errors import PeerLostError
+from paceline.errors import PeerLostError, SilenceError
 
 PAGE = mmap.PAGESIZE
 
@@ -52,7 +52,7 @@ class SharedWorld:
     def wait(self, party: int, which: int, timeout_s: float | None, *, what: str) -> None:
         """Wait for one post; PeerLostError when the run is aborted or nobody posts in time."""
         if not self.is_posted(party, which, timeout_s, what=what):
-            raise PeerLostError(
+            raise SilenceError(
                 f"waited {timeout_s:g} s for {what}, and nothing came",
                 "look at the other workers' logs; raise --timeout if a step may take this long",
             )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from paceline.clock import Clock
-from paceline.errors import NotReadyError, PeerLostError
+from paceline.errors import NotReadyError, PeerLostError, ProtocolError
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Version
 from paceline.transport import tcp_wire as wire
@@ -149,7 +149,7 @@ class TcpStore:
             raise self._lost(error) from error
         if frame is not None:
             if frame.kind != wire.OBSOLETE:
-                raise PeerLostError(f"a frame of kind {frame.kind} came unasked", "look at server-0.log")
+                raise ProtocolError(f"a frame of kind {frame.kind} came unasked", "look at server-0.log")
             self._wanted_from = Version(frame.number)
 
     def _lost(self, error: OSError) -> PeerLostError:
@@ -259,7 +259,7 @@ class TcpStoreHost:
         hello = wire.receive(connection)
         expected = self._slots[0].gradients.nbytes
         if hello.kind != wire.HELLO or hello.rank >= self._num_workers or hello.number != expected:
-            raise PeerLostError(f"an unexpected greeting: {hello}", "is it a worker of this run?")
+            raise ProtocolError(f"an unexpected greeting: {hello}", "is it a worker of this run?")
         connection.settimeout(None)  # a step may take long; the supervisor watches for the dead
         return connection, Rank(hello.rank)
 
@@ -296,7 +296,7 @@ class TcpStoreHost:
         self._await_request(connection, rank)
         frame = wire.receive(connection)
         if frame.kind not in set(Request):
-            raise PeerLostError(f"a frame of kind {frame.kind} is no request", "is it a worker of this run?")
+            raise ProtocolError(f"a frame of kind {frame.kind} is no request", "is it a worker of this run?")
         request = Request(frame.kind)
         place = wire.bytes_of(self._slots[rank].gradients) if request.has_gradient else memoryview(b"")
         wire.expect_payload(frame, place)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from paceline.errors import PeerLostError
+from paceline.errors import PeerLostError, ProtocolError
 from paceline.transport.requests import Request
 
 MAGIC = 0x50434C31  # "PCL1": the protocol's version is in its name
@@ -95,7 +95,7 @@ def is_buffered(connection: socket.socket) -> bool:
 def _frame(head: bytearray) -> Frame:
     magic, kind, rank, number, position, payload_bytes = _FRAME.unpack(head)
     if magic != MAGIC or kind not in _KINDS:
-        raise PeerLostError(
+        raise ProtocolError(
             f"a frame began with {magic:#x}/{kind}, which is not this protocol",
             "both sides must run the same version of paceline",
         )
@@ -115,7 +115,7 @@ def receive_into(connection: socket.socket, place: memoryview) -> None:
 
 def expect_payload(frame: Frame, place: memoryview) -> None:
     if frame.payload_bytes != len(place):
-        raise PeerLostError(
+        raise ProtocolError(
             f"a frame of kind {frame.kind} announced {frame.payload_bytes} bytes where {len(place)} belong",
             "both sides must train the same task with the same options",
         )

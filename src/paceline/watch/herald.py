@@ -32,6 +32,8 @@ LAST_WORDS_S = 30.0
 class AlreadyWatchedError(PacelineError):
     """Another command sends this run's messages."""
 
+    code = "E321"
+
 
 class Herald:
     """`tick` looks once; between `with` and its end nobody else sends for this run."""

@@ -14,7 +14,7 @@ from enum import Enum
 import torch
 
 from paceline.checkpoints.store import from_bytes
-from paceline.errors import PeerLostError
+from paceline.errors import PeerLostError, ProtocolError
 from paceline.ids import Rank
 from paceline.transport import elastic_wire as wire
 from paceline.transport import tcp_wire
@@ -75,7 +75,7 @@ class BackupServer:
             wire.send(connection, asking, memoryview(self._name.encode()))
             frame = wire.receive(connection)
             if frame.say is not Say.STATE:
-                raise PeerLostError(f"a primary began with {frame.say.name}", "look at its log")
+                raise ProtocolError(f"a primary began with {frame.say.name}", "look at its log")
             state = wire.receive_bytes(connection, frame)
         except (OSError, PeerLostError):
             return False
@@ -98,7 +98,7 @@ class BackupServer:
 
     def _take_order(self, connection: socket.socket, frame: Frame) -> None:
         if frame.say is not Say.ORDER or frame.number != self.orders + 1:
-            raise PeerLostError(
+            raise ProtocolError(
                 f"after order {self.orders} came {frame.say.name} {frame.number}", "look at the primary's log"
             )
         gradient = None

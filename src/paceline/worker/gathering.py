@@ -13,7 +13,7 @@ import torch
 
 from paceline.checkpoints.store import Snapshot, from_bytes
 from paceline.clock import SystemClock, monotonic_s
-from paceline.errors import PeerLostError, TrainingError
+from paceline.errors import PeerLostError, ProtocolError, TrainingError
 from paceline.ids import Version
 from paceline.plan.plan import Plan
 from paceline.tasks.port import Task
@@ -69,7 +69,7 @@ class Gathering:
             wire.send(connection, Frame(Say.GATHER))
             frame = wire.receive(connection)
             if frame.say is not Say.STATE:
-                raise PeerLostError(f"part {part} answered with {frame.say.name}", "look at its log")
+                raise ProtocolError(f"part {part} answered with {frame.say.name}", "look at its log")
             return from_bytes(bytes(wire.receive_bytes(connection, frame)))
 
 

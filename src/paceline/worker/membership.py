@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from paceline.clock import monotonic_s
 from paceline.coordinator.client import Client, RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.errors import PacelineError, PeerLostError
+from paceline.errors import PacelineError, SilenceError
 
 Connect = Callable[[], Client]
 Note = Callable[[str], None]
@@ -76,7 +76,7 @@ class Membership:
                 if newest.number > after and not newest.is_revoked and self._worker in newest.workers:
                     return newest
                 if not self._changed.wait(timeout=until_s - monotonic_s()):
-                    raise PeerLostError(
+                    raise SilenceError(
                         f"no generation with {self._worker} in it was formed within {timeout_s:g} s",
                         "look at `paceline coordinator status`, and whether enough workers live",
                     )

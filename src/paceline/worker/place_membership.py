@@ -31,6 +31,8 @@ Found = TypeVar("Found")
 class FencedError(PeerLostError):
     """Somebody else has taken over."""
 
+    code = "E406"
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:

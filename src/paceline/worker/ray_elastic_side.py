@@ -90,7 +90,7 @@ class Side:
 def fault_of(error: Exception, log: Path) -> Message:
     """What went wrong, as the launcher hears of it; the log has the rest."""
     if isinstance(error, PacelineError):
-        print(f"error: {error.what}\nhint: {error.hint}", file=sys.stderr)
+        print(f"error[{error.code}]: {error.what}\n  fix: {error.hint}", file=sys.stderr)
         return {
             "what": error.what,
             "hint": error.hint,

@@ -158,7 +158,7 @@ class Side:
 
     def _fault(self, error: Exception, run_dir: str) -> Message:
         if isinstance(error, PacelineError):
-            print(f"error: {error.what}\nhint: {error.hint}", file=sys.stderr)
+            print(f"error[{error.code}]: {error.what}\n  fix: {error.hint}", file=sys.stderr)
         else:
             traceback.print_exception(error)
         fault = fault_of(error, self._rank, run_dir)

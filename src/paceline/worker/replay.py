@@ -17,7 +17,7 @@ import torch
 
 from paceline.clock import SystemClock
 from paceline.compression.push import pusher_of
-from paceline.errors import PacelineError
+from paceline.errors import NothingRecordedError, NotRepeatableError
 from paceline.events.log import MemoryLog
 from paceline.events.read import History
 from paceline.events.schema import ServerRow
@@ -48,42 +48,42 @@ def replay(
     on_update: Callable[[int], None] = lambda _: None,
 ) -> Verdict:
     if plan.device is not Device.CPU:
-        raise PacelineError(
+        raise NotRepeatableError(
             "this run computed on a GPU, whose kernels need not give the same bits twice",
             "to prove a schedule, make the run with --device cpu",
         )
     if plan.vmap:
-        raise PacelineError(
+        raise NotRepeatableError(
             "this run computed all workers' gradients in one vmapped pass, whose rounding is its own",
             "to prove a schedule, make the run with --no-vmap",
         )
     if not history.steps:
-        raise PacelineError(
+        raise NothingRecordedError(
             "this run recorded no steps, so there is nothing to replay",
             "make the run with --events full (the default)",
         )
     plan = dataclasses.replace(plan, evaluation=None)  # it changed nothing, and a stop is in the log
     channel = channel_of(plan.mode)
     if plan.elastic is not None and channel is Channel.TORCH:
-        raise PacelineError(
+        raise NotRepeatableError(
             f"in an elastic {plan.mode} run the order of summing depends on who lived when",
             "to prove an elastic run bit by bit, make it with --mode ssgd",
         )
     if is_split(plan.mode):
-        raise PacelineError(
+        raise NotRepeatableError(
             f"{plan.mode} puts parameters together by torch's own code, at places that only torch can repeat",
             "to prove a synchronous run bit by bit, make it with --mode ssgd",
         )
     if channel is not Channel.STORE and plan.transport not in (Transport.SHM, Transport.NONE):
         if plan.num_workers > 2 and plan.strategy.aggregate == "mean":
             mode = "ssgd" if channel is Channel.TORCH else plan.mode
-            raise PacelineError(
+            raise NotRepeatableError(
                 f"gloo and NCCL choose the order in which {plan.num_workers} workers' gradients are summed, "
                 "and no log says which",
                 f"to prove a synchronous run bit by bit, make it with --mode {mode} --transport shm",
             )
         if channel is Channel.TORCH and plan.compress is not None:
-            raise PacelineError(
+            raise NotRepeatableError(
                 f"ddp compressed to {plan.compress.codec} by torch's own code, which only torch can repeat",
                 "to prove a compressed run bit by bit, make it with --mode ssgd",
             )

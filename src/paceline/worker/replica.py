@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from paceline.checkpoints.nested import join, split
 from paceline.checkpoints.store import Snapshot, from_bytes, read_snapshot, to_bytes
 from paceline.clock import Clock
-from paceline.errors import PacelineError
+from paceline.errors import MisfitError
 from paceline.plan.plan import Plan
 from paceline.tasks.optim import Adam, Sgd, build_optimizer
 from paceline.tasks.port import Optimizer, Task
@@ -200,7 +200,7 @@ def _mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 def _refuse_momentum(optimizer: Optimizer) -> None:
     """Plain SGD says that its momentum is 0; Adam and the like do not say so."""
     if any(group.get("momentum") != 0.0 for group in optimizer.param_groups):
-        raise PacelineError(
+        raise MisfitError(
             f"dgc keeps the momentum itself, but the task's {type(optimizer).__name__} has its own",
             "use --optimizer sgd",
         )

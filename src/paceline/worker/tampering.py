@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from paceline.errors import PacelineError
+from paceline.errors import MisfitError
 from paceline.plan.plan import Plan
 from paceline.sync.byzantine import Attack, Byzantine, Struck
 from paceline.transport.arena import Arena
@@ -13,7 +13,7 @@ def tamper(plan: Plan, arena: Arena, *, worker: int, step: int) -> None:
     """Replace the gradient in the arena, if the plan makes this worker bad at this step of its own."""
     for struck in Byzantine(plan.byzantine, seed=plan.seed).at(worker, step) if plan.byzantine else ():
         if not arena.gathers_gradients:
-            raise PacelineError(
+            raise MisfitError(
                 "this mode lets torch average within backward, so no gradient can be attacked before",
                 "use --mode ssgd, or leave byzantine out",
             )

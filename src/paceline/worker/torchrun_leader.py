@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paceline.checkpoints.store import read_snapshot
 from paceline.clock import SystemClock, monotonic_s
-from paceline.errors import ConfigError, PeerLostError, Problem
+from paceline.errors import PeerLostError, Problem, TorchrunError
 from paceline.plan.catalog import Channel
 from paceline.plan.codec import dumps
 from paceline.plan.plan import Plan
@@ -113,7 +113,7 @@ class Leader:
                 raise PeerLostError(f"rank {rank} cannot take part", "see what it says")
             if said["num_samples"] != num_samples:
                 what = f"rank 0 has {num_samples:,} training samples, but rank {rank} {said['num_samples']:,}"
-                raise ConfigError([Problem(what, "put the same data on every host")])
+                raise TorchrunError([Problem(what, "put the same data on every host")])
         self._say("go", {})
 
     def _work(

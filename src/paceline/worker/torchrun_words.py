@@ -18,7 +18,15 @@ import torch
 
 from paceline import __version__
 from paceline.config.world import World
-from paceline.errors import ConfigError, ExitCode, NotReadyError, PacelineError, PeerLostError, Problem
+from paceline.errors import (
+    ExitCode,
+    NoGpuError,
+    PacelineError,
+    PeerLostError,
+    Problem,
+    TorchrunError,
+    VersionsDifferError,
+)
 from paceline.plan.catalog import Channel
 from paceline.plan.codec import Json
 from paceline.plan.plan import Device, Plan, Transport
@@ -49,7 +57,7 @@ def hello_of(world: World) -> Message:
 def check_hello(said: Message, rank: int, mine: Message) -> None:
     """Ranks that are not alike would train something else than they say, or wait for ever."""
     if said["world_size"] != mine["world_size"]:
-        raise ConfigError(
+        raise TorchrunError(
             [
                 Problem(
                     f"WORLD_SIZE is {mine['world_size']} for rank 0, {said['world_size']} for rank {rank}",
@@ -59,7 +67,7 @@ def check_hello(said: Message, rank: int, mine: Message) -> None:
         )
     for what in ("paceline", "torch"):
         if said[what] != mine[what]:
-            raise NotReadyError(
+            raise VersionsDifferError(
                 f"rank 0 has {what} {mine[what]}, but rank {rank} on {said['host']} has {said[what]}",
                 "install the same versions everywhere",
             )
@@ -69,15 +77,15 @@ def check_here(plan: Plan, world: World) -> None:
     """Can this process do its part of the plan?"""
     if world.size != plan.num_workers:
         what = f"the run has {plan.num_workers} workers, but {world.size} processes were started"
-        raise ConfigError([Problem(what, f"start {plan.num_workers}, or begin a new run")])
+        raise TorchrunError([Problem(what, f"start {plan.num_workers}, or begin a new run")])
     channel = channel_of(plan.mode)
     if plan.transport not in _FITTING[channel]:
         usable = " or ".join(t.value for t in _FITTING[channel])
         what = f"transport {plan.transport.value} does not reach processes that somebody else started"
         hint = f"for mode {plan.mode}, use --transport {usable}" if usable else "use `paceline train`"
-        raise ConfigError([Problem(what, hint)])
+        raise TorchrunError([Problem(what, hint)])
     if plan.device is Device.CUDA and not torch.cuda.is_available():
-        raise NotReadyError(
+        raise NoGpuError(
             f"device is cuda, but rank {world.rank} on {socket.gethostname()} has no GPU that torch can use",
             "set device to cpu, or install a torch that is built for CUDA there",
         )

@@ -280,7 +280,7 @@ def live(seat: Seat, who: str, body: Callable[[Seat, Callable[[Report], None]], 
         body(seat, lambda facts: tell({"ev": "report", "who": who, **facts}))
         return 0
     except PacelineError as error:
-        print(f"error: {error.what}\nhint: {error.hint}", file=sys.stderr)
+        print(f"error[{error.code}]: {error.what}\n  fix: {error.hint}", file=sys.stderr)
         secondary = isinstance(error, PeerLostError)
         code = int(error.exit_code)
         fault = {"what": error.what, "hint": error.hint, "exit_code": code, "secondary": secondary}

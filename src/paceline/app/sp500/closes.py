@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from paceline.config.nearest import did_you_mean
 from paceline.config.values import shown
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, TaskDataError
 
 # In lower case, best first; what public sources of daily closes call them.
 DATE_NAMES = ("date", "observation_date", "datetime", "day", "timestamp", "time")
@@ -159,7 +159,7 @@ def _check_gaps(rows: list[_Row], path: Path, max_gap_days: int) -> None:
     if not gaps:
         return
     hint = f"add the missing closes, or allow it: --max-gap-days {max(days)}"
-    raise ConfigError(
+    raise TaskDataError(
         [
             Problem(
                 f"no close for {length} days, between {before.day} and {after.day};"
@@ -182,4 +182,4 @@ def _quoted(name: object) -> str:
 
 
 def _refused(what: str, hint: str, where: str) -> ConfigError:
-    return ConfigError([Problem(what, hint, where)])
+    return TaskDataError([Problem(what, hint, where)])

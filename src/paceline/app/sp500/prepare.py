@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from paceline.app.sp500.closes import Closes
 from paceline.app.sp500.windows import FEATURES, LOOKBACK, Samples, fewest_closes, samples_of
 from paceline.checkpoints.durable import write_durably
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import ConfigError, PacelineError, Problem, TaskDataError
 
 SCHEMA = "paceline.sp500/1"
 FEWEST_TRAINING = 10
@@ -142,7 +142,7 @@ def _too_few(count: int, window: int, test_fraction: float) -> ConfigError:
     )
     smaller = next(enough, None)
     hint = "use a longer file" if smaller is None else f"use a longer file, or --window {smaller}"
-    return ConfigError([Problem(what, hint, "--csv")])
+    return TaskDataError([Problem(what, hint, "--csv")])
 
 
 def _training_samples(closes: int, window: int, test_fraction: float) -> int:

@@ -24,7 +24,7 @@ from paceline.coordinator.shell.guard import Context
 from paceline.coordinator.shell.limits import Limits
 from paceline.coordinator.shell.security import Options, server_options
 from paceline.coordinator.state.lighthouses import MOST_REPLICAS
-from paceline.errors import NotReadyError
+from paceline.errors import PortError
 
 SERVICE = "torchft.LighthouseService"
 BEAT_S = 0.1  # between two messages to the leader; also without news, since that is how its death is noticed
@@ -46,7 +46,7 @@ class Proxy:
         try:
             port = self._server.add_insecure_port(self._listen)
         except RuntimeError as error:
-            raise NotReadyError(
+            raise PortError(
                 f"cannot listen on {self._listen}",
                 "see that no other lighthouse or proxy uses the port, or give another one with --listen",
             ) from error

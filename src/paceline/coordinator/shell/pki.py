@@ -26,7 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from paceline.coordinator.shell.identity import NAME, Identity, Role, node_name
 from paceline.coordinator.shell.private_files import SecretError, read_private, write_private
 from paceline.coordinator.shell.tls import CA_NAME
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ClusterWishError, ConfigError, Problem
 
 AUTHORITY_DAYS = 3650
 DAYS = 825
@@ -253,7 +253,7 @@ def _check_host(host: str, text: str) -> None:
 
 
 def _wrong(what: str, flag: str) -> ConfigError:
-    return ConfigError(
+    return ClusterWishError(
         [
             Problem(
                 what,

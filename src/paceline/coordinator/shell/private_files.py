@@ -11,6 +11,8 @@ from paceline.errors import NotReadyError
 class SecretError(NotReadyError):
     """A token, a key or a certificate is missing, or cannot be trusted. Never holds the secret itself."""
 
+    code = "E510"
+
 
 def read_private(path: Path) -> bytes:
     """The content of a file that nobody else can read."""

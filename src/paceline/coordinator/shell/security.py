@@ -20,7 +20,7 @@ from paceline.coordinator.shell.private_files import SecretError
 from paceline.coordinator.shell.proofs import CertificateProof, TokenProof
 from paceline.coordinator.shell.tls import Certificate
 from paceline.coordinator.shell.tokens import Token, Tokens
-from paceline.errors import NotReadyError
+from paceline.errors import NotReadyError, PortError
 
 Options = list[tuple[str, int]]
 _ALL_HOSTS = ("0.0.0.0", "::")
@@ -111,7 +111,7 @@ def listen(server: grpc.aio.Server, address: str, security: Tokens | Certificate
             check_private(address, "init-pki")
             port = server.add_insecure_port(address)
     except RuntimeError as error:
-        raise NotReadyError(
+        raise PortError(
             f"cannot listen on {address}",
             "see that this machine has the address, and that no other process uses the port",
         ) from error

@@ -30,6 +30,8 @@ _NOT_TRUSTED = "this node cannot be trusted any more: delete its folder and add 
 class StorageError(NotReadyError):
     """The disk does not hold, or does not take, what it must."""
 
+    code = "E509"
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

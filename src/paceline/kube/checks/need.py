@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ManifestError, Problem
 from paceline.kube.checks.finding import Level
 
 WORDS = "gpus=N, nodes=N, efa, rwx"
@@ -67,7 +67,7 @@ def read_need(text: str, target: Target | None = None) -> Need:
         else:
             problems.append(Problem(f"nobody knows the need {word!r}", f"needs are {WORDS}", "--need"))
     if problems:
-        raise ConfigError(problems)
+        raise ManifestError(problems)
     return Need(
         gpus=numbers.get("gpus", 0),
         nodes=numbers.get("nodes", 0),

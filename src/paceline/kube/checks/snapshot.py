@@ -7,7 +7,7 @@ What the server refused to show is not empty but absent, with the rule that woul
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ManifestError, Problem
 from paceline.kube.reading import mapping, mappings
 from paceline.plan.codec import Json, to_json
 
@@ -72,7 +72,7 @@ def read_snapshot(value: object, where: str) -> Snapshot:
     """From what `to_json` made. Raises ConfigError."""
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         hint = "record one: paceline cluster check --save SNAPSHOT.json"
-        raise ConfigError([Problem(f"the file is no snapshot of a cluster ({SCHEMA})", hint, where)])
+        raise ManifestError([Problem(f"the file is no snapshot of a cluster ({SCHEMA})", hint, where)])
     objects = mapping(value, "objects")
     return Snapshot(
         server=str(value.get("server", "")),

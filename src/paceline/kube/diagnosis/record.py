@@ -6,7 +6,7 @@ A list of objects is enough. When a recording does not say when it was made, its
 import re
 from collections.abc import Mapping, Sequence
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ManifestError, Problem
 from paceline.kube.diagnosis.snapshot import (
     Answer,
     Log,
@@ -38,13 +38,13 @@ _ABOUT_ALL = ("Node", "ResourceQuota", "PersistentVolumeClaim", "Workload")
 def read_record(value: object, where: str, logs: Sequence[Log] = ()) -> Snapshot:
     """`where` is the file's name, for messages; `logs` come on top of those in it."""
     if not isinstance(value, dict):
-        raise ConfigError([Problem("a recording is one JSON object, and this is none", _HINT, where)])
+        raise ManifestError([Problem("a recording is one JSON object, and this is none", _HINT, where)])
     objects = _objects(value)
     answers = tuple(_answer(one) for one in mappings(value, "answers"))
     removals = tuple(_removal(one) for one in mappings(value, "watch") if one.get("type") == "DELETED")
     told = (*(_log(one) for one in mappings(value, "logs")), *logs)
     if not (objects or answers or removals or told):
-        raise ConfigError([Problem("the recording holds no objects, logs or answers", _HINT, where)])
+        raise ManifestError([Problem("the recording holds no objects, logs or answers", _HINT, where)])
     at_s = _number(value.get("at")) or newest_time(list(objects)) or 0.0
     listed = value.get("listed_exit_codes")
     return Snapshot(
