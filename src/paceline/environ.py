@@ -26,6 +26,11 @@ def config_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
     }
 
 
+def completion_instruction() -> str | None:
+    """`_PACELINE_COMPLETE`, by which a shell asks what the next word can be; None: it does not ask."""
+    return os.environ.get("_PACELINE_COMPLETE") or None
+
+
 def is_ci() -> bool:
     return bool(os.environ.get("CI"))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.completing import run_names
 from paceline.cli.options import common_options, config_options
 from paceline.cli.output import emit
 from paceline.cli.scene import condition_options, conditions_of, read_scene
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("advise")
-@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path), required=False)
 @click.option(
     "--repeats",
     type=click.IntRange(min=20),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -14,7 +15,7 @@ from paceline.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
 
-_run = click.argument("run", required=False, type=click.Path(path_type=Path))
+_run = click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
 _rules = click.option(
     "--rules",
     type=click.Path(path_type=Path),
@@ -96,7 +97,7 @@ def test(session: Session, notifier: str, rules: Path) -> None:
 
 
 @alerts.command("silence")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
 @click.option("--for", "duration", default="1h", show_default=True, metavar="TIME", help="How long.")
 @click.option("--rule", default="", metavar="NAME", help="Of this rule only. [default: all]")
 @click.option("--worker", default="", metavar="NAME", help="Of this worker only. [default: all]")

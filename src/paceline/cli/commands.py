@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Write a finished run's record for TensorBoard, MLflow or W&B.",
     ),
     "plan": ("paceline.cli.plan", "plan", "Say what train would do, and start nothing."),
+    "config": ("paceline.cli.config", "config", "See which settings there are, and who set yours."),
     "simulate": ("paceline.cli.simulate", "simulate", "Predict every mode on equal work, and start nothing."),
     "advise": ("paceline.cli.advise", "advise", "Rank the modes for a recorded run, and say why."),
     "data": (
@@ -73,5 +74,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "paceline.cli.lighthouse",
         "lighthouse",
         "Give torchft jobs a lighthouse that survives the loss of a node.",
+    ),
+    "doctor": ("paceline.cli.doctor", "doctor", "See whether this machine is ready, and what to mend."),
+    "explain": ("paceline.cli.explain", "explain", "Say what an error, an exit code or an alert means."),
+    "completion": (
+        "paceline.cli.completion",
+        "completion",
+        "Make the Tab key know commands, runs and values.",
     ),
 }

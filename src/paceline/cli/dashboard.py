@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
 
 
 @click.command("dashboard")
-@click.argument("place", metavar="[RUN|FOLDER]", type=click.Path(path_type=Path), default=Path("runs"))
+@click.argument(
+    "place",
+    shell_complete=run_names,
+    metavar="[RUN|FOLDER]",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+)
 @click.option("--replay", is_flag=True, help="Play a recorded run from its beginning.")
 @click.option("--readonly", is_flag=True, help="Only show: nothing can be asked of a run.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.session import Session
 
@@ -16,7 +17,7 @@ LOOK_S = 0.2
 
 
 @click.command("events")
-@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run is over.")
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only these kinds. Repeatable.")
 @click.option("--last", type=click.IntRange(min=0), metavar="N", help="Only the newest so many, at first.")

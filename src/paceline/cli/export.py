@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("export")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
 @click.option(
     "--to",
     "targets",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.completing import experiment_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -41,7 +42,7 @@ def list_scenarios(session: Session) -> None:
 
 
 @lab.command("run")
-@click.argument("name")
+@click.argument("name", shell_complete=experiment_names)
 @click.option(
     "--times", type=click.IntRange(1, 1000), help="How often the fault strikes. [default: see list]"
 )

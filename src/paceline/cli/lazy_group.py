@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from paceline.cli.commands import COMMANDS
+from paceline.cli.examples import told
 
 
 class LazyGroup(click.Group):
@@ -22,6 +23,7 @@ class LazyGroup(click.Group):
         module, attribute, _ = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), f"{module}.{attribute} is not a click command"
+        _show_examples(cmd_name, command)
         return command
 
     def resolve_command(
@@ -34,6 +36,14 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_line) for name, (_, _, help_line) in COMMANDS.items()])
+
+
+def _show_examples(path: str, command: click.Command) -> None:
+    """In the help of a command and of all below it."""
+    command.epilog = told(path)
+    if isinstance(command, click.Group):
+        for name, member in command.commands.items():
+            _show_examples(f"{path} {name}", member)
 
 
 def _refuse(name: str, ctx: click.Context) -> NoReturn:

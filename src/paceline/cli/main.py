@@ -29,6 +29,10 @@ Next: paceline train --help, or paceline --help for all commands."""
 
 def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _on_sigterm)
+    if (instruction := environ.completion_instruction()) is not None:
+        from paceline.cli.completion import answer
+
+        sys.exit(answer(instruction))
     sys.exit(run(sys.argv[1:], Session(variables=environ.config_variables())))
 
 

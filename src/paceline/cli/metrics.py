@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -15,7 +16,7 @@ from paceline.cli.session import Session
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
 
-_run = click.argument("run", required=False, type=click.Path(path_type=Path))
+_run = click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
 _out = click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Folder to write the files into."
 )

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from paceline.cli.completing import NAMED, pairs, values_of
 from paceline.cli.session import Common, Session
 from paceline.config.key import Key, Kind
 from paceline.config.keys import KEYS
@@ -24,7 +25,12 @@ COMMON = (
     ),
     click.option("--config", "-c", type=click.Path(path_type=Path), help="A YAML or TOML file of settings."),
     click.option(
-        "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any setting by name. Repeatable."
+        "--set",
+        "sets",
+        multiple=True,
+        metavar="KEY=VALUE",
+        shell_complete=pairs,
+        help="Any setting by name. Repeatable.",
     ),
 )
 _METAVARS = {
@@ -89,7 +95,15 @@ def _option(key: Key) -> Callable[[Body], Body]:
         return click.option(names, key.name, default=None, help=help_text)
     metavar = "|".join(key.choices) if key.choices else _METAVARS[key.kind]
     flags = [key.flag, key.also] if key.also else [key.flag]
-    return click.option(*flags, key.name, metavar=metavar, multiple=key.is_repeatable, help=help_text)
+    complete = values_of(key) if key.choices or key.name in NAMED else None
+    return click.option(
+        *flags,
+        key.name,
+        metavar=metavar,
+        multiple=key.is_repeatable,
+        help=help_text,
+        shell_complete=complete,
+    )
 
 
 def _said(key: Key, value: str | bool | tuple[str, ...] | None) -> list[Written]:

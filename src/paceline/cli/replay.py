@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -11,7 +12,7 @@ from paceline.errors import ExitCode
 
 
 @click.command("replay")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
 @common_options
 def replay(session: Session, run: Path) -> ExitCode:
     """Execute the recorded schedule of RUN (a run's folder) again.

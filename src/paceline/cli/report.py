@@ -4,13 +4,16 @@ from pathlib import Path
 
 import click
 
+from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 
 
 @click.command("report")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN…")
+@click.argument(
+    "runs", shell_complete=run_names, nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN…"
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
@@ -31,7 +32,7 @@ HEADS = (
 
 
 @click.command("status")
-@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
 @common_options
 def status(session: Session, run: Path | None) -> None:
     """Say how RUN (a run's folder; else the newest under runs/) is: now, or where its log ends."""

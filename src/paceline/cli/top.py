@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
@@ -11,7 +12,7 @@ from paceline.errors import MissingPackageError
 
 
 @click.command("top")
-@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
 @click.option("-1", "--once", is_flag=True, help="Print once, and end.")
 @click.option("--readonly", is_flag=True, help="Nothing can be paused or killed.")
 @common_options

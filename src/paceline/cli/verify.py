@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
@@ -11,7 +12,7 @@ from paceline.errors import ExitCode
 
 
 @click.command("verify")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
 @common_options
 def verify(session: Session, run: Path) -> ExitCode:
     """Prove from the log of RUN (a run's folder) that no step and no sample was lost or done twice.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.acting import carry_out
+from paceline.cli.completing import run_names, worker_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
@@ -34,7 +35,7 @@ def workers(session: Session) -> None:
 
 
 @workers.command("list")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
 @common_options
 def list_workers(session: Session, run: Path) -> None:
     """Who trains in RUN (a run's folder), and in which generation."""
@@ -53,7 +54,7 @@ def list_workers(session: Session, run: Path) -> None:
 
 
 @workers.command("add")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
 @click.argument("count", type=click.IntRange(1, 1024), default=1)
 @_wait
 @_within
@@ -66,8 +67,8 @@ def add(session: Session, run: Path, count: int, wait: bool, within_s: float) ->
 
 
 @workers.command("remove")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("which", default="1", metavar="[WORKER|COUNT]")
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@click.argument("which", shell_complete=worker_names, default="1", metavar="[WORKER|COUNT]")
 @_wait
 @_within
 @common_options
@@ -89,8 +90,8 @@ _for = click.option(
 
 
 @workers.command("kill")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("worker")
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@click.argument("worker", shell_complete=worker_names)
 @click.option("--force", is_flag=True, help="Also where it ends the run.")
 @common_options
 def kill(session: Session, run: Path, worker: str, force: bool) -> ExitCode:
@@ -99,8 +100,8 @@ def kill(session: Session, run: Path, worker: str, force: bool) -> ExitCode:
 
 
 @workers.command("pause")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("worker")
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@click.argument("worker", shell_complete=worker_names)
 @_for
 @common_options
 def pause(session: Session, run: Path, worker: str, for_s: float) -> ExitCode:
@@ -109,8 +110,8 @@ def pause(session: Session, run: Path, worker: str, for_s: float) -> ExitCode:
 
 
 @workers.command("resume")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("worker")
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@click.argument("worker", shell_complete=worker_names)
 @common_options
 def resume(session: Session, run: Path, worker: str) -> ExitCode:
     """Let WORKER of RUN go on, whoever holds it."""
@@ -118,8 +119,8 @@ def resume(session: Session, run: Path, worker: str) -> ExitCode:
 
 
 @workers.command("slow")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("worker")
+@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@click.argument("worker", shell_complete=worker_names)
 @click.option("--factor", type=float, default=4.0, show_default=True, help="Times as long.")
 @_for
 @common_options

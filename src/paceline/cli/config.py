@@ -1,0 +1,123 @@
+"""`paceline config`: which settings are there, and who said what about mine?"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.completing import key_names
+from paceline.cli.options import common_options, config_options
+from paceline.cli.output import emit
+from paceline.cli.session import Session
+from paceline.config.key import Key
+from paceline.config.keys import KEYS
+from paceline.config.nearest import did_you_mean
+from paceline.config.written import Written
+from paceline.errors import ConfigError, Mistake, Problem
+
+if TYPE_CHECKING:
+    from paceline.config.train_config import TrainConfig
+    from paceline.plan.codec import Json
+
+
+@click.group("config")
+@common_options
+def config(session: Session) -> None:
+    """See which settings there are, and where each of yours came from."""
+
+
+@config.command("show")
+@click.option("--origin", is_flag=True, help="Say who set it too: a flag, a variable, a file's line.")
+@click.option("--all", "everything", is_flag=True, help="Also what nobody said, with its default.")
+@config_options
+@common_options
+def show(session: Session, flags: Sequence[Written], origin: bool, everything: bool) -> None:
+    """Show what flags, variables and the file say together; a flag beats a variable, that the file."""
+    from paceline.config.load import load
+    from paceline.config.sources import from_sets
+
+    sets = from_sets(session.common.sets)
+    loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
+    if problems := [*sets.problems, *loaded.problems]:
+        raise ConfigError(problems)
+    rows = [_row(key, loaded.config) for key in KEYS.values()]
+    shown = [row for row in rows if everything or row["origin"] != "default"]
+    lines = [_line(row, with_origin=origin) for row in shown]
+    listed: list[Json] = [dict(row) for row in shown]
+    nothing = ["nothing was said: every setting has its default (paceline config show --all)"]
+    emit(session, "config.show", {"settings": listed}, lines or nothing)
+
+
+def _row(key: Key, said: "TrainConfig") -> dict[str, str]:
+    where = said.origin(key.name)
+    # Several flags, or lines, may have said parts of it.
+    parts = sorted(
+        {place for name, place in said.origins.items() if name.startswith((f"{key.name}[", f"{key.name}."))}
+    )
+    value = getattr(said, key.name)
+    if where is None and not parts:
+        return {"key": key.name, "value": key.default, "origin": "default"}
+    return {"key": key.name, "value": _text(value), "origin": ", ".join(parts) or where or ""}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple) and value and not isinstance(value[0], int | float | str):
+        return ", ".join(map(_rule, value))
+    if isinstance(value, dict):
+        return ",".join(f"{name}={one}" for name, one in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def _rule(rule: object) -> str:
+    from paceline.config.byzantine import ByzantineRule, attack_text
+    from paceline.config.stragglers import StragglerRule, rule_text
+
+    match rule:
+        case StragglerRule():
+            return rule_text(rule)
+        case ByzantineRule():
+            return attack_text(rule)
+        case _:
+            return str(getattr(rule, "text", rule))
+
+
+def _line(row: dict[str, str], *, with_origin: bool) -> str:
+    return f"{row['key']} = {row['value']}" + (f"  ({row['origin']})" if with_origin else "")
+
+
+@config.command("keys")
+@click.argument("name", required=False, metavar="[KEY]", shell_complete=key_names)
+@common_options
+def keys(session: Session, name: str | None) -> None:
+    """List every setting, or say all about one KEY: flag, variable, values, default, example."""
+    if name is None:
+        rows: list[Json] = [_about(key) for key in KEYS.values()]
+        width = max(map(len, KEYS))
+        emit(session, "config.keys", {"keys": rows}, (f"{k.name:<{width}}  {k.help}" for k in KEYS.values()))
+        return
+    key = KEYS.get(name.lstrip("-").replace("-", "_"))
+    if key is None:
+        hint = did_you_mean(name, KEYS, otherwise="see all: paceline config keys")
+        raise ConfigError([Problem(f"there is no key {name}", hint, "KEY", Mistake.UNKNOWN_KEY)])
+    about = _about(key)
+    emit(
+        session,
+        "config.keys",
+        {"keys": [about]},
+        [f"{word:<10}{text}" for word, text in about.items() if text],
+    )
+
+
+def _about(key: Key) -> dict[str, "Json"]:
+    return {
+        "key": key.name,
+        "meaning": key.help,
+        "flag": key.flag,
+        "variable": key.variable,
+        "kind": key.kind.value,
+        "allowed": key.allowed,
+        "default": key.default,
+        "example": key.example,
+    }

@@ -1,0 +1,68 @@
+"""`paceline doctor`: is this machine ready to train, and what should be mended?"""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import common_options
+from paceline.cli.output import emit, say
+from paceline.cli.session import Session
+from paceline.errors import ExitCode
+
+if TYPE_CHECKING:
+    from paceline.app.doctor.line import Line
+    from paceline.plan.codec import Json
+
+_COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
+
+
+@click.command("doctor")
+@click.option("--num-workers", type=click.IntRange(1, 1024), help="For how many workers. [default: 2]")
+@click.option("--at", metavar="HOST:PORT,…", help="Nodes of a coordinator. [default: PACELINE_COORDINATOR]")
+@click.option("--address", metavar="HOST:PORT", help="A Ray cluster. [default: RAY_ADDRESS]")
+@common_options
+def doctor(session: Session, num_workers: int | None, at: str | None, address: str | None) -> ExitCode:
+    """Look whether this machine is ready to train: ✔ fine, ⚠ could be better, ✕ must be mended.
+
+    Exit code 0: `paceline train` works here; 4: it does not. Starts nothing, changes nothing, and ends
+    within a minute.
+    """
+    from paceline import environ
+    from paceline.app.doctor.line import is_ready
+    from paceline.app.doctor.look import USUAL_WORKERS, Asked, look
+    from paceline.dashboard.settings import PAGE, PORT
+
+    said = session.variables.get("num_workers", "")
+    workers = num_workers or (int(said) if said.isdecimal() and int(said) else USUAL_WORKERS)
+    say(session, "looking; importing torch takes a few seconds …")
+    lines = look(
+        Asked(
+            folder=session.folder,
+            workers=workers,
+            port=PORT,
+            page=PAGE,
+            coordinator=at or environ.coordinator(),
+            ray=address or session.variables.get("address"),
+        )
+    )
+    ready = is_ready(lines)
+    rows: list[Json] = [dict(asdict(line)) for line in lines]
+    emit(session, "doctor", {"ready": ready, "checks": rows}, _lines(session, lines, ready))
+    return ExitCode.OK if ready else ExitCode.NOT_READY
+
+
+def _lines(session: Session, lines: "list[Line]", ready: bool) -> list[str]:
+    import sys
+
+    colour = session.has_colour(sys.stdout)
+    shown = []
+    for line in lines:
+        glyph = click.style(line.level.glyph, fg=_COLOURS[line.level]) if colour else line.level.glyph
+        shown.append(f"{glyph} {line.name:<18}{line.text}")
+        if line.fix:
+            shown.append(f"{'':20}→ {line.fix}")
+    wrong = sum(line.level == "wrong" for line in lines)
+    warnings = sum(line.level == "warning" for line in lines)
+    verdict = "ready: paceline train works here" if ready else f"not ready: mend the {wrong} marked ✕"
+    return [*shown, "", f"{verdict}{f' ({warnings} marked ⚠ could be better)' if warnings else ''}"]

@@ -1,0 +1,117 @@
+"""`paceline explain`: what does this error code, exit code or alert mean, and what is to be done?"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.completing import code_names
+from paceline.cli.options import common_options
+from paceline.cli.output import emit
+from paceline.cli.session import Session
+from paceline.config.nearest import did_you_mean
+from paceline.errors import ConfigError, ExitCode, Problem
+from paceline.explained.catalogue import CATALOGUE
+from paceline.explained.exit_codes import MEANINGS
+from paceline.explained.row import Row
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
+    from paceline.watch.rules import Rule
+
+
+@click.command("explain")
+@click.argument("what", nargs=-1, metavar="[CODE | exit NUMBER | ALERT]", shell_complete=code_names)
+@common_options
+def explain(session: Session, what: tuple[str, ...]) -> None:
+    """Say what an error code means, its usual causes, and what to do.
+
+    Also what an exit code means (`exit 7`), or an alert (its name). Without a word: all error codes.
+    """
+    match [word.strip() for word in what]:
+        case []:
+            _list(session)
+        case [word] if word.upper() in CATALOGUE:
+            _error(session, CATALOGUE[word.upper()])
+        case ["exit", number] | [number] if number.isdecimal() and int(number) in list(ExitCode):
+            _exit_code(session, ExitCode(int(number)))
+        case words:
+            _alert(session, " ".join(words))
+
+
+def _list(session: Session) -> None:
+    rows: list[Json] = [{"code": row.code, "why": row.why} for row in CATALOGUE.values()]
+    lines = [f"{row.code}  {row.why}" for row in CATALOGUE.values()]
+    emit(session, "explain.list", {"errors": rows}, [*lines, "", "more: paceline explain E201"])
+
+
+def _error(session: Session, row: Row) -> None:
+    data: dict[str, Json] = {
+        "code": row.code,
+        "exit_code": int(row.exit_code),
+        "error": row.kind.rpartition(":")[2] or None,
+        "why": row.why,
+        "causes": list(row.causes),
+        "do": list(row.do),
+        "example": row.example,
+    }
+    emit(session, "explain", data, told(row))
+
+
+def told(row: Row) -> list[str]:
+    return [
+        f"{row.code}: {row.why}",
+        "",
+        "usual causes:",
+        *_listed(row.causes),
+        "what to do:",
+        *_listed(row.do),
+        f"exit code: {int(row.exit_code)}, {MEANINGS[row.exit_code]}",
+        f"example: error[{row.code}]: {row.example}",
+    ]
+
+
+def _exit_code(session: Session, number: ExitCode) -> None:
+    mine = [row for row in CATALOGUE.values() if row.exit_code is number]
+    codes: list[Json] = [row.code for row in mine]
+    lines = [f"exit code {int(number)}: {MEANINGS[number]}"]
+    if mine:
+        lines += ["", "errors that end with it:", *(f"  {row.code}  {row.why}" for row in mine)]
+    data: dict[str, Json] = {"exit_code": int(number), "meaning": MEANINGS[number], "errors": codes}
+    emit(session, "explain.exit", data, lines)
+
+
+def _alert(session: Session, word: str) -> None:
+    from paceline.watch.rule_file import default_rules
+
+    rules = {rule.name: rule for rule in default_rules().rules}
+    by_lower = {name.lower(): rule for name, rule in rules.items()}
+    if word.lower() not in by_lower:
+        known = "`paceline explain` lists the codes; `paceline alerts check` the alerts"
+        hint = did_you_mean(word, [*CATALOGUE, *rules], otherwise=known)
+        raise ConfigError([Problem(f"there is no error, exit code or alert {word!r}", hint, "CODE")])
+    rule = by_lower[word.lower()]
+    emit(session, "explain.alert", _alert_data(rule), _alert_lines(rule))
+
+
+def _alert_data(rule: "Rule") -> dict[str, "Json"]:
+    found = {name: value for name, value in asdict(rule).items() if isinstance(value, str | int | float)}
+    return {**found, "runbook": _runbook(rule)}
+
+
+def _alert_lines(rule: "Rule") -> list[str]:
+    return [
+        f"{rule.name} ({rule.severity}, {rule.component}): {rule.summary}",
+        "",
+        rule.description,
+        f"what it means, where to look, what to do: {_runbook(rule)}",
+    ]
+
+
+def _runbook(rule: "Rule") -> str:
+    return f"docs/runbooks/{rule.name}.md"
+
+
+def _listed(lines: Sequence[str]) -> list[str]:
+    return [f"  - {line}" for line in lines]
