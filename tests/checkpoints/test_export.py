@@ -75,6 +75,7 @@ def test_what_cannot_be_exported_is_said(run_dir: Path, tmp_path: Path) -> None:
     refused = export(run_dir, tmp_path / "there")
     assert refused.code == 5
     assert "exists already" in refused.out
+    assert '"code": "E309"' in refused.out
     assert (tmp_path / "there").read_text() == "mine"
     refused = export(run_dir, tmp_path / "weights", "--at", "7")
     assert "no checkpoint at 7 that can be read; there are: 20, 40, 60" in refused.out

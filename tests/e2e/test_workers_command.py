@@ -63,6 +63,7 @@ def test_too_many_too_few_and_strangers_are_refused_with_the_reason(tmp_path: Pa
         ):
             done = paceline("workers", *args)
             assert (done.code, why in done.err) == (code, True), done.err
+            assert ("error[E324]: " in done.err) == (code == 6), done.err
         assert workers("list", folder) == ["worker-0", "worker-1"]
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait()

@@ -1,0 +1,76 @@
+"""What provokes E2: a machine that lacks something?"""
+
+import fcntl
+import importlib.metadata
+import socket
+from pathlib import Path
+
+from tests.errors.provoked import Codes, Provocation, raised, said
+
+from paceline.app.cluster_compose import write_compose
+from paceline.app.download import download
+from paceline.config.world import World
+from paceline.dashboard.server import serve
+from paceline.dashboard.settings import Settings
+from paceline.launchers.ray_door import check_version
+
+
+def _no_such_package(name: str) -> str:
+    raise importlib.metadata.PackageNotFoundError(name)
+
+
+def _taken_port(folder: Path) -> Codes:
+    (folder / "index.html").write_text("a page")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        settings = Settings(place=folder, token="t", port=port, page=folder)  # of a test
+        return raised(lambda: serve(settings, print))
+
+
+def _someone_downloads(folder: Path) -> Codes:
+    def fetch() -> None:
+        where = "http://127.0.0.1:1/file"
+        download(where, folder / "file", sha256="", by_hand="", on_bytes=lambda *_: None)
+
+    with (folder / "file.part").open("ab") as mine:
+        fcntl.flock(mine, fcntl.LOCK_EX)
+        return raised(fetch)
+
+
+def _no_gpu(_folder: Path) -> Codes:
+    import torch
+    from tests.watch.scripted_log import a_plan
+
+    from paceline.plan.plan import Device, Transport
+    from paceline.worker.torchrun_words import check_here
+
+    if torch.cuda.is_available():  # then there is one, and this cannot be provoked here
+        return {"E205"}
+    plan = a_plan(workers=1, mode="ddp", device=Device.CUDA, transport=Transport.GLOO)
+    return raised(lambda: check_here(plan, World()))
+
+
+def _other_version(_folder: Path) -> Codes:
+    from paceline.worker.torchrun_words import check_hello, hello_of
+
+    mine = hello_of(World())
+    return raised(lambda: check_hello({**mine, "torch": "0.1"}, 1, mine))
+
+
+def _no_page(folder: Path) -> Codes:
+    settings = Settings(place=folder, token="t", page=folder)  # of a test
+    return raised(lambda: serve(settings, print))
+
+
+PROVOCATIONS: dict[str, Provocation] = {
+    "E200": lambda folder: said(folder, "ray", "list", "--state", str(folder)),
+    "E201": lambda _: raised(lambda: check_version(_no_such_package)),
+    "E202": _taken_port,
+    "E203": lambda folder: raised(
+        lambda: write_compose(folder / "none" / "compose.yaml", 3, "image:1", folder / "pki")
+    ),
+    "E204": _someone_downloads,
+    "E205": _no_gpu,
+    "E206": _no_page,
+    "E207": _other_version,
+}
