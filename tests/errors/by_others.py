@@ -142,7 +142,6 @@ def _no_shard(folder: Path) -> Codes:
 
 PROVOCATIONS: dict[str, Provocation] = {
     "E601": lambda _: raised(lambda: knock(NOBODY)),
-    "E610": _server_says(418),
     "E611": _server_says(503),
     "E612": _server_says(401),
     "E613": _server_says(403),

@@ -1,4 +1,4 @@
-"""How is an error provoked, and which codes does it have? By the command line, or by the code that raises it."""
+"""How is an error provoked, and which codes has it? By the command line, or by the code that raises it."""
 
 import contextlib
 import io

@@ -1,9 +1,8 @@
 """`paceline benchmark`: one process against many, and other people's ways of distributing beside ours."""
 
-import importlib
-
 import click
 
+from paceline.cli.lazy_group import LazyGroup
 from paceline.cli.options import common_options
 from paceline.cli.session import Session
 
@@ -22,23 +21,11 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-class _Benchmarks(click.Group):
-    """As cli/lazy_group.py: a benchmark's module is imported only when it runs."""
+class _Benchmarks(LazyGroup):
+    """A benchmark's module is imported only when it runs."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, attribute, _ = _COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command), f"{module}.{attribute} is not a click command"
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
+    table = _COMMANDS
+    path = "benchmark"
 
 
 @click.group("benchmark", cls=_Benchmarks)

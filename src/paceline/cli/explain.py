@@ -1,5 +1,6 @@
 """`paceline explain`: what does this error code, exit code or alert mean, and what is to be done?"""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from paceline.explained.row import Row
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
     from paceline.watch.rules import Rule
+
+_VALUE = re.compile(r"\{\w+\}")  # known only when it fires
 
 
 @click.command("explain")
@@ -97,12 +100,12 @@ def _alert(session: Session, word: str) -> None:
 
 def _alert_data(rule: "Rule") -> dict[str, "Json"]:
     found = {name: value for name, value in asdict(rule).items() if isinstance(value, str | int | float)}
-    return {**found, "runbook": _runbook(rule)}
+    return {**found, "severity": rule.severity.name.lower(), "runbook": _runbook(rule)}
 
 
 def _alert_lines(rule: "Rule") -> list[str]:
     return [
-        f"{rule.name} ({rule.severity}, {rule.component}): {rule.summary}",
+        f"{rule.name} ({rule.severity.name.lower()}, {rule.component}): {_VALUE.sub('…', rule.summary)}",
         "",
         rule.description,
         f"what it means, where to look, what to do: {_runbook(rule)}",

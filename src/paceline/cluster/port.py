@@ -34,7 +34,6 @@ class ApiError(PacelineError):
     """The server, or the way to it, said no. `status` is HTTP's, 0 where there was no answer."""
 
     exit_code = ExitCode.UNREACHABLE
-    code = "E610"
 
     def __init__(
         self,

@@ -36,15 +36,6 @@ ROWS = (
         "the cluster knows no PyTorchJob (kubeflow.org/v1)",
     ),
     Row(
-        "E610",
-        _AWAY,
-        f"{_PORT}ApiError",
-        "the cluster's server answered with an error of its own",
-        ("it is overloaded or being upgraded",),
-        ("try again", "kubectl get --raw /readyz"),
-        "the server answers 500",
-    ),
-    Row(
         "E611",
         _AWAY,
         f"{_PORT}UnreachableError",
@@ -86,7 +77,7 @@ ROWS = (
         f"{_PORT}ConflictError",
         "it exists already, or somebody changed it meanwhile",
         ("the same job was sent before",),
-        ("choose another name, or delete the old one: paceline job delete NAME",),
+        ("choose another name, or delete the old one: paceline job stop NAME",),
         "rayjob demo exists already",
     ),
     Row(
@@ -104,7 +95,7 @@ ROWS = (
         f"{_PORT}RefusedError",
         "the server does not take the object: its schema, a webhook or a rule says no",
         ("a field of another version", "a policy of the cluster"),
-        ("read its reason", "paceline job check FILE"),
+        ("read its reason", "paceline job validate FILE"),
         "the server refuses rayjob demo: spec.x: unknown field",
     ),
     Row(

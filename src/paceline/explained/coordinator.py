@@ -91,7 +91,7 @@ ROWS = (
         "paceline.coordinator.shell.private_files:SecretError",
         "a secret or a certificate is missing, unsafe or wrong",
         ("a file that others may read", "a key of another certificate", "one that has expired"),
-        ("chmod 600 FILE", "paceline coordinator pki --help makes new ones"),
+        ("chmod 600 FILE", "paceline coordinator init-pki --help makes new ones"),
         "token.txt can be read by others",
     ),
 )

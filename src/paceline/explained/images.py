@@ -66,7 +66,7 @@ ROWS = (
         f"{_IN}NoRepositoryError",
         "ECR makes no repository by itself",
         ("a misspelt name or another region",),
-        ("add --create-repository", "or make it in the console"),
+        ("add --create", "or make it in the console"),
         "the repository demo does not exist",
     ),
     Row(

@@ -138,7 +138,7 @@ ROWS = (
         "paceline.errors:ManifestError",
         "a cluster would not take, or not run, what was asked for",
         ("a name that Kubernetes does not allow", "a field that is missing or misspelt"),
-        ("paceline job check FILE lists all that is wrong",),
+        ("paceline job validate FILE lists all that is wrong",),
         "job.yaml: spec.rayClusterSpec: there is no field maxReplica",
     ),
     Row(
@@ -147,7 +147,7 @@ ROWS = (
         "paceline.errors:RulesFileError",
         "the file of alert rules says something that cannot be",
         ("a metric that does not exist", "a missing unit", "a notifier that is not defined"),
-        ("docs/guides/alerts.md has a complete file", "the default rules: paceline alerts rules"),
+        ("docs/guides/alerts.md has a complete file", "the default rules: paceline alerts export"),
         "alerts.yaml: this is no YAML: …",
     ),
     Row(

@@ -1,0 +1,46 @@
+"""How is a command line read to its last word, and not carried out? And which commands are there?"""
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from paceline.cli.main import cli
+from paceline.cli.session import Session
+
+_TOP = click.Context(cli, info_name="paceline", obj=Session())
+
+
+def found(words: Sequence[str]) -> tuple[click.Command, list[str]]:
+    """The command that these words name, and the words behind its name."""
+    command: click.Command = cli
+    rest = list(words)
+    while rest and isinstance(command, click.Group):
+        member = command.get_command(_TOP, rest[0])
+        if member is None:
+            break
+        command = member
+        rest = rest[1:]
+    return command, rest
+
+
+def read(words: Sequence[str]) -> click.Context:
+    """Raises click's own errors where a flag or a value is not there."""
+    command, rest = found(words)
+    return command.make_context("paceline", rest, parent=_TOP)
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Each with its path, such as `coordinator start`."""
+    for name in cli.list_commands(_TOP):
+        command = cli.get_command(_TOP, name)
+        assert command is not None, name
+        yield from _below(name, command)
+
+
+def _below(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(_TOP):
+            member = command.get_command(_TOP, name)
+            assert member is not None, name
+            yield from _below(f"{path} {name}", member)

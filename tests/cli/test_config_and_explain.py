@@ -1,0 +1,79 @@
+"""Who said what, and what does it mean? `paceline config` and `paceline explain`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.main import run
+from paceline.cli.session import Session
+from paceline.explained.catalogue import CATALOGUE
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_each_setting_is_shown_with_who_set_it(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text("mode: ssp\nstaleness: 3\nsteps: 9\n")
+    session = Session(folder=tmp_path, variables={"seed": "5", "steps": "8"})
+    args = ["config", "show", "--origin", "-c", str(file), "--steps", "7", "--straggler", "worker=0,factor=2"]
+    assert run(args, session) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"mode = ssp  ({file}:1)",
+        "steps = 7  (--steps)",
+        "seed = 5  (PACELINE_SEED)",
+        f"staleness = 3  ({file}:2)",
+        "straggler = worker=0,factor=2.0  (--straggler)",
+    ]
+
+
+def test_what_nobody_said_has_its_default(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["config", "show", "--all", "--json"], Session(folder=tmp_path)) == 0
+    settings = {row["key"]: row for row in json.loads(capsys.readouterr().out)["data"]["settings"]}
+    assert settings["mode"] == {"key": "mode", "value": "ssgd", "origin": "default"}
+    assert run(["config", "show"], Session(folder=tmp_path)) == 0
+    assert capsys.readouterr().out.startswith("nothing was said")
+
+
+def test_a_setting_that_cannot_be_read_is_an_error_here_too(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["config", "show", "--set", "stepz=1"], Session(folder=tmp_path)) == 3
+    assert "error[E101]: --set stepz: there is no key stepz" in capsys.readouterr().err
+    assert run(["config", "keys", "stepz"], Session(folder=tmp_path)) == 3
+    assert "did you mean steps?" in capsys.readouterr().err
+
+
+def test_without_a_word_all_codes_are_listed(capsys: Captured) -> None:
+    assert run(["explain"], Session()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:4] for line in lines[: len(CATALOGUE)]] == list(CATALOGUE)
+    assert run(["explain", "--json"], Session()) == 0
+    assert len(json.loads(capsys.readouterr().out)["data"]["errors"]) == len(CATALOGUE)
+
+
+def test_exit_codes_and_alerts_are_explained_and_what_is_none_of_them_is_guessed(capsys: Captured) -> None:
+    assert run(["explain", "exit", "7"], Session()) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("exit code 7: ")
+    assert "  E501  " in out
+    assert run(["explain", "trainingstalled"], Session()) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("TrainingStalled (critical, progress): ")
+    assert "docs/runbooks/TrainingStalled.md" in out
+    assert run(["explain", "e201"], Session()) == 0
+    assert capsys.readouterr().out.startswith("E201: ")
+    assert run(["explain", "TrainingStaled"], Session()) == 3
+    assert "did you mean TrainingStalled?" in capsys.readouterr().err
+    assert run(["explain", "exit", "99"], Session()) == 3
+
+
+def test_codes_are_three_digits_in_order_and_each_says_everything() -> None:
+    assert list(CATALOGUE) == sorted(CATALOGUE)
+    for code, row in CATALOGUE.items():
+        assert code[0] == "E"
+        assert code[1:].isdecimal()
+        assert len(code) == 4
+        assert row.why
+        assert row.causes
+        assert row.do
+        assert row.example
+        assert len(row.why) < 100, "one line"

@@ -1,0 +1,179 @@
+"""Is what doctor finds judged right, and does it end in time whatever hangs?"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from paceline.app.doctor import judge, probes
+from paceline.app.doctor.judge import GB, MB, Process, Torch
+from paceline.app.doctor.line import Level, Line, is_ready
+from paceline.app.doctor.look import Probe
+from paceline.app.doctor.look import run as run_probes
+from paceline.cli.main import run
+from paceline.cli.session import Session
+
+OK, WARNING, WRONG = Level.OK, Level.WARNING, Level.WRONG
+CPU = Torch(version="2.9", devices=0)
+CUDA = Torch(version="2.9", cuda="12.8", devices=2, nccl="2.27")
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "words"),
+    [
+        (judge.python((3, 11, 7), "/usr/bin/python"), OK, "3.11.7"),
+        (judge.python((3, 10, 2), "/usr/bin/python"), WRONG, "too old"),
+        (judge.torch(CPU), OK, "built for CPUs"),
+        (judge.torch(CUDA), OK, "NCCL 2.27"),
+        (judge.torch(Torch(error="No module named 'torch'")), WRONG, "No module"),
+        (judge.packages({"click": "8", "grpcio": None}), WRONG, "missing: grpcio"),
+        (judge.packages({"click": "8"}), OK, "click 8"),
+        (judge.extras({"ray": True, "gpu": False}), OK, "not installed: gpu"),
+        (judge.loopback(""), OK, "127.0.0.1"),
+        (judge.loopback("not permitted"), WRONG, "not permitted"),
+        (judge.dashboard_port(8642, is_free=False), WARNING, "in use"),
+        (judge.file_limit(100), WRONG, "100"),
+        (judge.file_limit(512), WARNING, "few"),
+        (judge.file_limit(-1), OK, "no limit"),
+        (judge.shared_memory(None), WARNING, "no /dev/shm"),
+        (judge.shared_memory(1 * MB), WRONG, "1 MB"),
+        (judge.shared_memory(64 * MB), WARNING, "64 MB"),
+        (judge.shared_memory(2 * GB), OK, "2.0 GB"),
+        (judge.disk("/x", 50 * MB, is_writable=True), WRONG, "50 MB"),
+        (judge.disk("/x", 1 * GB, is_writable=True), WARNING, "1.0 GB"),
+        (judge.disk("/x", 9 * GB, is_writable=False), WRONG, "cannot be written"),
+        (judge.cores(2, 8), WARNING, "2 for 8"),
+        (judge.cores(8, 2), OK, "8 for 2"),
+        (judge.gpu("", CPU), OK, "none"),
+        (judge.gpu("1 x H200", CPU), WARNING, "built for CPUs"),
+        (judge.gpu("2 x H200", CUDA), OK, "can use 2"),
+        (judge.gpu("2 x H200", Torch(cuda="12.8")), WARNING, "can use none"),
+        (judge.reached("ray", "h:1", "refused", "start it"), WARNING, "does not answer: refused"),
+        (judge.reached("ray", "h:1", "", ""), OK, "answers"),
+        (judge.clock(0.4, "h"), OK, "agrees"),
+        (judge.clock(-90.0, "h"), WARNING, "90 s behind h"),
+        (judge.page(is_built=False), WARNING, "not built"),
+        (judge.engine(""), OK, "none"),
+        (judge.run_folders([]), OK, "none"),
+        (judge.run_folders(["runs/a"]), WARNING, "runs/a"),
+        (judge.orphans([Process(7, 1, "zygote"), Process(8, 7, "zygote")]), WARNING, "earlier runs: 7"),
+        (judge.orphans([Process(7, 99, "zygote"), Process(8, 7, "zygote")]), OK, "none"),
+    ],
+)
+def test_each_thing_is_judged(line: Line, level: Level, words: str) -> None:
+    assert line.level is level
+    assert words in line.text
+    assert bool(line.fix) or level is OK, "what is not well has a fix"
+
+
+def test_a_warning_does_not_make_it_unready_and_what_is_wrong_does() -> None:
+    assert is_ready([Line("a", OK, ""), Line("b", WARNING, "")])
+    assert not is_ready([Line("a", OK, ""), Line("b", WRONG, "")])
+
+
+def test_a_probe_that_hangs_is_called_late_and_the_others_are_told() -> None:
+    never = threading.Event()
+
+    def hang() -> Line:
+        never.wait()
+        return Line("hangs", OK, "")
+
+    lines = run_probes(
+        [Probe("hangs", hang, limit_s=0.05), Probe("well", lambda: Line("well", OK, ""), limit_s=600)]
+    )
+    never.set()
+    assert [(line.name, line.level) for line in lines] == [("hangs", WARNING), ("well", OK)]
+    assert "within 0.05 s" in lines[0].text
+
+
+def test_a_probe_that_may_not_look_says_so() -> None:
+    def refuse() -> Line:
+        raise PermissionError(13, "Permission denied")
+
+    (line,) = run_probes([Probe("x", refuse)])
+    assert line.level is WARNING
+    assert "Permission denied" in line.text
+
+
+def test_ports_are_really_tried() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert probes.dashboard_port(port).level is WARNING
+        assert probes.reached("ray", f"127.0.0.1:{port}", "").level is OK
+    assert probes.dashboard_port(0).level is OK
+    assert probes.loopback().level is OK
+    assert probes.reached("ray", "127.0.0.1:1", "start it").level is WARNING
+    assert probes.reached("ray", "nonsense", "start it").level is WARNING
+
+
+def test_a_run_that_nobody_trains_is_found_and_one_that_ended_or_lives_is_not(tmp_path: Path) -> None:
+    for name in ("left", "ended", "lives"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "plan.json").touch()
+        (tmp_path / "runs" / name / "events.jsonl").touch()
+        os.utime(tmp_path / "runs" / name / "plan.json", (1000, 1000))
+        os.utime(tmp_path / "runs" / name / "events.jsonl", (1000, 1000))
+    (tmp_path / "runs" / "ended" / "result.json").touch()
+    os.utime(tmp_path / "runs" / "lives" / "events.jsonl", (1990, 1990))
+    line = probes.run_folders(tmp_path, now_s=2000)
+    assert "1 did not finish, and nobody trains there: runs/left" in line.text
+    assert "paceline train --resume runs/left" in line.fix
+
+
+def test_processes_of_ours_are_known_by_their_command(tmp_path: Path) -> None:
+    for pid, parent, words in ((7, 1, "python -m paceline.worker.zygote 3"), (8, 1, "python -m http.server")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cmdline").write_bytes(words.replace(" ", "\0").encode())
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (python) S {parent} 1 1")
+    assert probes.orphans(tmp_path).fix == "kill 7"
+
+
+def test_the_server_of_the_current_context_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "current-context: a\n"
+        "contexts: [{name: a, context: {cluster: b}}]\n"
+        "clusters: [{name: b, cluster: {server: 'https://10.0.0.1:6443/x'}}]\n"
+    )
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    assert probes.kubernetes_server() == "10.0.0.1:6443"
+    config.write_text("{}")
+    assert probes.kubernetes_server() is None
+
+
+def test_here_it_looks_at_everything_and_says_whether_it_is_ready(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paceline", "doctor", "--json", "--num-workers", "1000"]
+    more = {"HOME": str(tmp_path), "PACELINE_COORDINATOR": "127.0.0.1:1", "RAY_ADDRESS": "127.0.0.1:1"}
+    kept = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**kept, **more}, capture_output=True, text=True, check=False
+    )
+    data = json.loads(done.stdout)["data"]
+    checks = {line["name"]: line for line in data["checks"]}
+    assert done.returncode == (0 if data["ready"] else 4)
+    assert data["ready"] == all(line["level"] != "wrong" for line in data["checks"])
+    for name in ("python", "torch", "gpu", "packages", "extras", "disk", "runs", "container engine"):
+        assert name in checks
+    assert checks["cores"]["level"] == checks["coordinator"]["level"] == checks["ray"]["level"] == "warning"
+    assert checks["torch"]["level"] == "ok"
+    assert "kubernetes" not in checks, "whoever is not configured is not asked"
+
+
+def test_for_a_person_each_line_has_its_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from paceline.app.doctor import look
+
+    few = [Probe("python", probes.python), Probe("cores", lambda: judge.cores(1, 8))]
+    monkeypatch.setattr(look, "_probes", lambda _asked: few)  # all of them are looked at above
+    assert run(["doctor", "-q"], Session(folder=tmp_path)) == 0
+    first, second, fix, _, verdict = capsys.readouterr().out.splitlines()
+    assert first.startswith("✔ python")
+    assert second.startswith("⚠ cores")
+    assert fix.strip().startswith("→ ")
+    assert verdict == "ready: paceline train works here (1 marked ⚠ could be better)"
