@@ -8,23 +8,22 @@ code alone: not on the machine, the terminal or the day.
 import inspect
 import re
 from collections.abc import Iterable
-from itertools import groupby
 from pathlib import Path
 
 import click
 
+from docs.errors_page import errors_page, exit_codes_page
 from docs.failures_page import failures_page
 from docs.grpc_page import grpc_page
 from docs.http_page import http_page
 from docs.images_page import images_page
-from docs.messages import messages
 from docs.metrics_page import metrics_page
 from docs.python_page import STUB, python_page, stub
 from docs.runbook_pages import alerts_page
 from docs.runbook_pages import write as write_runbooks
 from docs.tables import code, prose, table
-from paceline import errors
 from paceline.cli.commands import COMMANDS
+from paceline.cli.examples import EXAMPLES
 from paceline.cli.main import cli
 from paceline.cli.options import COMMON
 from paceline.config.key import Key
@@ -32,6 +31,7 @@ from paceline.config.keys import KEYS
 from paceline.environ import RESERVED
 from paceline.errors import ExitCode, PacelineError
 from paceline.events.sample_rows import CoordinatorRow, CustomRow, GpuRow, HostRow, LinkRow, ProcessRow
+from paceline.events.sample_rows import CoordinatorRow, CustomRow, GpuRow, HostRow, ProcessRow
 from paceline.events.schema import (
     COLUMN_KINDS,
     PHASES,
@@ -51,25 +51,6 @@ from paceline.plan.plan import Codec
 FOLDER = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `make docs` from the code. Do not edit. -->"
 
-_EXIT_CODES = {
-    ExitCode.OK: "it did what was asked",
-    ExitCode.INTERNAL: "a bug in paceline; a report was written, and the message names the file",
-    ExitCode.USAGE: "the command line cannot be read: an unknown command or flag",
-    ExitCode.BAD_CONFIG: "a setting is wrong; every problem is listed with its place and a hint",
-    ExitCode.NOT_READY: "this machine lacks something the command needs",
-    ExitCode.TRAINING_FAILED: "a run started and could not finish, or there is nothing to work on",
-    ExitCode.DEGRADED: "the coordinator has no leader, lacks a voter, or cannot do it as it is now",
-    ExitCode.UNREACHABLE: "no node of the coordinator answers",
-    ExitCode.GATE_FAILED: "what was to be proved does not hold: a law is broken, a replay parts from its "
-    "run, a node's log is damaged, an image has a conflict or does not work",
-    ExitCode.NO_LOGIN: "`image push`: there is no login for the registry, or it has expired",
-    ExitCode.FORBIDDEN: "`image push`: the registry knows who asks, and refuses",
-    ExitCode.TAG_TAKEN: "`image push`: another image has this tag, and tags of this repository do not move",
-    ExitCode.WRONG_ACCOUNT: "`image push`: the credentials are of another AWS account",
-    ExitCode.NO_REPOSITORY: "`image push`: there is no such repository, and none was to be made",
-    ExitCode.INTERRUPTED: "stopped by Ctrl-C; `train` leaves a checkpoint to resume from",
-    ExitCode.TERMINATED: "stopped by SIGTERM; `train` leaves a checkpoint to resume from",
-}
 _CHANNELS = {
     "alone": "nobody",
     "collective": "everybody, by all-reduce",
@@ -85,9 +66,9 @@ def pages() -> dict[str, str]:
         "alerts.md": alerts_page(),
         "cli.md": _cli(),
         "config.md": _config(),
-        "errors.md": _errors(),
+        "errors.md": errors_page(),
         "events.md": _events(),
-        "exit-codes.md": _exit_codes(),
+        "exit-codes.md": exit_codes_page(),
         "failures.md": failures_page(),
         "grpc.md": grpc_page(),
         "http.md": http_page(),
@@ -137,7 +118,7 @@ def _command(path: str, command: click.Command, context: click.Context) -> list[
     is_group = isinstance(command, click.Group)
     what = ["COMMAND"] if is_group else arguments
     lines = ["", f"## {path}", "", code(" ".join([path, *what, "[OPTIONS]"])), ""]
-    lines += [inspect.cleandoc(command.help or ""), ""]
+    lines += [inspect.cleandoc(command.help or "").replace("\b\n", ""), "", *_examples(path)]
     if isinstance(command, click.Group):
         found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
         members = [(name, member) for name, member in found if member is not None]
@@ -149,6 +130,13 @@ def _command(path: str, command: click.Command, context: click.Context) -> list[
     if len(own) < len(options):
         lines += ["Every [setting](config.md) is a flag of it.", ""]
     return lines + (_option_table(own) if own else ["No further flags."])
+
+
+def _examples(path: str) -> list[str]:
+    """As its help shows them."""
+    pairs = EXAMPLES[path.removeprefix("paceline ")]
+    rows = ((code(f"{path} {words}".strip()), what) for words, what in pairs)
+    return [*table(("for example", ""), rows), ""]
 
 
 def _linked(path: str) -> str:
@@ -255,56 +243,6 @@ def _fields(row: type) -> list[tuple[str, str, str]]:
             found.append((code(field[1]), field[2], field[3] or above))
         above = f"{above} {line[1:].strip()}".strip() if line.startswith("#") else ""
     return found
-
-
-def _exit_codes() -> list[str]:
-    rows = ((str(int(exit_code)), _EXIT_CODES[exit_code]) for exit_code in ExitCode)
-    return [
-        "# Exit codes",
-        "",
-        "Scripts may rely on them. With `--json` an error is one object on stdout:",
-        '`{"schema": "paceline.error/1", "ok": false, "error": {"exit_code": …, "problems": […]}}`.',
-        "",
-        *table(("code", "meaning"), rows),
-        "",
-        "Which error ends with which code is in [errors](errors.md).",
-    ]
-
-
-def _errors() -> list[str]:
-    kinds = [
-        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PacelineError)
-    ]
-    lines = [
-        "# Errors",
-        "",
-        "An error says what happened, with the value seen, and then what to do:",
-        "",
-        "```text",
-        "error: --num-workers: num_workers is 0, but it must be from 1 to 1024",
-        "hint: set num_workers to 2, for example",
-        "```",
-        "",
-        "Wrong settings are all reported at once, each with its place (a flag, a variable, or file and",
-        "line). Anything that is not listed here is a bug in paceline (exit code 1).",
-        "",
-        *table(
-            ("error", "exit code", "meaning"),
-            (
-                (code(kind.__name__), str(int(kind.exit_code)), inspect.cleandoc(kind.__doc__ or ""))
-                for kind in kinds
-            ),
-        ),
-        "",
-        "## Messages",
-        "",
-        "`…` stands for what is only known when it happens.",
-    ]
-    found = messages(frozenset(kind.__name__ for kind in kinds))
-    for name, group in groupby(found, key=lambda message: message.error):
-        rows = ((m.what, m.hint, code(m.where)) for m in group)
-        lines += ["", f"### {name}", "", *table(("what it says", "hint", "raised in"), rows)]
-    return lines
 
 
 def _laws() -> list[str]:

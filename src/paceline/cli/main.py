@@ -24,7 +24,7 @@ Train with two workers that average their gradients at every step:
 See what would happen with a slow worker, and start nothing:
   paceline plan --mode ssp --num-workers 4 --straggler worker=1,factor=3
 
-Next: paceline train --help, or paceline --help for all commands."""
+Next: paceline doctor looks whether this machine is ready; paceline --help lists all commands."""
 
 
 def main() -> NoReturn:
