@@ -17,7 +17,7 @@ from paceline.watch.rule_file import read_rules
 
 def _run(folder: Path, mode: str = "ssgd", **more: object) -> str:
     """A folder with a plan and a log that has just begun."""
-    ScriptedLog().write(folder, a_plan(mode=mode, **more))
+    ScriptedLog().write(folder, a_plan(mode=mode, **more))  # type: ignore[arg-type]  # fields of a plan
     return str(folder)
 
 

@@ -144,9 +144,9 @@ def _is_of(node: ast.ClassDef, family: set[str]) -> bool:
 
 def _code(node: ast.ClassDef) -> str:
     for line in node.body:
-        target = line.target if isinstance(line, ast.AnnAssign) else None
-        if isinstance(line, ast.Assign):
-            target = line.targets[0]
-        if isinstance(target, ast.Name) and target.id == "code" and isinstance(line.value, ast.Constant):  # type: ignore[union-attr]  # of an assignment
-            return str(line.value.value)  # type: ignore[union-attr]  # of an assignment
+        if not isinstance(line, ast.Assign | ast.AnnAssign) or not isinstance(line.value, ast.Constant):
+            continue
+        target = line.targets[0] if isinstance(line, ast.Assign) else line.target
+        if isinstance(target, ast.Name) and target.id == "code":
+            return str(line.value.value)
     return "none of its own"

@@ -71,8 +71,10 @@ def _text(value: object) -> str:
 
 
 def _rule(rule: object) -> str:
-    from paceline.config.byzantine import ByzantineRule, attack_text
-    from paceline.config.stragglers import StragglerRule, rule_text
+    from paceline.config.byzantine import attack_text
+    from paceline.config.stragglers import rule_text
+    from paceline.sync.byzantine import ByzantineRule
+    from paceline.sync.stragglers import StragglerRule
 
     match rule:
         case StragglerRule():
