@@ -107,7 +107,7 @@ def test_an_expired_login_is_one_error(server: ApiServer, tmp_path: Path, capsys
     server.is_closed_to = True
     assert cluster(tmp_path, "check", "--kubeconfig", "config") == ExitCode.UNREACHABLE
     said = capsys.readouterr().err
-    assert said.count("error:") == 1
+    assert said.count("error[E") == 1
     assert "Unauthorized" in said
     assert TOKEN not in said
 
@@ -116,7 +116,7 @@ def test_a_cluster_that_is_not_there_is_one_error(tmp_path: Path, capsys: Captur
     with ApiServer().running() as gone:
         gone.kubeconfig(tmp_path / "config")
     assert cluster(tmp_path, "check", "--kubeconfig", "config") == ExitCode.UNREACHABLE
-    assert capsys.readouterr().err.count("error:") == 1
+    assert capsys.readouterr().err.count("error[E") == 1
 
 
 @pytest.mark.parametrize(
@@ -139,4 +139,4 @@ def test_what_cannot_be_done_is_refused(
     assert cluster(tmp_path, "check", *words) == code
     said = capsys.readouterr().err
     assert what in said
-    assert said.count("error:") == 1
+    assert said.count("error[E") == 1

@@ -129,7 +129,7 @@ def test_leadership_is_handed_over(nodes: NodeProcesses, mine: Commands) -> None
     assert " leads in term " in out
     code, _, err = mine("step-down", "--to", "9", at=nodes)
     assert code == ExitCode.BAD_CONFIG
-    assert err.startswith("error[E114]: node 9 is no other voter; these are: ")
+    assert err.startswith("error[E502]: node 9 is no other voter; these are: ")
 
 
 def test_a_snapshot_holds_what_was_written_and_can_be_verified(nodes: NodeProcesses, mine: Commands) -> None:

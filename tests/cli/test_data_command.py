@@ -52,7 +52,7 @@ def test_a_fetch_that_fails_is_one_error_with_a_hint_and_its_own_exit_code(
 ) -> None:
     args = ["data", "fetch", "cifar10", "--to", str(tmp_path), "--url", "http://127.0.0.1:1/none"]
     assert run(args, Session(folder=tmp_path)) == ExitCode.UNREACHABLE
-    error, hint = capsys.readouterr().err.splitlines()
+    error, _, hint, _ = capsys.readouterr().err.splitlines()
     assert error.startswith("error[E801]: http://127.0.0.1:1/none cannot be downloaded")
     assert "paceline data fetch cifar10" in hint
 

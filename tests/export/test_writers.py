@@ -223,7 +223,7 @@ def test_an_export_that_fails_never_fails_the_run(launcher: LocalLauncher, tmp_p
 def test_what_is_no_run_cannot_be_exported(tmp_path: Path) -> None:
     done = paceline("export", str(tmp_path), "--to", "wandb", "--to", "wandb=maybe", "--to", "mlflo")
     assert done.code == 3
-    assert done.err.count("error:") == 2
+    assert done.err.count("error[E") == 2
     done = paceline("export", str(tmp_path / "none"), "--to", "tensorboard")
     assert "name the folder of a run" in done.err
     assert list(tmp_path.iterdir()) == []
