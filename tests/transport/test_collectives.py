@@ -238,7 +238,7 @@ def test_a_peer_that_never_comes_is_an_error_after_the_timeout() -> None:
         return b"left"
 
     waited, left = in_processes(2, body)
-    assert waited.error.startswith("PeerLostError: waited 0.2 s for the other workers")
+    assert waited.error.startswith("SilenceError: waited 0.2 s for the other workers")
     assert left.value == b"left"
     world.close()
 

@@ -102,7 +102,7 @@ def test_a_lock_whose_holder_died_is_an_error_after_the_timeout() -> None:
             return b"not reached"
 
     fork(dies).end()
-    assert fork(waits).end().error.startswith("PeerLostError: waited 0.2 s for worker 0's parameters")
+    assert fork(waits).end().error.startswith("SilenceError: waited 0.2 s for worker 0's parameters")
     world.close()
 
 

@@ -165,7 +165,7 @@ def test_over_shared_memory_a_server_that_never_answers_is_an_error_after_the_ti
         return work(store, NUMEL).encode()
 
     said = fork(body).end()
-    assert said.error.startswith("PeerLostError: waited 0.2 s for the parameter server")
+    assert said.error.startswith("SilenceError: waited 0.2 s for the parameter server")
     world.close()
 
 
