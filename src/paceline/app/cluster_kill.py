@@ -17,7 +17,7 @@ from paceline.app.cluster_status import Report
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.coordinator.client import UnreachableError
 from paceline.coordinator.cluster_file import KILLS_NAME, pid_file
-from paceline.errors import ConfigError, NotReadyError, Problem
+from paceline.errors import ClusterWishError, NotReadyError, Problem
 
 LOOK_S, LOOK_AGAIN_S = 1.0, 0.05
 
@@ -58,7 +58,7 @@ def _victim(report: Report, said: int | None) -> int:
     if said is not None:
         if said not in living:
             known = ", ".join(map(str, living))
-            raise ConfigError([Problem(f"node {said} does not answer", f"there are: {known}", "NODE")])
+            raise ClusterWishError([Problem(f"node {said} does not answer", f"there are: {known}", "NODE")])
         return said
     return report.leader if report.leader in living else living[0]
 

@@ -25,7 +25,15 @@ from paceline.app.cluster_status import Report
 from paceline.coordinator import cluster_file
 from paceline.coordinator.client import UnreachableError
 from paceline.coordinator.cluster_file import ClusterFile, pid_file
-from paceline.errors import ConfigError, ExitCode, NotReadyError, PacelineError, Problem
+from paceline.errors import (
+    ClusterWishError,
+    ExitCode,
+    InUseError,
+    NotReadyError,
+    PacelineError,
+    PortError,
+    Problem,
+)
 
 USUAL_NODES = 3
 # Below the ports that systems give to outgoing connections, so that they are still free the next time.
@@ -42,6 +50,7 @@ class AllEndedError(PacelineError):
     """No node is left."""
 
     exit_code = ExitCode.DEGRADED
+    code = "E507"
 
 
 def up(folder: Path, nodes: int | None, token_file: Path | None, say: Say, on_ready: OnReady) -> None:
@@ -57,7 +66,7 @@ def plan(folder: Path, nodes: int | None) -> ClusterFile:
         found = cluster_file.read(folder)
         if nodes is not None and nodes != len(found.nodes):
             what = f"{folder} holds a cluster of {len(found.nodes)} nodes, not {nodes}"
-            raise ConfigError([Problem(what, "leave out --nodes, or give another --dir", "--nodes")])
+            raise ClusterWishError([Problem(what, "leave out --nodes, or give another --dir", "--nodes")])
         return found
     ports = free_ports(nodes or USUAL_NODES)
     made = ClusterFile(
@@ -81,7 +90,7 @@ def free_ports(count: int) -> list[int]:
         found.append(port)
         if len(found) == count:
             return found
-    raise NotReadyError(
+    raise PortError(
         f"this machine has no {count} free ports from {PORTS[0]} to {PORTS[-1]}",
         "stop something that listens",
     )
@@ -201,7 +210,7 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise NotReadyError(
+            raise InUseError(
                 f"the cluster in {folder} runs already",
                 "stop the other `up`, or give another folder with --dir",
             ) from error

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.datasets.errors import UnreachableStoreError
-from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
+from paceline.errors import ConfigError, MissingPackageError, PacelineError, Problem, TaskDataError
 
 HUB = "hf://"
 _KINDS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -21,7 +21,7 @@ def documents(source: str, *, split: str, column: str, skip: int = 0) -> Iterato
     try:
         import datasets
     except ImportError as error:
-        raise NotReadyError(
+        raise MissingPackageError(
             "streams of text need the package datasets, which is not installed",
             "pip install 'paceline[llama]'",
         ) from error
@@ -31,13 +31,13 @@ def documents(source: str, *, split: str, column: str, skip: int = 0) -> Iterato
         for number, row in enumerate(stream.skip(skip) if skip else stream):
             if column not in row:
                 known = ", ".join(sorted(row))
-                raise ConfigError(
+                raise TaskDataError(
                     [Problem(f"{source} has no column {column!r}", f"it has: {known}", "--column")]
                 )
             text = row[column]
             if not isinstance(text, str):
                 what = f"document {skip + number} of {source} is no text but a {type(text).__name__}"
-                raise ConfigError([Problem(what, "name another column", "--column")])
+                raise TaskDataError([Problem(what, "name another column", "--column")])
             yield text
     except (ConfigError, GeneratorExit):
         raise
@@ -56,7 +56,7 @@ def _place(source: str) -> tuple[str, dict[str, object]]:
     if not path.is_file() or kind is None:
         what = f"there is no file {source!r}" if not path.is_file() else f"nobody knows what {source!r} is"
         hint = f"name a file that ends in {', '.join(_KINDS)}, or a data set: hf://allenai/c4:en"
-        raise ConfigError([Problem(what, hint)])
+        raise TaskDataError([Problem(what, hint)])
     # By lines, as is its habit, every line would end a document.
     paragraphs = {"sample_by": "paragraph"} if kind == "text" else {}
     return kind, {"data_files": str(path), **paragraphs}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.datasets.tokenizing import BYTES
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError, Problem, TaskDataError
 from paceline.tasks.llama_files import check_folder, read_folder
 from paceline.tasks.llama_memory import Keeps
 from paceline.tasks.llama_model import Layer, Llama
@@ -138,4 +138,4 @@ def _known(name: str, table: Mapping[str, _T], what: str) -> _T:
 
 
 def _problem(what: str, hint: str) -> ConfigError:
-    return ConfigError([Problem(what, hint)])
+    return TaskDataError([Problem(what, hint)])
