@@ -34,6 +34,6 @@ def test_a_data_set_is_streamed_and_its_tokenizer_fetched_by_name_once(tmp_path:
     other = ("-m", "paceline", "data", "tokens", "hf://allenai/c4:en", "--tokenizer", NAME, "--out", "none")
     done = python(*other, folder=tmp_path, variables={**variables, "HF_HUB_OFFLINE": "1"})
     assert done.code == ExitCode.UNREACHABLE, done.err
-    error, hint = done.err.strip().splitlines()[-2:]
-    assert error.startswith("error: hf://allenai/c4:en could not be reached")
+    error, _, hint, _ = done.err.strip().splitlines()[-4:]
+    assert error.startswith("error[E804]: hf://allenai/c4:en could not be reached")
     assert "paceline data tokens FILE.jsonl" in hint
