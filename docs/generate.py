@@ -29,9 +29,7 @@ from paceline.cli.options import COMMON
 from paceline.config.key import Key
 from paceline.config.keys import KEYS
 from paceline.environ import RESERVED
-from paceline.errors import ExitCode, PacelineError
 from paceline.events.sample_rows import CoordinatorRow, CustomRow, GpuRow, HostRow, LinkRow, ProcessRow
-from paceline.events.sample_rows import CoordinatorRow, CustomRow, GpuRow, HostRow, ProcessRow
 from paceline.events.schema import (
     COLUMN_KINDS,
     PHASES,

@@ -7,7 +7,6 @@ from tests.watch.scripted_log import ScriptedLog, a_plan
 
 from paceline.app.alerting import try_notifier
 from paceline.app.replay import replay_run
-from paceline.app.signals import kill
 from paceline.app.train import resumable
 from paceline.plan.codec import dumps
 from paceline.plan.plan import Elastic, EventDetail
@@ -86,11 +85,6 @@ def _mixed_types(_folder: Path) -> Codes:
     return raised(lambda: Layout.of(model))
 
 
-def _worker_gone(folder: Path) -> Codes:
-    told = {"workers": [], "run": {"launcher": "local"}, "state": "training"}
-    return raised(lambda: kill(folder, told, "worker-3"))  # type: ignore[arg-type]  # JSON, written out
-
-
 PROVOCATIONS: dict[str, Provocation] = {
     "E300": lambda folder: said(folder, "report", _run(folder), str(folder)),
     "E301": lambda folder: said(folder, "status"),
@@ -107,5 +101,4 @@ PROVOCATIONS: dict[str, Provocation] = {
     "E321": _two_heralds,
     "E322": lambda folder: said(folder, "workers", "list", _run(folder)),
     "E323": lambda folder: said(folder, "workers", "list", _elastic(folder)),
-    "E325": _worker_gone,
 }

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.clock import unix_now_s
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import PacelineError, Problem, RulesFileError
 from paceline.watch.feed import RULES_NAME
 from paceline.watch.herald import Herald, deliver
 from paceline.watch.notifiers import open_notifier, sample_alert
@@ -85,7 +85,7 @@ def try_notifier(rules: Rules, name: str, folder: Path, say: Callable[[str], Non
     if setting is None:
         known = ", ".join(one.name for one in rules.notifiers) or "none"
         what = f"the rules name no notifier {name!r}; they have: {known}"
-        raise ConfigError([Problem(what, "add it under notifiers: in the file of rules (--rules FILE)")])
+        raise RulesFileError([Problem(what, "add it under notifiers: in the file of rules (--rules FILE)")])
     alerts = (sample_alert(), sample_alert({"state": "resolved", "resolved_s": 1.0}))
     notifier = open_notifier(setting, folder, say)
     for alert in alerts:

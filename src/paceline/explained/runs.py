@@ -159,13 +159,4 @@ ROWS = (
         ("paceline workers list RUN", "wait longer with --wait"),
         "runs/first has 2 workers, and cannot have fewer",
     ),
-    Row(
-        "E325",
-        _FAILED,
-        "paceline.app.signals:NotHereError",
-        "a process can only be signalled on the machine where it runs, while it lives",
-        ("the worker has ended", "it runs on another machine"),
-        ("paceline workers list RUN says who is where",),
-        "worker-3 is not at work",
-    ),
 )

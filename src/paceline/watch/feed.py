@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from paceline.clock import monotonic_s, unix_now_s
-from paceline.errors import PacelineError
+from paceline.errors import DamagedRecordError, NothingRecordedError
 from paceline.events.follow import NewLines
 from paceline.plan.codec import read
 from paceline.plan.plan import EventDetail, Plan
@@ -119,7 +119,9 @@ def read_plan(run_dir: Path) -> Plan:
     """The plan of a run that has events."""
     plan = read(run_dir / "plan.json")
     if plan.events is EventDetail.OFF:
-        raise PacelineError(f"{run_dir} was trained with events off", "train it again with --events full")
+        raise NothingRecordedError(
+            f"{run_dir} was trained with events off", "train it again with --events full"
+        )
     return plan
 
 
@@ -127,7 +129,7 @@ def _take(view: RunView, line: str) -> None:
     try:
         view.take(line)
     except (ValueError, LookupError, TypeError, AssertionError) as error:
-        raise PacelineError(
+        raise DamagedRecordError(
             f"line {view.seq} of the event log cannot be read: {error}",
             "the log was damaged or written by another version; make the run again",
         ) from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from paceline.errors import ConfigError, Problem
+from paceline.errors import Problem, RulesFileError
 from paceline.watch.catalogue import BY_NAME, Kind
 from paceline.watch.notifier_file import read_notifier
 from paceline.watch.rule_lines import Written
@@ -54,10 +54,10 @@ def load_rules(path: Path) -> Rules:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         problem = Problem("the rules are no text in UTF-8", "save the file as UTF-8", str(path))
-        raise ConfigError([problem]) from error
+        raise RulesFileError([problem]) from error
     except OSError as error:
         problem = Problem(f"cannot read the rules: {error.strerror}", "name a YAML file of rules", str(path))
-        raise ConfigError([problem]) from error
+        raise RulesFileError([problem]) from error
     return read_rules(text, str(path))
 
 
@@ -66,7 +66,7 @@ def read_rules(text: str, where: str) -> Rules:
     reader = _Reader(Values(written))
     found = reader.rules(written.value)
     if reader.values.problems:
-        raise ConfigError(reader.values.problems)
+        raise RulesFileError(reader.values.problems)
     return found
 
 

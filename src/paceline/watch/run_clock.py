@@ -9,7 +9,7 @@ import mmap
 from pathlib import Path
 
 from paceline.clock import monotonic_s, unix_now_s
-from paceline.errors import PacelineError
+from paceline.errors import NoSuchRunError
 
 BEGINS = b'"kind":"run_started"'
 
@@ -24,7 +24,7 @@ class RunClock:
         try:
             anchor_ns, anchor_unix_s = _anchor(path)
         except (OSError, ValueError, KeyError) as error:
-            raise PacelineError(f"{path} is no event log", "name the folder of a run") from error
+            raise NoSuchRunError(f"{path} is no event log", "name the folder of a run") from error
         self._opened_ns = anchor_ns + round((unix_now_s() - anchor_unix_s) * 1e9)
         self._opened_s = monotonic_s()
 
