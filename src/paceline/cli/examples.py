@@ -97,6 +97,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "workers resume": (("runs/xor-ssgd worker-1", "let it go on"),),
     "workers slow": (("runs/xor-ssgd worker-1 --factor 4 --for 20", "four times slower for a while"),),
     "workers kill": (("runs/xor-ssgd worker-1", "as a crash would; see how the run goes on"),),
+    "workers partition": (("runs/xor-ssgd worker-1", "cut one off the coordinator for a while"),),
+    "workers heal": (("runs/xor-ssgd", "join again what was cut"),),
     "ray": (("up --nodes 2", "a small cluster on this machine"),),
     "ray up": (("--nodes 2 --cpus-per-node 2", "a small cluster on this machine"),),
     "ray down": (("", "end it again"),),

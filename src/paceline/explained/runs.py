@@ -117,7 +117,7 @@ ROWS = (
     Row(
         "E320",
         _FAILED,
-        "paceline.watch.notifiers:NotDeliveredError",
+        "paceline.watch.posting:NotDeliveredError",
         "a message about alerts did not arrive, however often it was tried",
         ("a wrong address", "a command that ends with an error", "a service that refuses"),
         ("paceline alerts test NAME shows what it answers",),

@@ -20,6 +20,8 @@ MOST_BYTES = 65_536  # of an answer that nobody reads
 class NotDeliveredError(PacelineError):
     """A message about alerts did not arrive, however often it was tried."""
 
+    code = "E320"
+
 
 def not_delivered(what: str) -> NotDeliveredError:
     return NotDeliveredError(
