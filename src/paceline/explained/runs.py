@@ -159,4 +159,13 @@ ROWS = (
         ("paceline workers list RUN", "wait longer with --wait"),
         "runs/first has 2 workers, and cannot have fewer",
     ),
+    Row(
+        "E326",
+        ExitCode.DEGRADED,
+        "paceline.app.actions.desk:BusyError",
+        "too much is asked of the dashboard at once",
+        ("a script that asks without waiting for answers",),
+        ("wait until what was asked is done, then ask again",),
+        "too many wishes are under way",
+    ),
 )

@@ -23,6 +23,7 @@ class BusyError(PacelineError):
     """Too much is asked at once."""
 
     exit_code = ExitCode.DEGRADED
+    code = "E326"
 
 
 @dataclass(slots=True)
