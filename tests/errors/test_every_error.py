@@ -35,6 +35,7 @@ ELSEWHERE: dict[str, tuple[str, str, str]] = {
         "test_too_many_too_few_and_strangers_are_refused_with_the_reason",
         "E324",
     ),
+    "E326": ("dashboard/test_hostile.py", "test_too_many_wishes_at_once_are_refused", "BusyError"),
     "E406": (
         "worker/test_server_pair.py",
         "test_a_primary_that_hears_of_nothing_answers_nobody_once_its_backup_was_promoted",
