@@ -176,7 +176,7 @@ bench-dashboard: setup chromium  ## from a sample to its pixels, first load, wha
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: paceline needs Python 3.11 or newer, and $(PYTHON) is older"; echo "hint: make $(or $(WANTED),$(MAKECMDGOALS)) PYTHON=python3.11"; exit 4; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	# By uv, in a third of pip's time and to the same versions; by pip where uv fails, or pip was told another index.
+	# By uv, which is quicker and comes to the same versions; by pip where uv fails, or pip was told another index.
 	# Not compiled ahead: most of it is never imported, and the rest is compiled when it is. Half a minute less.
 	{ ! $(BIN)/pip config list | grep -q '\.index-url=' && \
 	  $(BIN)/pip install --no-compile --quiet --disable-pip-version-check uv && \
