@@ -9,6 +9,8 @@ WORKERS ?= 2
 PEERS_PYTHON ?= $(BIN)/python
 RAY_PYTHON ?= $(BIN)/python
 STAMP := $(VENV)/.paceline-ready
+# Folders of packages that pip was told; uv does not ask pip.
+FOUND_BY_PIP = $$($(BIN)/pip config list | sed -n "s/.*\.find-links='\(.*\)'/\1/p" | xargs -r -n 1 printf -- '--find-links %s ')
 PAGE := src/paceline/dashboard/page/app.js
 # Targets are made at once, but apt-get does one thing at a time.
 APT_GET := flock /var/lib/dpkg env DEBIAN_FRONTEND=noninteractive apt-get -qq
@@ -18,13 +20,13 @@ TOOLS := chromium shellcheck engine aws-tools promtool
 # Where it is set, every process that a test starts compiles torch, Ray and TensorFlow anew: seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check setup tools chromium shellcheck engine aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean
+.PHONY: demo test check collect setup tools chromium shellcheck engine aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean
 
 demo: setup  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
 
 test:  ## everything a change must pass
-	@$(MAKE) --no-print-directory -j3 WANTED=test check tools
+	@$(MAKE) --no-print-directory -j3 WANTED=test check collect tools
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 check: setup  ## format, lint, types, import rules
@@ -32,6 +34,9 @@ check: setup  ## format, lint, types, import rules
 	$(BIN)/ruff check src tests benchmarks docs infra
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+collect: setup  ## import every test once, beside the type checker: those who then run them find all compiled
+	@$(BIN)/pytest --collect-only -q >/dev/null 2>&1 || true  # what is wrong with one, `pytest` says soon
 
 tools: $(TOOLS)  ## what the tests use beside Python
 
@@ -176,8 +181,12 @@ bench-dashboard: setup chromium  ## from a sample to its pixels, first load, wha
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: paceline needs Python 3.11 or newer, and $(PYTHON) is older"; echo "hint: make $(or $(WANTED),$(MAKECMDGOALS)) PYTHON=python3.11"; exit 4; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	# By uv, which is quicker and comes to the same versions; by pip where uv fails, or pip was told another index.
 	# Not compiled ahead: most of it is never imported, and the rest is compiled when it is. Half a minute less.
-	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	{ ! $(BIN)/pip config list | grep -q '\.index-url=' && \
+	  $(BIN)/pip install --no-compile --quiet --disable-pip-version-check uv && \
+	  $(BIN)/uv pip install --quiet --python $(BIN)/python $(FOUND_BY_PIP) --constraint constraints.txt --editable '.[dev]'; } || \
+	  $(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
 clean:  ## remove what was built; runs/ stays

@@ -1,5 +1,6 @@
 """What do tests share? One warm helper process per test session, and a clean torch after each test."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.fixtures.order import slow_first
 
 from paceline.launchers.local import LocalLauncher
 
@@ -22,6 +24,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write golden files anew instead of comparing")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:  # a single process ends when it ends, and tells rooms in their order
+        items[:] = slow_first(items, lambda item: item.nodeid.partition("::")[0], workers)
 
 
 @pytest.fixture(scope="session")
