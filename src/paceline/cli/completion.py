@@ -21,7 +21,7 @@ _FILES = {
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(_SHELLS))
+@click.argument("shell", type=click.Choice(_SHELLS), metavar="SHELL")
 @common_options
 def completion(session: Session, shell: str) -> None:
     """Print the script that completes commands, flags, runs, workers and values in SHELL.
