@@ -48,7 +48,6 @@ SERVICE_ACCOUNT = Kind("ServiceAccount", "serviceaccounts")
 CLAIM = Kind("PersistentVolumeClaim", "persistentvolumeclaims")
 VOLUME = Kind("PersistentVolume", "persistentvolumes", is_namespaced=False)
 QUOTA = Kind("ResourceQuota", "resourcequotas")
-LIMIT_RANGE = Kind("LimitRange", "limitranges")
 DEPLOYMENT = Kind("Deployment", "deployments", group="apps")
 DAEMON_SET = Kind("DaemonSet", "daemonsets", group="apps")
 STATEFUL_SET = Kind("StatefulSet", "statefulsets", group="apps")
@@ -61,9 +60,6 @@ STORAGE_CLASS = Kind("StorageClass", "storageclasses", group="storage.k8s.io", i
 CSI_DRIVER = Kind("CSIDriver", "csidrivers", group="storage.k8s.io", is_namespaced=False)
 RESOURCE_SLICE = Kind("ResourceSlice", "resourceslices", group="resource.k8s.io", is_namespaced=False)
 CLAIM_TEMPLATE = Kind("ResourceClaimTemplate", "resourceclaimtemplates", group="resource.k8s.io")
-CUSTOM_KIND = Kind(
-    "CustomResourceDefinition", "customresourcedefinitions", group="apiextensions.k8s.io", is_namespaced=False
-)
 VALIDATING_WEBHOOK = Kind(
     "ValidatingWebhookConfiguration",
     "validatingwebhookconfigurations",

@@ -104,10 +104,10 @@ class KubernetesApi:
                 return Listing(tuple(items), str(about.get("resourceVersion", "")))
 
     def watch(
-        self, kind: Kind, namespace: str | None, *, since: str, labels: str = "", seconds: float = 300
+        self, kind: Kind, namespace: str | None, *, since: str, seconds: float = 300
     ) -> Iterator[Change]:
         until = str(int(min(seconds, _QUIET_S / 2)))
-        chosen = _chosen(watch="1", resourceVersion=since, labelSelector=labels, timeoutSeconds=until)
+        chosen = _chosen(watch="1", resourceVersion=since, timeoutSeconds=until)
         for line in self._stream(kind.path(namespace), {**chosen, "allowWatchBookmarks": "true"}):
             try:
                 said = json.loads(line)

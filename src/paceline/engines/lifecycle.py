@@ -22,7 +22,7 @@ class StoredImage:
     age_days: float
 
 
-def policy(*, untagged_days: int = 7, keep: int = 50) -> str:
+def policy(*, keep: int = 50) -> str:
     """The text for ecr:PutLifecyclePolicy."""
     rules = [
         _rule(1, "keep releases: 1.2.3 and v1.2.3", _tagged("tagPatternList", "*.*.*"), _more_than(_NEVER)),
@@ -31,7 +31,7 @@ def policy(*, untagged_days: int = 7, keep: int = 50) -> str:
             3, "keep what is deployed: deployed-*", _tagged("tagPrefixList", "deployed-"), _more_than(_NEVER)
         ),
         _rule(4, "few layer caches", _tagged("tagPrefixList", "buildcache"), _more_than(3)),
-        _rule(5, "untagged images go after a week", {"tagStatus": "untagged"}, _older_than(untagged_days)),
+        _rule(5, "untagged images go after a week", {"tagStatus": "untagged"}, _older_than(7)),
         _rule(6, "of all others, the newest stay", {"tagStatus": "any"}, _more_than(keep)),
     ]
     return json.dumps({"rules": rules})
