@@ -7,8 +7,9 @@ nobody takes it away.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from paceline.kube.parts import GPU, USER
+from paceline.kube.parts import USER
 from paceline.kube.reading import mapping, mappings
+from paceline.kube.well_known import GPU
 from paceline.plan.codec import Json
 
 Object = dict[str, Json]
