@@ -41,13 +41,6 @@ def server() -> Iterator[ApiServer]:
         yield running
 
 
-@pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
-    api = reach(server.kubeconfig(tmp_path / "kubeconfig"))
-    yield Cluster(api, "train")
-    api.close()
-
-
 def manifests(pods: int = 2, gpus: int = 8) -> list[Object]:
     asked = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(gpus)}
     container = {
