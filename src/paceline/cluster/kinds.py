@@ -18,6 +18,11 @@ class Kind:
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def resource(self) -> str:
+        """As `kubectl` and rights name it, such as `jobs.batch`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
         """Without a namespace: the objects of all namespaces. Raises ConfigError for what is no name: an
         empty one would mean all objects of the kind, and dots those above it."""
