@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.cluster.test_job_submit import manifests, now, put_pod, refusing, running
 from tests.cluster.watched import PACE, Screen, follow
-from tests.fixtures.api_server import ApiServer, Log, Refusal
+from tests.fixtures.api_objects import Log
+from tests.fixtures.api_server import ApiServer, Refusal
 from tests.fixtures.operators import Gang
 from tests.fixtures.waiting import until
 

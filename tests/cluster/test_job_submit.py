@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from tests.cluster.watched import follow
-from tests.fixtures.api_server import ApiServer, Log, Refusal
+from tests.fixtures.api_objects import Log
+from tests.fixtures.api_server import ApiServer, Refusal
 from tests.fixtures.waiting import until
 
 from paceline.app.cluster_reach import Cluster
