@@ -26,7 +26,7 @@ from paceline.kube.transfer.helper import Wanted
 WANTED = Wanted(namespace=NAMESPACE, claim="data", reads_only=True)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def pod(server: ApiServer, tmp_path: Path) -> VolumePod:
     made = VolumePod(server, tmp_path / "pod")
     dice = random.Random(3)

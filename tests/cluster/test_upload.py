@@ -35,7 +35,7 @@ UNSCHEDULED = {
 WANTED = Wanted(namespace=NAMESPACE, claim="data")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def pod(server: ApiServer, tmp_path: Path) -> VolumePod:
     return VolumePod(server, tmp_path / "pod")
 
