@@ -6,7 +6,6 @@ product looks at is listed here as a function, so that it can be documented.
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 PREFIX = "PACELINE_"
@@ -16,12 +15,11 @@ RESERVED = frozenset(
 )
 
 
-def config_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
+def config_variables() -> dict[str, str]:
     """`PACELINE_NUM_WORKERS=4` becomes `{"num_workers": "4"}`."""
-    source = os.environ if env is None else env
     return {
         name.removeprefix(PREFIX).lower(): value
-        for name, value in source.items()
+        for name, value in os.environ.items()
         if name.startswith(PREFIX) and name not in RESERVED
     }
 

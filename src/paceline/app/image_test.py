@@ -13,8 +13,6 @@ from paceline.engines.judge import Check, Expected, Facts, Verdict, judge
 from paceline.errors import ImageWishError, Problem
 from paceline.plan.plan import Option
 
-LEVELS = ("quick", "standard", "full")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestRequest:

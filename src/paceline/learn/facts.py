@@ -37,7 +37,6 @@ class RunFacts:
     wait_s: Mapping[int, float] = field(default_factory=dict)  # by worker: it waited for others
     speeds: Mapping[int, float] = field(default_factory=dict)  # by worker: as `paceline status` shows it
     stale_mean: float | None = None
-    stale_max: int | None = None
     gap_max: int | None = None
     # Of elastic runs
     generations: Mapping[int, float] = field(default_factory=dict)  # by number: when it began

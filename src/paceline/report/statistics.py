@@ -27,15 +27,15 @@ class Interval:
         return Interval(min(self.low, value), max(self.high, value))
 
 
-def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Student's t that holds this share of the distribution between minus and plus itself."""
+def t_quantile(freedom: int) -> float:
+    """Student's t that holds CONFIDENCE of the distribution between minus and plus itself."""
     assert freedom >= 1, "one value alone has no spread"
     low, high = 0.0, 1.0
-    while _t_share(high, freedom) < confidence:
+    while _t_share(high, freedom) < CONFIDENCE:
         high *= 2
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if _t_share(middle, freedom) < confidence else (low, middle)
+        low, high = (middle, high) if _t_share(middle, freedom) < CONFIDENCE else (low, middle)
     return high
 
 

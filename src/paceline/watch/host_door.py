@@ -22,10 +22,6 @@ SNMP = Path("/proc/net/snmp")
 Found = TypeVar("Found")
 
 
-def has_psutil() -> bool:
-    return psutil is not None
-
-
 class HostDoor:
     def __init__(self, folder: Path, node: str | None = None) -> None:
         self._folder = folder

@@ -31,13 +31,13 @@ _OVER_TIME = {
 }
 
 
-def rules_file(rules: Rules, *, group: str = "paceline", runbooks: str = "") -> str:
-    """What Prometheus loads with `rule_files`. `runbooks`: where the pages are, for links."""
-    listed = [_rule(rule, runbooks) for rule in rules.rules]
-    return yaml.safe_dump({"groups": [{"name": group, "rules": listed}]}, sort_keys=False, width=1000)
+def rules_file(rules: Rules) -> str:
+    """What Prometheus loads with `rule_files`."""
+    listed = [_rule(rule) for rule in rules.rules]
+    return yaml.safe_dump({"groups": [{"name": "paceline", "rules": listed}]}, sort_keys=False, width=1000)
 
 
-def _rule(rule: Rule, runbooks: str) -> dict[str, object]:
+def _rule(rule: Rule) -> dict[str, object]:
     made: dict[str, object] = {"alert": rule.name, "expr": expression(rule)}
     if rule.hold_s:
         made["for"] = duration(rule.hold_s)
@@ -47,7 +47,7 @@ def _rule(rule: Rule, runbooks: str) -> dict[str, object]:
     made["annotations"] = {
         "summary": _template(rule.summary),
         "description": _template(rule.description),
-        "runbook_url": f"{runbooks}{rule.runbook}",
+        "runbook_url": rule.runbook,
     }
     return made
 

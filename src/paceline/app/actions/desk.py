@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.app.actions.act import Act
-from paceline.app.actions.wanted import LAST_PHASES, Phase, Step, Wanted
+from paceline.app.actions.wanted import Phase, Step, Wanted
 from paceline.errors import ExitCode, PacelineError
 from paceline.plan.codec import Json
 
@@ -108,7 +108,3 @@ class Desk:
                 if holder.stdin is not None:
                     holder.stdin.close()
                 self._holders.remove(holder)
-
-
-def is_settled(asked: Asked) -> bool:
-    return bool(asked.steps) and asked.steps[-1].phase in LAST_PHASES

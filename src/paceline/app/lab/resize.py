@@ -18,7 +18,7 @@ from paceline.app.lab.ticking import Telling
 from paceline.app.lab.training import Training, events_of, training, usual_plan
 from paceline.events.read import History
 from paceline.plan.codec import Json
-from paceline.plan.plan import Elastic, OnSlow, Plan
+from paceline.plan.plan import Elastic, Plan
 
 SHARDS = 12
 SIZES = (2, 4, 3)
@@ -59,16 +59,9 @@ def _resized(struck: "_Struck") -> list[Expectation]:
     return [at_most(what, max(struck.resized_s), 10.0, "s")] if struck.resized_s else []
 
 
-def resizing_plan(workers: int, on_slow: OnSlow = OnSlow.TOLERATE) -> Plan:
+def resizing_plan(workers: int) -> Plan:
     usual = usual_plan(workers=SHARDS, steps=1_000_000, pace_s=PACE_S)
-    elastic = Elastic(
-        workers=workers,
-        min_workers=1,
-        max_workers=6,
-        restarts=30_000,
-        longest_wait_s=0.1,
-        on_slow=on_slow,
-    )
+    elastic = Elastic(workers=workers, min_workers=1, max_workers=6, restarts=30_000, longest_wait_s=0.1)
     return replace(usual, elastic=elastic)
 
 

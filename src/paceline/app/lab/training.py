@@ -41,11 +41,10 @@ def usual_plan(
     pace_s: float = 0.05,
     mode: str = "ssgd",
     shards: int | None = None,
-    sync_every: int | None = None,
 ) -> Plan:
     """Small enough for any machine: what takes time in a step is its pace. As many shards as workers."""
     shards = shards or workers
-    every = sync_every or (USUAL_ROUND if mode in (*ROUND_MODES, "fedavg", "adaptive") else 1)
+    every = USUAL_ROUND if mode in (*ROUND_MODES, "fedavg", "adaptive") else 1
     elastic = Elastic(workers=workers, min_workers=1, max_workers=workers, restarts=3000, longest_wait_s=0.1)
     return Plan(
         run="lab",
@@ -150,7 +149,7 @@ class Training:
                 )
             self._clock.sleep(LOOK_S)
 
-    def until_in(self, workers: int, after: int, within_s: float = LONGEST_S) -> int:
+    def until_in(self, workers: int, after: int) -> int:
         """Until so many workers train in one generation behind `after`; its number."""
         found = 0
 
@@ -159,7 +158,7 @@ class Training:
             found = newest_full(history, workers)
             return found > after
 
-        self.until(are_in, f"{workers} workers train together", within_s)
+        self.until(are_in, f"{workers} workers train together")
         return found
 
 

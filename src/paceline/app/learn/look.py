@@ -77,7 +77,6 @@ def run_facts(run_dir: Path, folder: Path) -> RunFacts:
         wait_s={rank: sum(row.wait_ns for row in mine) / 1e9 for rank, mine in history.steps.items()},
         speeds=_speeds(run_dir),
         stale_mean=None if stale is None else stale.mean,
-        stale_max=None if stale is None else stale.max,
         gap_max=None if stale is None else stale.max_gap,
         generations={number: unix_s(at_ns) for number, at_ns in _generations(history).items()},
         lost=_lost(history),
