@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.completing import run_names
 from paceline.cli.options import common_options, config_options
 from paceline.cli.output import emit
+from paceline.cli.run_argument import run_if_said
 from paceline.cli.scene import condition_options, conditions_of, read_scene
 from paceline.cli.session import Session
 from paceline.cli.units import short_duration
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("advise")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path), required=False)
+@run_if_said
 @click.option(
     "--repeats",
     type=click.IntRange(min=20),

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
+from paceline.cli.run_argument import run_argument, run_if_said
 from paceline.cli.session import Session
 from paceline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
 
-_run = click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
 _rules = click.option(
     "--rules",
     type=click.Path(path_type=Path),
@@ -30,7 +29,7 @@ def alerts(session: Session) -> None:
 
 
 @alerts.command("list")
-@_run
+@run_if_said
 @click.option("--all", "is_all", is_flag=True, help="Also those that are over.")
 @_rules
 @common_options
@@ -62,7 +61,7 @@ def _muted(alert: "dict[str, Json]") -> str:
 
 
 @alerts.command("watch")
-@_run
+@run_if_said
 @_rules
 @common_options
 def watch(session: Session, run: Path | None, rules: Path | None) -> None:
@@ -97,7 +96,7 @@ def test(session: Session, notifier: str, rules: Path) -> None:
 
 
 @alerts.command("silence")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @click.option("--for", "duration", default="1h", show_default=True, metavar="TIME", help="How long.")
 @click.option("--rule", default="", metavar="NAME", help="Of this rule only. [default: all]")
 @click.option("--worker", default="", metavar="NAME", help="Of this worker only. [default: all]")

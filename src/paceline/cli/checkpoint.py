@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.acting import carry_out
-from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
+from paceline.cli.run_argument import run_argument
 from paceline.cli.session import Session
 from paceline.cli.units import short_bytes
 from paceline.errors import ExitCode
@@ -25,7 +25,7 @@ def checkpoint(session: Session) -> None:
 
 
 @checkpoint.command("list")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @common_options
 def list_(session: Session, run: Path) -> None:
     """Which checkpoints RUN (a run's folder) has, and which of them can be resumed from."""
@@ -37,7 +37,7 @@ def list_(session: Session, run: Path) -> None:
 
 
 @checkpoint.command("now")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @common_options
 def now(session: Session, run: Path) -> ExitCode:
     """Let RUN, elastic and at work, write a checkpoint after its next step, and wait until it has."""
@@ -45,7 +45,7 @@ def now(session: Session, run: Path) -> ExitCode:
 
 
 @checkpoint.command("verify")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @common_options
 def verify(session: Session, run: Path) -> ExitCode:
     """Read every snapshot of RUN and compare its hash; exit code 8 when one is not as it was written."""
@@ -60,7 +60,7 @@ def verify(session: Session, run: Path) -> ExitCode:
 
 
 @checkpoint.command("export")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--at", type=click.IntRange(min=0), help="Which one, as `list` says. [default: the newest valid]"
 )

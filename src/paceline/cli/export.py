@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
+from paceline.cli.run_argument import run_argument
 from paceline.cli.session import Session
 from paceline.errors import ConfigError, Problem
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("export")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--to",
     "targets",

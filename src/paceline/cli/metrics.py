@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
+from paceline.cli.run_argument import run_if_said
 from paceline.cli.session import Session
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
 
-_run = click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
 _out = click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Folder to write the files into."
 )
@@ -29,7 +28,7 @@ def metrics(session: Session) -> None:
 
 
 @metrics.command("serve")
-@_run
+@run_if_said
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="0: any free one."
@@ -54,7 +53,7 @@ def serve(session: Session, run: Path | None, host: str, port: int) -> None:
 
 
 @metrics.command("sample")
-@_run
+@run_if_said
 @common_options
 def sample(session: Session, run: Path | None) -> None:
     """Print the metrics of RUN as they are now, as Prometheus would read them."""

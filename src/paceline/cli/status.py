@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
+from paceline.cli.run_argument import run_if_said
 from paceline.cli.session import Session
 from paceline.cli.units import short_number
 
@@ -32,7 +32,7 @@ HEADS = (
 
 
 @click.command("status")
-@click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
+@run_if_said
 @common_options
 def status(session: Session, run: Path | None) -> None:
     """Say how RUN (a run's folder; else the newest under runs/) is: now, or where its log ends."""

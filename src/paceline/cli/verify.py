@@ -4,15 +4,15 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
+from paceline.cli.run_argument import run_argument
 from paceline.cli.session import Session
 from paceline.errors import ExitCode
 
 
 @click.command("verify")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @common_options
 def verify(session: Session, run: Path) -> ExitCode:
     """Prove from the log of RUN (a run's folder) that no step and no sample was lost or done twice.

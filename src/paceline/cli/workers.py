@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.acting import carry_out
-from paceline.cli.completing import run_names, worker_names
+from paceline.cli.completing import worker_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
+from paceline.cli.run_argument import run_argument
 from paceline.cli.session import Session
 from paceline.errors import ConfigError, ExitCode, Problem
 
@@ -35,7 +36,7 @@ def workers(session: Session) -> None:
 
 
 @workers.command("list")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @common_options
 def list_workers(session: Session, run: Path) -> None:
     """Who trains in RUN (a run's folder), and in which generation."""
@@ -54,7 +55,7 @@ def list_workers(session: Session, run: Path) -> None:
 
 
 @workers.command("add")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @click.argument("count", type=click.IntRange(1, 1024), default=1)
 @_wait
 @_within
@@ -67,7 +68,7 @@ def add(session: Session, run: Path, count: int, wait: bool, within_s: float) ->
 
 
 @workers.command("remove")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @click.argument("which", shell_complete=worker_names, default="1", metavar="[WORKER|COUNT]")
 @_wait
 @_within
@@ -90,7 +91,7 @@ _for = click.option(
 
 
 @workers.command("kill")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @click.argument("worker", shell_complete=worker_names)
 @click.option("--force", is_flag=True, help="Also where it ends the run.")
 @common_options
@@ -100,7 +101,7 @@ def kill(session: Session, run: Path, worker: str, force: bool) -> ExitCode:
 
 
 @workers.command("pause")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @click.argument("worker", shell_complete=worker_names)
 @_for
 @common_options
@@ -110,7 +111,7 @@ def pause(session: Session, run: Path, worker: str, for_s: float) -> ExitCode:
 
 
 @workers.command("resume")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @click.argument("worker", shell_complete=worker_names)
 @common_options
 def resume(session: Session, run: Path, worker: str) -> ExitCode:
@@ -119,7 +120,7 @@ def resume(session: Session, run: Path, worker: str) -> ExitCode:
 
 
 @workers.command("slow")
-@click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+@run_argument
 @click.argument("worker", shell_complete=worker_names)
 @click.option("--factor", type=float, default=4.0, show_default=True, help="Times as long.")
 @_for
@@ -130,7 +131,7 @@ def slow(session: Session, run: Path, worker: str, factor: float, for_s: float) 
 
 
 @workers.command("partition")
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @click.option("--force", is_flag=True, help="Also where the quorum, or too many workers, would be lost.")
 @_for
@@ -145,7 +146,7 @@ def partition(session: Session, run: Path, names: tuple[str, ...], force: bool, 
 
 
 @workers.command("heal")
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @common_options
 def heal(session: Session, run: Path) -> ExitCode:
     """Let everybody who is cut off in RUN back in, whoever wanted it."""
