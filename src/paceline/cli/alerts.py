@@ -70,7 +70,7 @@ def watch(session: Session, run: Path | None, rules: Path | None) -> None:
     from paceline.app.watching import find_run
 
     run_dir = find_run(session.folder, run)
-    found = alerting.rules_for(run_dir, None if rules is None else session.folder / rules)
+    found = alerting.rules_for(run_dir, session.placed(rules))
     if not found.notifiers:
         what = "the rules name no notifiers, so nobody would be told"
         raise ConfigError([Problem(what, "add notifiers: to a file of rules, and give it as --rules FILE")])
@@ -133,7 +133,7 @@ def export(session: Session, rules: Path | None, out: Path | None) -> None:
     from paceline.app.alerting import rules_for
     from paceline.watch.promql import rules_file
 
-    text = rules_file(rules_for(None, None if rules is None else session.folder / rules))
+    text = rules_file(rules_for(None, session.placed(rules)))
     if out is not None:
         (session.folder / out).write_text(text, encoding="utf-8")
     files: Json = [] if out is None else [str(out)]
@@ -153,7 +153,7 @@ def check(session: Session, rules: Path | None) -> None:
     from paceline.app.alerting import rules_for
     from paceline.watch.promql import expression
 
-    found = rules_for(None, None if rules is None else session.folder / rules)
+    found = rules_for(None, session.placed(rules))
     data: Json = {
         "rules": [
             {"name": r.name, "severity": r.severity.word, "for_s": r.hold_s, "expression": expression(r)}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.cluster_fix import fix
+from paceline.cli.job_place import context_option, kubeconfig_option
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -17,13 +18,6 @@ if TYPE_CHECKING:
     from paceline.kube.checks.snapshot import Snapshot
     from paceline.plan.codec import Json
 
-_KUBECONFIG = click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Where clusters are named. [default: KUBECONFIG, ~/.kube/config, or the cluster we run in]",
-)
-
 
 @click.group("cluster")
 @common_options
@@ -32,7 +26,7 @@ def cluster(session: Session) -> None:
 
 
 @cluster.command("list")
-@_KUBECONFIG
+@kubeconfig_option
 @click.option(
     "--eks", is_flag=True, help="Ask Amazon EKS too; its clusters come with the command to use them."
 )
@@ -61,7 +55,7 @@ def list_clusters(
 
     from paceline.plan.codec import to_json
 
-    found = known_contexts(None if kubeconfig is None else session.folder / kubeconfig)
+    found = known_contexts(session.placed(kubeconfig))
     rows: list[Json] = [
         {
             "name": one.name,
@@ -84,8 +78,8 @@ def list_clusters(
 
 
 @cluster.command("check")
-@_KUBECONFIG
-@click.option("--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]")
+@kubeconfig_option
+@context_option
 @click.option("--namespace", "-n", metavar="NAME", help="Where jobs shall run. [default: the context's]")
 @click.option(
     "--need", default="", metavar="WORDS", help="What it must be good for: gpus=N, nodes=N, efa, rwx."
@@ -134,7 +128,7 @@ def check(
 
     kind = None if target is None else Target(target)
     wanted = read_need(need, kind)
-    config = None if kubeconfig is None else session.folder / kubeconfig
+    config = session.placed(kubeconfig)
     if eks is not None:
         _only_a_file(**({} if file is None else {"eks": eks}))
         place = (config, context, namespace)

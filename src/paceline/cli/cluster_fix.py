@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli.job_place import context_option, kubeconfig_option
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
@@ -30,8 +31,8 @@ _TARGETS = ["job", "pytorchjob", "trainjob", "rayjob", "raycluster", "hyperpod"]
 
 
 @click.command("fix")
-@click.option("--kubeconfig", type=_PATH, metavar="FILE", help="Where clusters are named.")
-@click.option("--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]")
+@kubeconfig_option
+@context_option
 @click.option("--namespace", "-n", metavar="NAME", help="Where jobs shall run. [default: the context's]")
 @click.option("--need", default="", metavar="WORDS", help="As for check: gpus=N, nodes=N, efa, rwx.")
 @click.option("--target", type=click.Choice(_TARGETS), help="The kind of job that shall run.")
@@ -181,8 +182,7 @@ def _needs_eks(said: dict[str, Any]) -> None:
 
 
 def _place(session: Session, said: dict[str, Any]) -> tuple[Path | None, str | None]:
-    config = said["kubeconfig"]
-    return (None if config is None else session.folder / config), said["context"]
+    return session.placed(said["kubeconfig"]), said["context"]
 
 
 def _asked(said: dict[str, Any]) -> "Asked":

@@ -65,7 +65,7 @@ def _find(
         Where(
             usual_folder=session.folder / USUAL_DIR,
             at=addresses,
-            folder=None if folder is None else session.folder / folder,
+            folder=session.placed(folder),
             token_file=token_file,
             tls_dir=tls_dir,
             tls_name=tls_name,

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.deploy_dashboard import apply_dashboard, render_dashboard
-from paceline.cli.deploy_show import apply_options, render_options, show_applied, show_files
+from paceline.cli.deploy_show import apply_options, cluster_of, render_options, show_applied, show_files
 from paceline.cli.options import common_options
-from paceline.cli.output import say
 from paceline.cli.session import Session
 
 if TYPE_CHECKING:
@@ -74,21 +73,12 @@ def render_coordinator(session: Session, *, out: Path | None, **said: Any) -> No
 @apply.command("coordinator")
 @apply_options(_OPTIONS)
 @common_options
-def apply_coordinator(
-    session: Session,
-    *,
-    kubeconfig: Path | None,
-    context: str | None,
-    dry_run: bool,
-    **said: Any,  # Any: from click
-) -> None:
+def apply_coordinator(session: Session, *, dry_run: bool, **said: Any) -> None:  # Any: from click
     """Needs the Secret with the certificates; says how to make it where it is missing."""
     from paceline.app.deploy import apply_coordinator as apply_it
-    from paceline.app.fix_access import workshop
 
-    config = None if kubeconfig is None else session.folder / kubeconfig
-    with workshop(config, context, session.folder, lambda line: say(session, line)) as (shop, _usual):
-        done = apply_it(shop.api, _asked(said), dry_run=dry_run)
+    with cluster_of(session, said) as api:
+        done = apply_it(api, _asked(said), dry_run=dry_run)
     show_applied(session, done)
 
 

@@ -1,29 +1,32 @@
 """How does `paceline deploy` show what it rendered, or what it did? The same for every service."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli.job_place import context_option, kubeconfig_option
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
 
 if TYPE_CHECKING:
     from paceline.app.deploy import Applied
+    from paceline.cluster.kubernetes_door import KubernetesApi
     from paceline.plan.codec import Json
 
-_PATH = click.Path(path_type=Path)
 _OUT = (
     click.option(
-        "--out", type=_PATH, metavar="DIR", help="Write a folder for `kubectl apply -k`. [default: print]"
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Write a folder for `kubectl apply -k`. [default: print]",
     ),
 )
 _PLACE = (
-    click.option("--kubeconfig", type=_PATH, metavar="FILE", help="Where clusters are named."),
-    click.option(
-        "--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]"
-    ),
+    kubeconfig_option,
+    context_option,
     click.option("--dry-run", is_flag=True, help="Let the server try it, and write nothing."),
 )
 Body = Callable[..., object]
@@ -59,6 +62,16 @@ def show_files(session: Session, files: dict[str, str], first: Sequence[str], ou
         write_files(session.folder / out, files)
         lines = [f"wrote {out}: {', '.join(files)}", f"apply it: kubectl apply -k {out}"]
     emit(session, "deploy.render", {"files": texts, "first": list(first)}, lines)
+
+
+@contextmanager
+def cluster_of(session: Session, said: dict[str, Any]) -> "Iterator[KubernetesApi]":
+    """Where it is applied: by what `apply_options` has read, which is taken out of `said`."""
+    from paceline.app.cluster_reach import Place, reached
+
+    place = Place(kubeconfig=session.placed(said.pop("kubeconfig")), context=said.pop("context"))
+    with reached(place, without="only write the objects: paceline deploy render") as cluster:
+        yield cluster.api
 
 
 def show_applied(session: Session, done: "Sequence[Applied]") -> None:

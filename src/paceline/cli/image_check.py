@@ -54,7 +54,7 @@ def check(
     from paceline.images.api import mend, unified_diff
 
     place, wanted = session.folder / folder, target_of(target, gpu, driver, platform)
-    named = None if dockerfile is None else session.folder / dockerfile
+    named = session.placed(dockerfile)
     project = load_project(place, named, [session.folder / one for one in requirements])
     found = _found(session, project, wanted, resolves=resolve)
     mended = mend(project, wanted, also=tuple(found), agreed=agree)

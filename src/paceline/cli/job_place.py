@@ -10,16 +10,18 @@ import click
 if TYPE_CHECKING:
     from paceline.cli.session import Session
 
+kubeconfig_option = click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where clusters are named. [default: KUBECONFIG, ~/.kube/config, or the cluster we run in]",
+)
+context_option = click.option(
+    "--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]"
+)
 _OPTIONS = (
-    click.option(
-        "--kubeconfig",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Where clusters are named. [default: KUBECONFIG, ~/.kube/config, or the cluster we run in]",
-    ),
-    click.option(
-        "--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]"
-    ),
+    kubeconfig_option,
+    context_option,
     click.option("--namespace", "-n", metavar="NAME", help="Where it is. [default: the context's]"),
 )
 
@@ -31,8 +33,7 @@ def place_options(body: Callable[..., object]) -> Callable[..., object]:
     def with_place(session: "Session", **params: Any) -> object:  # Any: what click parsed, by flag
         from paceline.app.cluster_reach import Place
 
-        said: Path | None = params.pop("kubeconfig")
-        config = None if said is None else session.folder / said
+        config = session.placed(params.pop("kubeconfig"))
         place = Place(kubeconfig=config, context=params.pop("context"), namespace=params.pop("namespace"))
         return body(session, place=place, **params)
 

@@ -105,7 +105,7 @@ def export_rules(session: Session, rules: Path | None, out: Path | None) -> None
     from paceline.app.alerting import rules_for
     from paceline.watch.promql import rules_file
 
-    text = rules_file(rules_for(None, None if rules is None else session.folder / rules))
+    text = rules_file(rules_for(None, session.placed(rules)))
     if out is None:
         emit(session, "metrics.export-rules", {"text": text}, text.splitlines())
         return

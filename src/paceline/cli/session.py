@@ -43,6 +43,10 @@ class Session:
     variables: Mapping[str, str] = field(default_factory=dict)  # environ.config_variables()
     folder: Path = field(default_factory=Path)  # what `runs/` and --run-dir are relative to
 
+    def placed(self, path: Path | None) -> Path | None:
+        """What the user named, from where the user stands; None: it was not said."""
+        return None if path is None else self.folder / path
+
     @property
     def is_silent(self) -> bool:
         """Is talk on stderr unwanted?"""
