@@ -9,9 +9,10 @@ import dataclasses
 import statistics
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
-from benchmarks.report import Ratio, write
+from benchmarks.report import Ratio, tell_and_write
 from paceline.app.progress import SilentWatcher
 from paceline.app.train import train
 from paceline.config.facts import Facts
@@ -32,13 +33,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    ratios = []
     with LocalLauncher() as launcher:
-        for name in SIZES:
-            for ratio in _measure(launcher, name, given.rounds):
-                print(ratio.line(), flush=True)
-                ratios.append(ratio)
-    write(ratios, given.output)
+        measured = chain.from_iterable(_measure(launcher, name, given.rounds) for name in SIZES)
+        tell_and_write(measured, given.output)
 
 
 def _measure(launcher: LocalLauncher, name: str, rounds: int) -> Iterator[Ratio]:

@@ -5,10 +5,11 @@ code stays 0.
 """
 
 import argparse
+from itertools import chain
 from pathlib import Path
 
 from benchmarks import instrumentation, parameter_store, ssgd_vs_ddp, start_up, straggler_rates
-from benchmarks.report import Ratio, write
+from benchmarks.report import tell_and_write
 from paceline.launchers.local import LocalLauncher
 
 RESULTS = Path(__file__).parent / "results" / "core.json"
@@ -19,20 +20,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
-    ratios: list[Ratio] = []
     with LocalLauncher() as launcher:
-        for measured in (
+        measured = chain(
             start_up.measure(options.rounds),
             ssgd_vs_ddp.measure(launcher, options.rounds),
             parameter_store.measure(options.rounds),
             straggler_rates.measure(launcher, options.rounds),
             instrumentation.measure(launcher, options.rounds),
-        ):
-            for ratio in measured:
-                ratios.append(ratio)
-                print(ratio.line(), flush=True)
-    write(ratios, options.output)
-    print(f"written to {options.output}")
+        )
+        tell_and_write(measured, options.output)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from benchmarks.dashboard_cost import share_kept
 from benchmarks.dashboard_killed import SIDE_S, survived
 from benchmarks.dashboard_load import Writer, growth, served
-from benchmarks.report import Ratio, write
+from benchmarks.report import Ratio, tell_and_write
 from paceline.clock import SystemClock
 from paceline.dashboard.settings import PAGE
 
@@ -156,12 +156,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
-    ratios = []
-    for ratio in measure(options):
-        ratios.append(ratio)
-        print(ratio.line(), flush=True)
-    write(ratios, options.output)
-    print(f"written to {options.output}")
+    tell_and_write(measure(options), options.output)
 
 
 if __name__ == "__main__":

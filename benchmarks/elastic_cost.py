@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.report import Ratio, write
+from benchmarks.report import Ratio, tell_and_write
 from benchmarks.runs import really_run
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Elastic, OnNan, Plan
@@ -77,13 +77,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
-    ratios = []
     with LocalLauncher() as launcher:
-        for ratio in measure(launcher, options.rounds):
-            ratios.append(ratio)
-            print(ratio.line(), flush=True)
-    write(ratios, options.output)
-    print(f"written to {options.output}")
+        tell_and_write(measure(launcher, options.rounds), options.output)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,6 +31,16 @@ class Ratio:
             f"{self.name:<44} {self.median:7.3f}  [{low:.3f} … {high:.3f}]  "
             f"goal {sign} {self.goal:g}  {verdict}  {self.detail}"
         )
+
+
+def tell_and_write(measured: Iterable[Ratio], path: Path) -> None:
+    """Each as soon as it was measured, for whoever waits; the file once all are there."""
+    ratios = []
+    for ratio in measured:
+        ratios.append(ratio)
+        print(ratio.line(), flush=True)
+    write(ratios, path)
+    print(f"written to {path}")
 
 
 def write(ratios: Sequence[Ratio], path: Path, **more: object) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.report import Ratio, write
+from benchmarks.report import Ratio, tell_and_write
 from benchmarks.runs import TRIED, plan_for, processors, really_run
 from paceline.config.train_config import TrainConfig
 from paceline.errors import PacelineError
@@ -143,13 +143,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
-    ratios: list[Ratio] = []
     with LocalLauncher() as launcher:
-        for ratio in measure(launcher, options.rounds):
-            ratios.append(ratio)
-            print(ratio.line(), flush=True)
-    write(ratios, options.output)
-    print(f"written to {options.output}")
+        tell_and_write(measure(launcher, options.rounds), options.output)
 
 
 if __name__ == "__main__":
