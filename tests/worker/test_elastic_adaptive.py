@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.fixtures.generations import ElasticRun, Fault
+from tests.fixtures.generations import ElasticRun, Fault, any_faults
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import virtual_hash
 
@@ -105,16 +104,7 @@ def test_only_local_steps_are_localsgd(tmp_path: Path) -> None:
     assert_it_is_what_was_decided(plan, run, history)
 
 
-FAULTS = st.builds(
-    Fault,
-    worker=st.integers(0, 2),
-    look=st.integers(1, MANY_LOOKS),
-    is_replaced=st.booleans(),
-    wakes=st.booleans(),
-)
-
-
-ANY = given(faults=st.lists(FAULTS, min_size=1, max_size=3, unique_by=lambda fault: fault.worker))
+ANY = given(faults=any_faults(at_most=3, looks=MANY_LOOKS))
 
 
 @settings(max_examples=5)

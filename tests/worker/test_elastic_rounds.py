@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.generations import ElasticRun, Fault
+from tests.fixtures.generations import ElasticRun, Fault, any_faults
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import virtual_hash
 
@@ -89,18 +89,9 @@ def test_any_number_of_workers_ends_with_the_bits_of_one_worker_for_each_shard(
     assert [position for position in positions if position < last] == list(range(last))
 
 
-FAULTS = st.builds(
-    Fault,
-    worker=st.integers(0, 2),
-    look=st.integers(1, MANY_LOOKS),
-    is_replaced=st.booleans(),
-    wakes=st.booleans(),
-)
-
-
 ANY = given(
     mode=st.sampled_from(["localsgd", "diloco", "ssgd", "streaming"]),
-    faults=st.lists(FAULTS, min_size=1, max_size=2, unique_by=lambda fault: fault.worker),
+    faults=any_faults(at_most=2, looks=MANY_LOOKS),
 )
 
 
