@@ -14,16 +14,15 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
-from paceline import __version__
 from paceline.app.alerting import alerting, require_rules
 from paceline.app.checkpoint_keeper import CheckpointKeeper
 from paceline.app.collecting import collecting
-from paceline.app.evaluations import evaluation_in_words, evaluations_json
+from paceline.app.evaluations import evaluation_in_words
 from paceline.app.exports import while_exporting
 from paceline.app.progress import Progress, Watcher
 from paceline.app.reshaped import with_workers
+from paceline.app.result_json import result_json
 from paceline.app.resume import forget_newer, newest_checkpoint
-from paceline.app.speeds import memory_json, speed_json
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.checkpoints.durable import write_durably
 from paceline.checkpoints.object_store import ObjectStore
@@ -31,20 +30,15 @@ from paceline.clock import SystemClock, monotonic_s, unix_now_s
 from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, ExitCode, NoCheckpointError, Problem, TrainingError
 from paceline.events.log import EventLog, write_header
-from paceline.events.read import read_history
-from paceline.events.summary import Summary, summarise
 from paceline.launchers.local import Ended, LocalLauncher, Message
 from paceline.launchers.port import RunLauncher
-from paceline.plan.catalog import data_of, hides_waiting, server_names
-from paceline.plan.codec import Json, dumps, plan_hash, read, to_json
-from paceline.plan.compression import in_words
+from paceline.plan.catalog import server_names
+from paceline.plan.codec import Json, dumps, plan_hash, read
 from paceline.plan.decide import task_of, task_options_of
-from paceline.plan.plan import Dtype, EventDetail, Launcher, Option, Plan
+from paceline.plan.plan import Dtype, Option, Plan
 
 if TYPE_CHECKING:
     from paceline.app.elastic import Coordinators
-
-RESULT_SCHEMA = "paceline.result/1"
 
 
 def warm_up() -> LocalLauncher:
@@ -286,65 +280,4 @@ def _conclude(plan: Plan, run_dir: Path, ended: Ended, log: EventLog, *, wall_s:
     stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
     log.write("run_finished", outcome="stopped" if stopped else "finished")
     log.close()
-    history = read_history(run_dir / "events.jsonl")
-    result = _result(plan, run_dir, ended, summarise(history), wall_s=wall_s, stopped=stopped)
-    recorded = plan.events is EventDetail.FULL
-    fast = speed_json(plan, ended.reports, history) if recorded else {}
-    return {**result, **memory_json(ended.reports), **fast}
-
-
-def _result(
-    plan: Plan, run_dir: Path, ended: Ended, summary: Summary, *, wall_s: float, stopped: bool
-) -> dict[str, Json]:
-    hashes: dict[str, Json] = {
-        who: report["state_sha256"] for who, report in ended.reports.items() if "state_sha256" in report
-    }
-    metrics = next((r["metrics"] for r in ended.reports.values() if "metrics" in r), {})
-    recorded = plan.events is EventDetail.FULL
-    return {
-        "schema": RESULT_SCHEMA,
-        "paceline": __version__,
-        "run": plan.run,
-        "run_dir": str(run_dir),
-        "mode": plan.mode,
-        "task": plan.task,
-        **({} if (data := data_of(plan)) is None else {"data": data}),
-        "num_workers": plan.num_workers,
-        "launcher": plan.launcher.value,
-        "plan": plan_hash(plan),
-        "wall_s": wall_s,
-        # The slowest worker's loop alone, from first to last step; known also with events off.
-        "steps_s": max(float(str(r["steps_s"])) for r in ended.reports.values() if "steps_s" in r),
-        "stopped_early": stopped,
-        **evaluations_json(ended.reports),
-        "metrics": metrics,
-        "state_sha256": hashes,
-        **(_summary_json(summary) if recorded else {}),
-        **(_compression_json(plan, summary) if recorded else {}),
-    }
-
-
-def _summary_json(summary: Summary) -> dict[str, Json]:
-    numbers = to_json(summary)
-    assert isinstance(numbers, dict), "a dataclass becomes an object"
-    numbers["bytes"] = {"out": numbers.pop("bytes_out"), "in": numbers.pop("bytes_in")}
-    del numbers["bytes_saved"]
-    return numbers
-
-
-def _compression_json(plan: Plan, summary: Summary) -> dict[str, Json]:
-    """What was saved, beside what it cost; nothing when nothing was compressed."""
-    if plan.compress is None and summary.bytes_saved == 0:
-        return {}
-    name = plan.mode if plan.compress is None else in_words(plan.compress.codec, plan.compress.amount)
-    plain, busy_s = summary.bytes_out + summary.bytes_saved, sum(summary.phases_s.values())
-    saving: dict[str, Json] = {
-        "codec": name,
-        "bytes_out_plain": plain,
-        "ratio": plain / summary.bytes_out if summary.bytes_out else None,
-    }
-    # torch hides it in backward; virtual time is only that of the plan.
-    if not hides_waiting(plan.mode) and plan.launcher is not Launcher.VIRTUAL:
-        saving["codec_s"] = summary.phases_s["codec"]
-        saving["codec_share"] = summary.phases_s["codec"] / busy_s if busy_s else 0.0
-    return {"compression": saving}
+    return result_json(plan, run_dir, ended.reports, wall_s=wall_s, stopped=stopped)

@@ -1,0 +1,78 @@
+"""What does result.json say? What the participants reported at their end, and what their log adds up to."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from paceline import __version__
+from paceline.app.evaluations import evaluations_json
+from paceline.app.speeds import memory_json, speed_json
+from paceline.events.read import read_history
+from paceline.events.summary import Summary, summarise
+from paceline.launchers.local import Message
+from paceline.plan.catalog import data_of, hides_waiting
+from paceline.plan.codec import Json, plan_hash, to_json
+from paceline.plan.compression import in_words
+from paceline.plan.plan import EventDetail, Launcher, Plan
+
+RESULT_SCHEMA = "paceline.result/1"
+
+
+def result_json(
+    plan: Plan, run_dir: Path, reports: Mapping[str, Message], *, wall_s: float, stopped: bool
+) -> dict[str, Json]:
+    """`reports`: what each participant said at its end. What the log knows is left out with events off."""
+    history = read_history(run_dir / "events.jsonl")
+    summary, recorded = summarise(history), plan.events is EventDetail.FULL
+    hashes: dict[str, Json] = {
+        who: report["state_sha256"] for who, report in reports.items() if "state_sha256" in report
+    }
+    metrics = next((r["metrics"] for r in reports.values() if "metrics" in r), {})
+    return {
+        "schema": RESULT_SCHEMA,
+        "paceline": __version__,
+        "run": plan.run,
+        "run_dir": str(run_dir),
+        "mode": plan.mode,
+        "task": plan.task,
+        **({} if (data := data_of(plan)) is None else {"data": data}),
+        "num_workers": plan.num_workers,
+        "launcher": plan.launcher.value,
+        "plan": plan_hash(plan),
+        "wall_s": wall_s,
+        # The slowest worker's loop alone, from first to last step; known also with events off.
+        "steps_s": max(float(str(r["steps_s"])) for r in reports.values() if "steps_s" in r),
+        "stopped_early": stopped,
+        **evaluations_json(reports),
+        "metrics": metrics,
+        "state_sha256": hashes,
+        **(_summary_json(summary) if recorded else {}),
+        **(_compression_json(plan, summary) if recorded else {}),
+        **memory_json(reports),
+        **(speed_json(plan, reports, history) if recorded else {}),
+    }
+
+
+def _summary_json(summary: Summary) -> dict[str, Json]:
+    numbers = to_json(summary)
+    assert isinstance(numbers, dict), "a dataclass becomes an object"
+    numbers["bytes"] = {"out": numbers.pop("bytes_out"), "in": numbers.pop("bytes_in")}
+    del numbers["bytes_saved"]
+    return numbers
+
+
+def _compression_json(plan: Plan, summary: Summary) -> dict[str, Json]:
+    """What was saved, beside what it cost; nothing when nothing was compressed."""
+    if plan.compress is None and summary.bytes_saved == 0:
+        return {}
+    name = plan.mode if plan.compress is None else in_words(plan.compress.codec, plan.compress.amount)
+    plain, busy_s = summary.bytes_out + summary.bytes_saved, sum(summary.phases_s.values())
+    saving: dict[str, Json] = {
+        "codec": name,
+        "bytes_out_plain": plain,
+        "ratio": plain / summary.bytes_out if summary.bytes_out else None,
+    }
+    # torch hides it in backward; virtual time is only that of the plan.
+    if not hides_waiting(plan.mode) and plan.launcher is not Launcher.VIRTUAL:
+        saving["codec_s"] = summary.phases_s["codec"]
+        saving["codec_share"] = summary.phases_s["codec"] / busy_s if busy_s else 0.0
+    return {"compression": saving}
