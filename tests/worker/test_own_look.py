@@ -17,7 +17,7 @@ from paceline.worker.control import ControlBlock
 from paceline.worker.foreign_seat import ForeignSeat
 from paceline.worker.own_look import looking, while_looking
 from paceline.worker.run_folder import OwnFolder
-from paceline.worker.wiring import Seat
+from paceline.worker.seat import Seat
 
 
 def a_seat(run_dir: Path, transport: Transport, *, looks_at_host: bool | None) -> Seat:

@@ -6,8 +6,8 @@ from functools import partial
 from paceline.plan.catalog import is_split, server_names
 from paceline.plan.plan import Plan
 from paceline.worker.own_look import while_looking
+from paceline.worker.seat import Seat
 from paceline.worker.telling import Report
-from paceline.worker.wiring import Seat
 
 Body = Callable[[Seat, Callable[[Report], None]], None]
 

@@ -29,8 +29,10 @@ from paceline.worker.loop import Saver, Worker
 from paceline.worker.membership import Membership
 from paceline.worker.participant import Report, evaluate, state_hash
 from paceline.worker.replica import Replica
+from paceline.worker.run_folder import open_log
 from paceline.worker.saving import NoSaver, SharedSaver, writer_for
-from paceline.worker.wiring import CoordinatorSeat, Seat, build_task, open_log, set_up_torch
+from paceline.worker.seat import CoordinatorSeat, Seat
+from paceline.worker.wiring import build_task, set_up_torch
 
 Tell = Callable[[Report], None]
 REVOKE_S = 3.0  # how long the coordinator's answer is waited for

@@ -19,8 +19,8 @@ from paceline.events.schema import Scalar
 from paceline.plan.plan import EventDetail, Launcher, Transport
 from paceline.watch.links_door import LinksDoor
 from paceline.watch.process_door import ProcessDoor, has_proc
+from paceline.worker.seat import Seat
 from paceline.worker.telling import Report
-from paceline.worker.wiring import Seat
 
 if TYPE_CHECKING:
     from paceline.watch.gpu_door import GpuDoor

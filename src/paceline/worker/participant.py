@@ -21,9 +21,10 @@ from paceline.worker.loop import Saver
 from paceline.worker.measuring import use_of_device, work_of_sample
 from paceline.worker.own_look import looking
 from paceline.worker.saving import EndSaver, WorkerSaver
+from paceline.worker.seat import Seat
 from paceline.worker.task_files import leave_files
 from paceline.worker.telling import Report as Report
-from paceline.worker.wiring import Seat, build_server, build_worker
+from paceline.worker.wiring import build_server, build_worker
 
 
 def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:

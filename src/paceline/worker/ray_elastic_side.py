@@ -26,8 +26,8 @@ from paceline.tasks.load import task_class
 from paceline.worker.control import ControlBlock
 from paceline.worker.elastic_body import elastic_body
 from paceline.worker.ray_outbox import Message, Outbox
+from paceline.worker.seat import CoordinatorSeat, Seat
 from paceline.worker.telling import Report
-from paceline.worker.wiring import CoordinatorSeat, Seat
 
 # A replacement would meet the same.
 _HOPELESS = (HopelessError, ConfigError, NotReadyError)

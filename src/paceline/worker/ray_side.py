@@ -36,8 +36,8 @@ from paceline.worker.participant import Report, serve, work
 from paceline.worker.ray_folder import SaidFolder
 from paceline.worker.ray_outbox import Message, Outbox, Printed
 from paceline.worker.ray_tls import serving_at, trusting
+from paceline.worker.seat import Seat
 from paceline.worker.torchrun_words import check_here, fault_of
-from paceline.worker.wiring import Seat
 
 
 class Side:

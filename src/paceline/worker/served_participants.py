@@ -39,8 +39,10 @@ from paceline.worker.place_membership import (
     primary_of,
 )
 from paceline.worker.primary import PrimaryServer
+from paceline.worker.run_folder import open_log
 from paceline.worker.saving import ServerSaver
-from paceline.worker.wiring import Seat, build_task, open_log, set_up_torch
+from paceline.worker.seat import Seat
+from paceline.worker.wiring import build_task, set_up_torch
 
 FIRST = "a"  # of a part's two servers, the one that begins as primary
 AGAIN_S = 0.01

@@ -21,8 +21,10 @@ from paceline.worker.loop import Worker
 from paceline.worker.participant import Report
 from paceline.worker.place_membership import PlaceMembership, Places
 from paceline.worker.replica import Replica
+from paceline.worker.run_folder import open_log
 from paceline.worker.saving import RowSaver
-from paceline.worker.wiring import Seat, build_task, open_log, set_up_torch, strategy_class
+from paceline.worker.seat import Seat
+from paceline.worker.wiring import build_task, set_up_torch, strategy_class
 
 
 def work_with_servers(index: int, seat: Seat, report: Callable[[Report], None]) -> None:

@@ -19,12 +19,14 @@ from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
 from paceline.worker.membership import Membership
 from paceline.worker.replica import Replica
+from paceline.worker.run_folder import open_log
 from paceline.worker.saving import NoSaver, writer_for
+from paceline.worker.seat import Seat
 from paceline.worker.sharded_replica import ShardedReplica
 from paceline.worker.sharing import Silent
 from paceline.worker.split_elastic import SplitElasticWorker, SplitSaver
 from paceline.worker.telling import Report
-from paceline.worker.wiring import Seat, build_task, open_log, set_up_torch
+from paceline.worker.wiring import build_task, set_up_torch
 
 Tell = Callable[[Report], None]
 

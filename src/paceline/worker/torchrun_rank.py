@@ -22,7 +22,7 @@ from paceline.worker.control import ControlBlock
 from paceline.worker.foreign_seat import ForeignSeat
 from paceline.worker.participant import Report, work
 from paceline.worker.run_folder import RunFolder
-from paceline.worker.wiring import Seat
+from paceline.worker.seat import Seat
 
 
 def take_part(

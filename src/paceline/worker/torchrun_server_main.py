@@ -13,7 +13,7 @@ from paceline.plan.codec import loads
 from paceline.worker.control import ControlBlock
 from paceline.worker.kernel import die_with_parent
 from paceline.worker.participant import serve
-from paceline.worker.wiring import Seat
+from paceline.worker.seat import Seat
 from paceline.worker.zygote import live
 
 

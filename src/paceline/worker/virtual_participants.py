@@ -23,10 +23,11 @@ from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, Ran, Saver, Worker
 from paceline.worker.participant import Report, evaluate, state_hash
 from paceline.worker.replica import Replica
+from paceline.worker.run_folder import open_log
 from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker, writer_for
+from paceline.worker.seat import Seat
 from paceline.worker.stacked import StackedSource
 from paceline.worker.virtual import Cluster, Incidents
-from paceline.worker.wiring import Seat, open_log
 
 
 def work_in_turns(seat: Seat, report: Callable[[Report], None]) -> None:

@@ -5,24 +5,19 @@ from what the launcher provides (`Seat`), and is the only place in a worker
 that names concrete transports.
 """
 
-import socket
-import ssl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from paceline.checkpoints.store import Snapshot
-from paceline.clock import Clock, SystemClock
+from paceline.clock import Clock
 from paceline.compression.push import push_format
 from paceline.errors import ConfigError, Problem
 from paceline.events.log import EventLog, Log
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel, is_split
-from paceline.plan.codec import Json
 from paceline.plan.plan import Plan, Transport
 from paceline.strategies.load import built_in
 from paceline.strategies.port import Links, ServerSide, Strategy
@@ -34,82 +29,18 @@ from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_collective import SEMAPHORES, WORDS, ShmCollective
 from paceline.transport.shm_peers import ShmPeers, peers_world
 from paceline.transport.shm_store import ShmStore, ShmStoreHost, store_world
-from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
+from paceline.transport.tcp_store import TcpStore, TcpStoreHost
 from paceline.transport.torch_dist import TorchCollective, join_group
-from paceline.worker.control import ControlBlock, WorkerControl
+from paceline.worker.control import WorkerControl
 from paceline.worker.evaluating import NO_EVALUATION, Evaluates, Evaluator
-from paceline.worker.foreign_seat import ForeignSeat
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
 from paceline.worker.replica import Replica
-from paceline.worker.run_folder import OwnFolder, RunFolder
-from paceline.worker.run_folder import open_log as open_log
 from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_strategy
+from paceline.worker.seat import Seat
 from paceline.worker.server import ParameterServer
 from paceline.worker.telling import Report, tell_nobody
 from paceline.worker.validation import Validation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSeat:
-    """Where an elastic run's workers find the coordinator; the token itself is in a file of the owner's."""
-
-    addresses: tuple[str, ...]
-    token_file: Path
-    run: str
-
-    @classmethod
-    def read(cls, said: dict[str, Json]) -> "CoordinatorSeat":
-        addresses = tuple(str(said["addresses"]).split(","))
-        return cls(addresses=addresses, token_file=Path(str(said["token_file"])), run=str(said["run"]))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """What a launcher provides to every participant of a run on this host."""
-
-    plan: Plan
-    run_dir: Path
-    control: ControlBlock
-    rendezvous: Path
-    world: SharedWorld | None = None
-    listener: socket.socket | None = None
-    token: bytes = b""
-    resume_from: Path | None = None
-    coordinator: CoordinatorSeat | None = None
-    foreign: ForeignSeat | None = None
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.run_dir / "checkpoints"
-
-    @property
-    def clock(self) -> Clock:
-        return SystemClock() if self.foreign is None else self.foreign.clock
-
-    @property
-    def folder(self) -> RunFolder:
-        return OwnFolder(self.run_dir, self.resume_from) if self.foreign is None else self.foreign.folder
-
-    @contextmanager
-    def parts(self) -> Iterator[Path | None]:
-        """The folder with all parts of the state to go on from; None: the run begins."""
-        if self.foreign is None or self.foreign.parts is None:
-            yield self.resume_from
-            return
-        with self.foreign.parts() as folder:
-            yield folder
-
-    @property
-    def tls(self) -> ssl.SSLContext | None:
-        return None if self.foreign is None else self.foreign.tls
-
-    @property
-    def server_address(self) -> Address:
-        if self.foreign is not None and self.foreign.server is not None:
-            return self.foreign.server
-        assert self.listener is not None, "the launcher opens the store's port"
-        return Address(*self.listener.getsockname()[:2])
 
 
 def strategy_class(mode: str) -> type:

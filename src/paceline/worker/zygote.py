@@ -36,8 +36,9 @@ from paceline.worker.counting import count_samples, order_of
 from paceline.worker.elastic_body import elastic_body
 from paceline.worker.kernel import die_with_parent
 from paceline.worker.participant import Report, serve, work
+from paceline.worker.seat import CoordinatorSeat, Seat
 from paceline.worker.virtual_participants import work_in_turns
-from paceline.worker.wiring import CoordinatorSeat, Seat, channel_of, shared_world
+from paceline.worker.wiring import channel_of, shared_world
 
 PROGRESS_S = 0.1
 GRACE_S = 5.0
