@@ -61,9 +61,8 @@ def on_post_page(output: str, page: Page, **_: object) -> str:
 
 
 def on_post_template(output_content: str, **_: object) -> str:
-    return output_content.replace(
-        _FETCHED, "/frame_worker.js"
-    )  # the page that a server shows for any address
+    # The page that a server shows for any address.
+    return output_content.replace(_FETCHED, "/frame_worker.js")
 
 
 def _prose(text: str, at: str) -> str:

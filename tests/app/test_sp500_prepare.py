@@ -35,9 +35,8 @@ def test_the_file_holds_what_the_task_and_a_reader_need(tmp_path: Path) -> None:
     assert float(arrays["y_test"].mean()) == pytest.approx(done.test.up_rate)
     meta = json.loads(str(arrays["meta"]))
     assert (meta["window"], meta["embargo"]) == (10, 30)
-    assert (
-        done.train.samples + done.embargo + done.test.samples == 300 - 20 - 10
-    )  # every sample has its place
+    # Every sample has its place.
+    assert done.train.samples + done.embargo + done.test.samples == 300 - 20 - 10
 
 
 def test_the_message_about_too_few_closes_is_exact(tmp_path: Path) -> None:

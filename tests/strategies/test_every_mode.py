@@ -19,9 +19,8 @@ from paceline.strategies.port import Links
 from paceline.worker.participant import state_hash
 
 TOGETHER = ("ssgd", "ps", "ssp", "dssp", "localsgd", "fedavg")
-LOCKSTEP = StrategyOptions(
-    staleness=0, staleness_range=0, sync_every=1
-)  # ssp and localsgd as synchronous SGD
+# ssp and localsgd as synchronous SGD.
+LOCKSTEP = StrategyOptions(staleness=0, staleness_range=0, sync_every=1)
 REPEATABLE = (*TOGETHER, "gossip")
 TORCH_ADAM = "tests.fixtures.tasks:TorchAdamTask"
 TORCH_MOMENTUM = "tests.fixtures.tasks:TorchMomentumTask"

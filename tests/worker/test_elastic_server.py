@@ -50,9 +50,8 @@ class Crowd:
     incarnations: dict[int, int] = field(default_factory=dict)
     rows: list[ServerRow] = field(default_factory=list)
     released: list[int] = field(default_factory=list)  # who was told that nothing is left
-    late: dict[int, int] = field(
-        default_factory=dict
-    )  # rank -> the ticket whose share is not wanted any more
+    # By rank: the ticket whose share is not wanted any more.
+    late: dict[int, int] = field(default_factory=dict)
     orders: int = 0
 
     def _order(self, kind: Kind, rank: int, number: int, share: int | None = None) -> None:

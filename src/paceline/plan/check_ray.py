@@ -47,10 +47,8 @@ def _elastic(config: TrainConfig) -> list[Problem]:
 
 def _mode(config: TrainConfig) -> list[Problem]:
     mode = decide.mode_of(config)
-    if (
-        mode is None or decide.elastic_of(config) is not None
-    ):  # those are on one machine, and say so themselves
-        return []
+    if mode is None or decide.elastic_of(config) is not None:
+        return []  # elastic ones are on one machine, and say so themselves
     if mode.channel is Channel.PEERS:
         what = f"mode {mode.name} needs memory that its workers share from birth, and actors share none"
         hint = "use --mode gossip, which also averages with neighbours, or --launcher local"

@@ -75,9 +75,8 @@ def task_options_of(config: TrainConfig) -> dict[str, Option]:
     if config.data is not None:
         options[data_option_of(config)] = config.data
     data = options.get(data_option_of(config))
-    if isinstance(data, str) and is_elsewhere(
-        data
-    ):  # data that is here needs no cache, whatever was said once for all runs
+    # Data that is here needs no cache, whatever was said once for all runs.
+    if isinstance(data, str) and is_elsewhere(data):
         said = {"data_cache": config.data_cache, "data_cache_mb": config.data_cache_mb}
         options |= {name: value for name, value in said.items() if value is not None}
     return options

@@ -88,9 +88,8 @@ def check_folder(folder: Path, shape: LlamaShape) -> None:
     if not path.is_file():
         return
     said, ours = json.loads(path.read_text()), config(shape, "")
-    rope = (
-        said.get("rope_parameters") or said
-    )  # in one object, as transformers 5 writes it, or beside the rest
+    # In one object, as transformers 5 writes it, or beside the rest.
+    rope = said.get("rope_parameters") or said
     said = {**said, "rope_theta": rope.get("rope_theta")}
     other = [
         f"{name} is {said[name]} there and {ours.get(name)} here"

@@ -32,9 +32,8 @@ from paceline.tasks.toy_text import toy_text
 TOY_CHARACTERS = 1 << 18
 VALIDATION_PART = 0.1
 MOST_VALIDATED = 1 << 20  # tokens: of a billion, a tenth would take longer than the training
-_AT_ONCE = (
-    1 << 16
-)  # characters that a tokenizer is given at once, up to the end of a line: with more, memory grows
+# Characters that a tokenizer is given at once, up to the end of a line: with more, memory grows.
+_AT_ONCE = 1 << 16
 
 Tokens = NDArray[np.uint8] | NDArray[np.uint32]
 

@@ -122,9 +122,8 @@ class Zygote:
         plan = loads(str(order["plan"]))
         run_dir = Path(str(order["run_dir"]))
         channel = channel_of(plan.mode)
-        kind = task_class(
-            plan.task
-        )  # imported here, once; one that cannot be is refused here, and not N times
+        # Imported here, once; one that cannot be is refused here, and not N times.
+        kind = task_class(plan.task)
         if is_elsewhere(data_of(plan)):  # a child looks: reading from a network takes threads
             said = count_samples(order_of(plan), self._orders)
             if said["ev"] == "refused":
