@@ -128,44 +128,56 @@ class Worker:
         delayed_ns = now()
         outcome = self.strategy.finish_step(step, wants_stop=self.control.wants_stop())
         if self.log.is_on:
-            traffic = begun.traffic + outcome.traffic
-            agreeing_ns = times.start - started_ns + now() - delayed_ns
-            comm_ns = max(0, agreeing_ns - traffic.wait_ns - traffic.codec_ns - outcome.apply_ns)
-            # In the order of StepRow's fields: by name it would take twice as long, at every step.
-            self.log.add_step(
-                StepRow(
-                    step,
-                    begun.share.position(self.plan.num_workers),
-                    started_ns,
-                    times.data_end - times.start,
-                    times.forward_end - times.data_end,
-                    times.backward_end - times.forward_end,
-                    delayed_ns - times.backward_end,
-                    traffic.wait_ns,
-                    traffic.codec_ns,
-                    comm_ns,
-                    outcome.apply_ns,
-                    loss,
-                    begun.share.size(self.plan.batch_sizes),
-                    traffic.bytes_out,
-                    traffic.bytes_in,
-                    outcome.version,
-                    outcome.synced,
-                    traffic.bytes_saved,
-                    outcome.peer,
-                    outcome.exchange,
-                    self.replica.gradient_norm,
-                    own_norm,
-                )
-            )
-            if custom.noted:
-                self.log.add_custom(custom.rows_of_step(step, now()))
+            self._record(step, begun, outcome, (started_ns, delayed_ns, now()), loss, own_norm)
         if outcome.adapted is not None and self.rank == 0:  # all decided the same; one says so
             self._tell(outcome.adapted)
         if outcome.skipped is not None:
             self._tell_skipped(begun.share.step, outcome.skipped)
         self.control.finished_step(step + 1, loss)
         return outcome
+
+    def _record(
+        self,
+        step: Step,
+        begun: Begun,
+        outcome: Outcome,
+        at_ns: tuple[int, int, int],  # when it started, when it began to agree, when it had agreed
+        loss: float,
+        own_norm: float | None,
+    ) -> None:
+        started_ns, delayed_ns, agreed_ns = at_ns
+        times, traffic = self.source.times_ns, begun.traffic + outcome.traffic
+        agreeing_ns = times.start - started_ns + agreed_ns - delayed_ns
+        comm_ns = max(0, agreeing_ns - traffic.wait_ns - traffic.codec_ns - outcome.apply_ns)
+        # In the order of StepRow's fields: by name it would take twice as long, at every step.
+        self.log.add_step(
+            StepRow(
+                step,
+                begun.share.position(self.plan.num_workers),
+                started_ns,
+                times.data_end - times.start,
+                times.forward_end - times.data_end,
+                times.backward_end - times.forward_end,
+                delayed_ns - times.backward_end,
+                traffic.wait_ns,
+                traffic.codec_ns,
+                comm_ns,
+                outcome.apply_ns,
+                loss,
+                begun.share.size(self.plan.batch_sizes),
+                traffic.bytes_out,
+                traffic.bytes_in,
+                outcome.version,
+                outcome.synced,
+                traffic.bytes_saved,
+                outcome.peer,
+                outcome.exchange,
+                self.replica.gradient_norm,
+                own_norm,
+            )
+        )
+        if custom.noted:
+            self.log.add_custom(custom.rows_of_step(step, agreed_ns))
 
     def _own_norm(self, step: Step) -> float | None:
         """Now and then only: a number for whoever watches, which takes a pass over the gradient."""

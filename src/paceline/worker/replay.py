@@ -47,6 +47,27 @@ def replay(
     *,
     on_update: Callable[[int], None] = lambda _: None,
 ) -> Verdict:
+    """Raises NotRepeatableError, NothingRecordedError."""
+    channel = channel_of(plan.mode)
+    _require_repeatable(plan, channel)
+    if not history.steps:
+        raise NothingRecordedError(
+            "this run recorded no steps, so there is nothing to replay",
+            "make the run with --events full (the default)",
+        )
+    plan = dataclasses.replace(plan, evaluation=None)  # it changed nothing, and a stop is in the log
+    if channel is Channel.TORCH:  # of two numbers there is one sum: ddp computes what ssgd computes
+        plan = dataclasses.replace(plan, mode="ssgd")
+    if plan.elastic is not None and channel is not Channel.STORE:
+        return replay_elastic(plan, history, recorded_sha256)
+    if channel is Channel.PEERS:
+        return replay_peers(plan, history, recorded_sha256, on_update)
+    if channel is Channel.STORE:
+        return _Replay(plan, history, recorded_sha256, on_update).run()
+    return _run_again(plan, history, recorded_sha256)
+
+
+def _require_repeatable(plan: Plan, channel: Channel) -> None:
     if plan.device is not Device.CPU:
         raise NotRepeatableError(
             "this run computed on a GPU, whose kernels need not give the same bits twice",
@@ -57,13 +78,6 @@ def replay(
             "this run computed all workers' gradients in one vmapped pass, whose rounding is its own",
             "to prove a schedule, make the run with --no-vmap",
         )
-    if not history.steps:
-        raise NothingRecordedError(
-            "this run recorded no steps, so there is nothing to replay",
-            "make the run with --events full (the default)",
-        )
-    plan = dataclasses.replace(plan, evaluation=None)  # it changed nothing, and a stop is in the log
-    channel = channel_of(plan.mode)
     if plan.elastic is not None and channel is Channel.TORCH:
         raise NotRepeatableError(
             f"in an elastic {plan.mode} run the order of summing depends on who lived when",
@@ -74,28 +88,19 @@ def replay(
             f"{plan.mode} puts parameters together by torch's own code, at places that only torch can repeat",
             "to prove a synchronous run bit by bit, make it with --mode ssgd",
         )
-    if channel is not Channel.STORE and plan.transport not in (Transport.SHM, Transport.NONE):
-        if plan.num_workers > 2 and plan.strategy.aggregate == "mean":
-            mode = "ssgd" if channel is Channel.TORCH else plan.mode
-            raise NotRepeatableError(
-                f"gloo and NCCL choose the order in which {plan.num_workers} workers' gradients are summed, "
-                "and no log says which",
-                f"to prove a synchronous run bit by bit, make it with --mode {mode} --transport shm",
-            )
-        if channel is Channel.TORCH and plan.compress is not None:
-            raise NotRepeatableError(
-                f"ddp compressed to {plan.compress.codec} by torch's own code, which only torch can repeat",
-                "to prove a compressed run bit by bit, make it with --mode ssgd",
-            )
-        if channel is Channel.TORCH:  # of two numbers there is one sum: ddp computes what ssgd computes
-            plan = dataclasses.replace(plan, mode="ssgd")
-    if plan.elastic is not None and channel is not Channel.STORE:
-        return replay_elastic(plan, history, recorded_sha256)
-    if channel is Channel.PEERS:
-        return replay_peers(plan, history, recorded_sha256, on_update)
-    if channel is Channel.STORE:
-        return _Replay(plan, history, recorded_sha256, on_update).run()
-    return _run_again(plan, history, recorded_sha256)
+    is_summed_by_others = channel is not Channel.STORE and plan.transport in (Transport.GLOO, Transport.NCCL)
+    if is_summed_by_others and plan.num_workers > 2 and plan.strategy.aggregate == "mean":
+        mode = "ssgd" if channel is Channel.TORCH else plan.mode
+        raise NotRepeatableError(
+            f"gloo and NCCL choose the order in which {plan.num_workers} workers' gradients are summed, "
+            "and no log says which",
+            f"to prove a synchronous run bit by bit, make it with --mode {mode} --transport shm",
+        )
+    if channel is Channel.TORCH and plan.compress is not None:
+        raise NotRepeatableError(
+            f"ddp compressed to {plan.compress.codec} by torch's own code, which only torch can repeat",
+            "to prove a compressed run bit by bit, make it with --mode ssgd",
+        )
 
 
 class _Replay:
