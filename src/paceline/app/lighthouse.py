@@ -1,14 +1,12 @@
 """How do torchft jobs use the coordinators? Through a proxy on their machine; people see and end jobs."""
 
 import asyncio
-import os
-import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline.app import cluster_status
 from paceline.app.cluster_access import Cluster
+from paceline.app.until_stopped import told_to_stop, until_stopped
 from paceline.coordinator.lighthouse.link import Link
 from paceline.coordinator.lighthouse.proxy import Proxy
 from paceline.coordinator.proto import cluster_pb2 as pb
@@ -53,7 +51,7 @@ OnReady = Callable[[Serving], None]
 def serve(
     cluster: Cluster, settings: ProxySettings, say: Say, on_ready: OnReady, *, stops_with_stdin: bool = False
 ) -> None:
-    """Until SIGTERM or Ctrl-C, or until the coordinators refuse."""
+    """Until it is told to stop, or until the coordinators refuse."""
     _check_listen(settings)
     asyncio.run(_serve(cluster, settings, say, on_ready, stops_with_stdin))
 
@@ -61,25 +59,12 @@ def serve(
 async def _serve(
     cluster: Cluster, settings: ProxySettings, say: Say, on_ready: OnReady, stops_with_stdin: bool
 ) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    if stops_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), _read_stdin, stop)
+    stop = told_to_stop(also_by_stdin=stops_with_stdin)
     lighthouse = await _opened(cluster, settings)
     addresses = await _all_addresses(cluster)
     async with Proxy(settings.job, _link(cluster, addresses, say), settings.listen) as proxy:
         on_ready(Serving(url=f"http://{proxy.address}", lighthouse=lighthouse, nodes=addresses))
-        stopping, ended = asyncio.create_task(stop.wait()), asyncio.create_task(proxy.ended())
-        try:
-            await asyncio.wait((stopping, ended), return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                ended.result()  # raises why
-        finally:
-            stopping.cancel()
-            ended.cancel()
-            await asyncio.gather(stopping, ended, return_exceptions=True)
+        await until_stopped(stop, proxy.ended())
 
 
 async def jobs(cluster: Cluster, *, patience_s: float) -> list[pb.LighthouseState]:
@@ -141,9 +126,3 @@ def _link(cluster: Cluster, addresses: tuple[str, ...], say: Say) -> Link:
         security.call_metadata(cluster.access),
         lambda address: say(f"event=leader address={address}"),
     )
-
-
-def _read_stdin(stop: asyncio.Event) -> None:
-    if not os.read(sys.stdin.fileno(), 1 << 12):
-        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        stop.set()
