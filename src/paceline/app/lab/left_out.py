@@ -1,7 +1,21 @@
 """When did the others go on without a worker, and what did it still commit then?"""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from paceline.app.lab.expect import Expectation, exactly
 from paceline.app.lab.training import Training, commits_ns, events_of
 from paceline.events.read import History
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What became of a worker that the others did not hear for a while."""
+
+    victim: str
+    left_ns: int  # when it was left out
+    noticed_s: float
+    back_s: float
 
 
 def until_left_out(run: Training, victim: str, after: int) -> int:
@@ -21,7 +35,17 @@ def _without(history: History, victim: str, after: int) -> int | None:
     return min(found, default=None)
 
 
-def fenced_commits(history: History, victim: str, left_ns: int) -> int:
+def fenced_and_alive(history: History, left_ns: Iterable[tuple[str, int]], workers: int) -> list[Expectation]:
+    """`left_ns`: who was left out, and when. It changed nothing then, and came back as the same process."""
+    commits = sum(_fenced_commits(history, victim, at_ns) for victim, at_ns in left_ns)
+    restarts = len(events_of(history, "worker_started")) - workers
+    return [
+        exactly("steps that it committed while left out", commits, 0),
+        exactly("processes that were restarted", restarts, 0),
+    ]
+
+
+def _fenced_commits(history: History, victim: str, left_ns: int) -> int:
     """How many steps it committed between being left out and entering a generation again."""
     entered = [e.at_ns for e in events_of(history, "generation_entered") if e.who == victim]
     back_ns = min((at_ns for at_ns in entered if at_ns > left_ns), default=None)
