@@ -22,6 +22,7 @@ def test_the_classic_files_are_there_with_the_names_that_scripts_look_for(tmp_pa
     ray = json.loads((tmp_path / "ray_results_2workers.json").read_text())
     assert (ray["training_type"], ray["num_workers"], ray["batch_size_per_worker"]) == ("distributed", 2, 50)
     assert (ray["ray_cluster_cpus"], ray["ray_cluster_nodes"]) == (4.0, 1)
+    assert ray["ray_cluster_memory_bytes"] == 8 << 30
     assert [row["epoch"] for row in ray["history"]] == [1.0, 2.0]
     both = json.loads((tmp_path / "comparison.json").read_text())
     assert both["speedup"] == ray["speedup"] == 100.0 / 80.0

@@ -33,6 +33,10 @@ def test_both_sides_learn_the_same_from_the_same_images(tmp_path: Path) -> None:
         assert (side["num_workers"], side["batch_size"]) == (workers, 16)
         assert (side["epochs_completed"], side["samples_trained"]) == (2, 128)
         assert side["steady_samples_per_second"] > 0
+        # Three blocks of two convolutions and a dense layer, all normalised: 3.25 million at a width of 64.
+        assert (
+            side["facts"]["parameters"] == f"{9 * (3 * 4 + 31 * 4**2) + 88 * 4 + 512 * 4**2 + 80 * 4 + 10:,}"
+        )
     losses = [[seen["metrics"]["loss"] for seen in side["history"]] for side in (alone, many)]
     assert losses[1] == pytest.approx(losses[0], rel=0.01)
     assert many["test_loss"] == pytest.approx(alone["test_loss"], rel=0.01)

@@ -52,6 +52,20 @@ def test_a_namespace_comes_before_what_is_in_it() -> None:
     assert tiers(found) == [("safe", n) for n in ("namespace", "claim", "secret", *["rights"] * 3)]
 
 
+@pytest.mark.parametrize(
+    ("asked", "modes"),
+    [
+        ("data=1Gi", ["ReadWriteOnce"]),
+        ("data=1Gi:rwx", ["ReadWriteMany"]),
+        ("data=1Gi:rox", ["ReadOnlyMany", "ReadWriteMany"]),  # somebody must be able to fill it
+    ],
+)
+def test_a_claim_is_for_one_node_for_all_or_for_all_to_read(asked: str, modes: list[str]) -> None:
+    (claim,) = fixes(clusters.minikube(), claims=(cluster_fix._claim(asked),))
+    assert isinstance(claim.action, Create)
+    assert claim.action.manifest["spec"]["accessModes"] == modes  # type: ignore[index,call-overload]  # JSON
+
+
 def test_a_claim_that_is_there_is_left_alone() -> None:
     cluster = clusters.minikube()
     cluster["objects"]["persistentvolumeclaims"] = [

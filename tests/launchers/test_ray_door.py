@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -56,3 +58,10 @@ def test_nobody_listening_is_unreachable() -> None:
 )
 def test_what_ray_says_becomes_one_sentence(text: str, words: str) -> None:
     assert in_plain_words(text) == words
+
+
+def test_who_drives_ray_has_no_torch_so_that_a_head_without_a_gpu_is_enough() -> None:
+    drives = "paceline.app.train, paceline.launchers.ray, paceline.launchers.ray_elastic, ray"
+    probe = f"import sys, {drives}; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
