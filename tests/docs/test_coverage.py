@@ -1,10 +1,12 @@
 """Does the page of what was asked for name commands that are understood, and tests that exist?
 
-Nothing is run here. Whether its links lead somewhere is asked in test_links.py, as for every page.
+Only what reads and writes text is run here. Whether its links lead somewhere is asked in
+test_links.py, as for every page.
 """
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -14,12 +16,17 @@ import pytest
 from docs.pages import ROOT
 from docs.shell_blocks import commands, problem
 
-from paceline.cli.main import cli
+from paceline.cli.main import cli, run
+from paceline.cli.session import Session
 from paceline.cli.under_torchrun import _command
+from paceline.errors import ExitCode
 
 PAGE = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 WORKER = _command(lambda *_: 0)  # what torchrun starts
+TEXT_ALONE = re.compile(
+    r"paceline (job (render|validate|explain --from)|cluster (check|fix) --from|metrics list|config show)\b"
+)
 TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
@@ -115,6 +122,14 @@ def _against(command: str) -> str | None:
             )
         case _:
             return "nothing to type"
+
+
+def test_what_only_writes_or_reads_text_really_works(capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process, from the top of the repository; nothing is started or asked."""
+    typed = sorted({row.command.strip("`") for row in ROWS if TEXT_ALONE.match(row.command.strip("`"))})
+    assert len(typed) > 25
+    wrong = [line for line in typed if run(shlex.split(line)[1:], Session(folder=ROOT)) != ExitCode.OK]
+    assert not wrong, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,22 @@ def test_a_fix_that_takes_back_another_ends_the_attempts(
     jsonschema.validate(build_json(built), json.loads((SCHEMAS / "image-build.json").read_text()))
 
 
+def test_after_three_attempts_it_is_enough(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "Dockerfile").write_text("FROM a\n")
+    engine = Engine(kind=Kind.DOCKER, path=program(tmp_path, "docker", "exit 1"), version="0")
+    texts = (f"FROM {letter}\n" for letter in "bcdef")  # there would always be something more to try
+
+    def after_failure(*_: object) -> tuple[Mended, list[object]]:
+        files = (Source("Dockerfile", next(texts)),)
+        return Mended(project=Project(files=files, names=frozenset({"Dockerfile"})), applied=(), left=()), []
+
+    monkeypatch.setattr("paceline.app.image_build._after_failure", after_failure)
+    built = build_image(engine, request_for(project), lambda _: None)
+    assert (built.ok, len(built.attempts), built.stopped) == (False, 3, "3 attempts were made")
+
+
 # ---- what is built from
 
 

@@ -9,6 +9,7 @@ from paceline.config.load import load
 from paceline.config.written import Written
 from paceline.kube.intent import Profile
 from paceline.kube.render import Target
+from paceline.kube.torch_asked import TorchWishes
 from paceline.kube.wishes import Wishes
 
 VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any]]] = {
@@ -17,6 +18,11 @@ VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any]]] = {
     "server": (Target.RAYJOB, {"mode": "asgd"}, {"secret_env": ("HF_TOKEN=hf-token/token",)}),
     "cluster": (Target.RAYCLUSTER, {}, {"node_port": True, "resizable": "1:3"}),
     "autoscaled": (Target.RAYCLUSTER, {}, {"autoscale": "1:3", "namespace": "ml", "pull_secret": "ecr"}),
+    "kept": (
+        Target.RAYJOB,
+        {"save_dir": "/out"},
+        {"torch": TorchWishes(volumes=("data:/data:ro", "out:/out"), create_volumes=("out=10Gi/efs",))},
+    ),
     "compat": (Target.RAYJOB, {"mode": "ssp"}, {"profile": "compat"}),
 }
 

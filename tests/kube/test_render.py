@@ -107,6 +107,22 @@ def test_a_job_can_be_deleted_and_applied_again() -> None:
     assert job["spec"]["submitterConfig"] == {"backoffLimit": 0}
 
 
+def test_volumes_are_in_the_head_that_keeps_the_run_and_in_the_workers() -> None:
+    claim, job = objects("kept")[0]
+    assert (claim["kind"], claim["metadata"]["name"]) == ("PersistentVolumeClaim", "out")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"], "its pods may be on several nodes"
+    cluster = job["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        spec = group["template"]["spec"]
+        assert [one["persistentVolumeClaim"]["claimName"] for one in spec["volumes"]] == ["data", "out"]
+        assert spec["containers"][0]["volumeMounts"] == [
+            {"name": "data", "mountPath": "/data", "readOnly": True},
+            {"name": "out", "mountPath": "/out"},
+        ]
+    assert "--save-dir /out" in job["spec"]["entrypoint"]
+    assert "volumes" not in job["spec"]["submitterPodTemplate"]["spec"]
+
+
 def test_the_node_port_service_finds_the_head_of_this_job_only() -> None:
     cluster, service = objects("cluster")[0]
     head = cluster["spec"]["headGroupSpec"]["template"]["metadata"]["labels"]

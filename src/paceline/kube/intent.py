@@ -127,4 +127,6 @@ class Intent:
     has_node_port: bool = False
     limits: Limits = field(default_factory=Limits)
     ray_version: str = RAY_VERSION
+    volumes: tuple[Volume, ...] = ()  # of Ray's pods; those of torchrun's are in `torch`
+    claims: tuple[Claim, ...] = ()
     torch: Torch | None = None  # None: Ray starts the processes

@@ -35,6 +35,7 @@ def render(intent: Intent, target: Target) -> list[Object]:
     objects = _RENDERERS[target](intent)
     if intent.torch is not None:
         return [*beside.render(intent), *objects]
+    objects = [*beside.claims(intent), *objects]
     return [*objects, node_port.render(intent)] if intent.has_node_port else objects
 
 

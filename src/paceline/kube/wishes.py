@@ -13,8 +13,19 @@ from paceline.config.train_config import TrainConfig
 from paceline.config.values import read_option
 from paceline.errors import ManifestError, Problem
 from paceline.kube.command import facts_in_pods, plan_of, train_command
-from paceline.kube.intent import RAY_VERSION, Intent, Limits, Pods, Profile, SecretVariable, Size
+from paceline.kube.intent import (
+    RAY_VERSION,
+    Claim,
+    Intent,
+    Limits,
+    Pods,
+    Profile,
+    SecretVariable,
+    Size,
+    Volume,
+)
 from paceline.kube.torch_asked import TorchWishes
+from paceline.kube.torch_flags import clashes, read_claims, read_volumes
 from paceline.kube.words import (
     DNS_LABEL,
     DNS_SUBDOMAIN,
@@ -28,6 +39,7 @@ from paceline.kube.words import (
 from paceline.plan.plan import Device, Launcher, Placement, Plan, Transport
 
 _RANGE = re.compile(r"([0-9]{1,5}):([0-9]{1,5})")
+_ALSO_FOR_RAY = ("--nodes", "--gpus-per-node", "--volume", "--create-volume")
 _LEAST_MEMORY = 1 << 29  # Ray's own processes need about this much
 
 
@@ -63,8 +75,9 @@ def intent_of(config: TrainConfig, wishes: Wishes, found: Sequence[Problem] = ()
     wanted = math.ceil(plan.num_workers / max(1, worker.gpus))
     pods, problems = _pods(wanted, wishes)
     secrets, unread = read_secrets(wishes.secret_env)
+    volumes, claims, odd = _volumes(wishes)
     problems += [*unread, *find_in_names(plan.run, wishes, LONGEST_RAY_NAME), *_sizes(wishes)]
-    problems += [*_ray_version(wishes), *untold(config), *_room(plan, worker, wanted)]
+    problems += [*_ray_version(wishes), *untold(config), *_room(plan, worker, wanted), *odd]
     if problems:
         raise ManifestError(problems)
     return Intent(
@@ -81,6 +94,8 @@ def intent_of(config: TrainConfig, wishes: Wishes, found: Sequence[Problem] = ()
         has_node_port=wishes.node_port,
         limits=wishes.limits,
         ray_version=wishes.ray_version,
+        volumes=volumes,
+        claims=claims,
     )
 
 
@@ -101,11 +116,18 @@ def _by_nodes(wishes: Wishes) -> Wishes:
 
 
 def _not_for_ray(wishes: Wishes) -> list[Problem]:
-    said = [flag for flag in wishes.torch.said() if flag not in ("--nodes", "--gpus-per-node")]
+    said = [flag for flag in wishes.torch.said() if flag not in _ALSO_FOR_RAY]
     hint = "leave it out, or choose the target pytorchjob, trainjob, job or hyperpod"
     return [
         Problem(f"{flag} is for jobs that torchrun starts, and Ray starts these", hint, flag) for flag in said
     ]
+
+
+def _volumes(wishes: Wishes) -> tuple[tuple[Volume, ...], tuple[Claim, ...], list[Problem]]:
+    """A head and a worker are two pods at least, and may be on two nodes."""
+    volumes, problems = read_volumes(wishes.torch.volumes, "--volume")
+    claims, more = read_claims(wishes.torch.create_volumes, volumes, nodes=2)
+    return volumes, claims, [*problems, *more, *clashes(volumes)]
 
 
 def _pods(wanted: int, wishes: Wishes) -> tuple[Pods, list[Problem]]:

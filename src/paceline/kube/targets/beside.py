@@ -19,6 +19,11 @@ def render(intent: Intent) -> list[Object]:
     return [*found, _policy(intent)] if torch.has_network_policy else found
 
 
+def claims(intent: Intent) -> list[Object]:
+    """Those of Ray's pods."""
+    return [_claim(intent, claim) for claim in intent.claims]
+
+
 def _config(intent: Intent) -> Object:
     config = torch_of(intent).config
     assert config is not None, "asked before"

@@ -56,17 +56,19 @@ def _head(intent: Intent) -> Object:
         {"containerPort": DASHBOARD, "name": "dashboard"},
         {"containerPort": CLIENT, "name": "client"},
     ]
-    head = container(intent, "ray-head", resources(intent.head), ports=ports)
+    head = container(intent, "ray-head", resources(intent.head), ports=ports, **_mounts(intent))
     return {
         # No CPUs for Ray: the head answers and drives, and workers do not slow it down.
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
-        "template": pod(intent, [head], _restarts(intent), needs_api=intent.pods.is_automatic),
+        "template": pod(
+            intent, [head], {**_restarts(intent), **_volumes(intent)}, needs_api=intent.pods.is_automatic
+        ),
     }
 
 
 def _workers(intent: Intent) -> Object:
     # /dev/shm is KubeRay's: it mounts memory of the right size when the pod has no volume there.
-    worker = container(intent, "ray-worker", resources(intent.worker))
+    worker = container(intent, "ray-worker", resources(intent.worker), **_mounts(intent))
     mine: Object = {"app.kubernetes.io/instance": intent.name, "ray.io/group": GROUP}
     spread: Object = {
         "maxSkew": 1,
@@ -81,8 +83,24 @@ def _workers(intent: Intent) -> Object:
         "minReplicas": intent.pods.least,
         "maxReplicas": intent.pods.most,
         "rayStartParams": {},
-        "template": pod(intent, [worker], {**_restarts(intent), **more}),
+        "template": pod(intent, [worker], {**_restarts(intent), **more, **_volumes(intent)}),
     }
+
+
+def _mounts(intent: Intent) -> Object:
+    """The same in head and workers: the head keeps the run's folder, workers read data."""
+    found: list[Json] = [
+        {"name": one.claim, "mountPath": one.path, **({"readOnly": True} if one.is_read_only else {})}
+        for one in intent.volumes
+    ]
+    return {"volumeMounts": found} if found else {}
+
+
+def _volumes(intent: Intent) -> Object:
+    found: list[Json] = [
+        {"name": one.claim, "persistentVolumeClaim": {"claimName": one.claim}} for one in intent.volumes
+    ]
+    return {"volumes": found} if found else {}
 
 
 def _restarts(intent: Intent) -> Object:
