@@ -89,10 +89,10 @@ def _workers(intent: Intent) -> Object:
 
 def _mounts(intent: Intent) -> Object:
     """The same in head and workers: the head keeps the run's folder, workers read data."""
-    found: list[Json] = [
-        {"name": one.claim, "mountPath": one.path, **({"readOnly": True} if one.is_read_only else {})}
-        for one in intent.volumes
-    ]
+    found: list[Json] = []
+    for one in intent.volumes:
+        only: Object = {"readOnly": True} if one.is_read_only else {}
+        found.append({"name": one.claim, "mountPath": one.path, **only})
     return {"volumeMounts": found} if found else {}
 
 
