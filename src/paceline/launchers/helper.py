@@ -30,7 +30,7 @@ def json_lines(module: str, arguments: Sequence[str]) -> Iterator[dict[str, Json
             message = json.loads(line)
             if "error" in message:
                 problems = [Problem(p["what"], p["hint"], code=p.get("code", "")) for p in message["error"]]
-                raise _as_it_was(problems)
+                raise as_it_was(problems)
             yield message
         if process.wait() != 0:
             raise PacelineError(
@@ -43,7 +43,7 @@ def json_lines(module: str, arguments: Sequence[str]) -> Iterator[dict[str, Json
         process.wait()
 
 
-def _as_it_was(problems: list[Problem]) -> PacelineError:
+def as_it_was(problems: list[Problem]) -> PacelineError:
     """The error that the other process met: its code, and the exit code that goes with it."""
     from paceline.explained.catalogue import CATALOGUE  # only whoever fails pays for it
 
