@@ -45,7 +45,7 @@ def _problems_of(
 ) -> tuple[Sequence[Problem], ExitCode]:
     match error:
         case click.ClickException():
-            return [_usage_problem(error)], ExitCode.USAGE
+            return [_usage_problem(error, args)], ExitCode.USAGE
         case PacelineError():
             return error.problems, error.exit_code
         case Terminated():
@@ -68,9 +68,9 @@ def _hint_of(stopped: BaseException) -> str:
     return str(stopped) or _AGAIN
 
 
-def _usage_problem(error: click.ClickException) -> Problem:
+def _usage_problem(error: click.ClickException, args: Sequence[str]) -> Problem:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    path = "paceline" if context is None else context.command_path
+    path = _typed(args) if context is None else context.command_path
     hint = f"see {path} --help"
     if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
         if error.possibilities:
@@ -80,6 +80,13 @@ def _usage_problem(error: click.ClickException) -> Problem:
         message, code = error.format_message(), "E003"
     message = message.strip().rstrip(".")
     return Problem(message[:1].lower() + message[1:], hint, code=code)
+
+
+def _typed(args: Sequence[str]) -> str:
+    """The command that was typed, as far as that is sure."""
+    from paceline.cli.commands import COMMANDS
+
+    return next((f"paceline {word}" for word in args if word in COMMANDS), "paceline")
 
 
 # What a file system says about a place that somebody chose, whatever we wanted to do there.
