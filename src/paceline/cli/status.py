@@ -52,7 +52,7 @@ def lines_of(told: "dict[str, Json]", where: str) -> list[str]:
         f"{run['name']} ({run['mode']}, {run['task']}, {run['launcher']}) is {told['state']}: {where}",
         f"step      {progress['step']} of {progress['steps']}"
         + (f", {_seconds(eta)} to go" if eta is not None else f" in {_seconds(progress['elapsed_s'])}"),
-        f"loss      {_number(loss['smooth'])} on average over its last steps (best {_number(loss['best'])})",
+        f"loss      {_number(loss['smooth'])} (best {_number(loss['best'])})",
         f"pace      {_short(pace['samples_per_s'])} samples/s{_change(pace['change_share'])}",
         f"workers   {counts['alive']} of {counts['desired']} live",
         f"health    {health['arithmetic']}",
