@@ -41,7 +41,7 @@ class Supervisor(Protocol):
 
     def started(self, who: str, pid: int) -> None: ...
 
-    def failed(self, who: str, what: str, hint: str, *, is_hopeless: bool = False) -> None:
+    def failed(self, who: str, what: str, hint: str, *, is_hopeless: bool = False, code: str = "") -> None:
         """A worker said what went wrong; its exit follows. Hopeless: another would meet the same."""
         ...
 
