@@ -118,7 +118,7 @@ ROWS = (
         "E107",
         _BAD,
         "paceline.errors:OwnClassError",
-        "a class or function of your own could not be loaded, or is not of the shape that is needed",
+        "a class or function of your own could not be loaded or built, or is not of the shape that is needed",
         ("the command was not run from the folder with the module", "a method is missing", "an import fails"),
         ("python -c 'import MODULE' in the same folder", "docs/guides/your-own-task.md has a complete one"),
         "task my_task:Mine cannot be loaded: No module named 'my_task'",

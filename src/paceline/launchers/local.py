@@ -271,7 +271,6 @@ def refusal(message: Message) -> PacelineError:
     problems = _problems(message)
     kinds: dict[ExitCode, type[PacelineError]] = {
         ExitCode.NOT_READY: NotReadyError,
-        ExitCode.TRAINING_FAILED: PacelineError,
         ExitCode.UNREACHABLE: UnreachableStoreError,
         ExitCode.GATE_FAILED: DamagedDataError,
     }
