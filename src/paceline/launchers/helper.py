@@ -21,6 +21,7 @@ def json_lines(module: str, arguments: Sequence[str]) -> Iterator[dict[str, Json
         [sys.executable, "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        process_group=0,  # Ctrl-C is for the command, which then ends this one
         text=True,
         env=environ.for_child(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"),
     )
