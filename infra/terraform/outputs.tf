@@ -1,3 +1,5 @@
+# What was made, by name: for whoever starts builds and reads their logs.
+
 output "project" {
   description = "The CodeBuild project: aws codebuild start-build --project-name ..."
   value       = aws_codebuild_project.build.name

@@ -1,3 +1,5 @@
+# Which Terraform and which provider are needed?
+
 terraform {
   required_version = ">= 1.5"
 

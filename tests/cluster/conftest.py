@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.api_server import ApiServer
 
+from paceline.app.cluster_reach import Cluster
 from paceline.cluster.kubernetes_door import KubernetesApi, reach
 
 
@@ -20,3 +21,8 @@ def api(server: ApiServer, tmp_path: Path) -> Iterator[KubernetesApi]:
     reached = reach(server.kubeconfig(tmp_path / "kubeconfig"))
     yield reached
     reached.close()
+
+
+@pytest.fixture
+def cluster(api: KubernetesApi) -> Cluster:
+    return Cluster(api, "train")

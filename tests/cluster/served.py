@@ -9,20 +9,14 @@ from paceline.cluster.kinds import KINDS, Kind
 Object = dict[str, Any]
 
 
-def resource_of(kind: Kind) -> str:
-    return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
-
-
 def serve(server: ApiServer, snapshot: Object) -> None:
     """The server becomes the cluster of the snapshot."""
-    by_resource = {resource_of(kind): kind for kind in KINDS}
+    by_resource = {kind.resource: kind for kind in KINDS}
     built_in = [
         *("", "apps", "batch", "storage.k8s.io", "networking.k8s.io", "resource.k8s.io"),
         *("admissionregistration.k8s.io", "authorization.k8s.io"),
     ]
-    server.served = {
-        kind for kind in KINDS if kind.group in built_in or resource_of(kind) in snapshot["served"]
-    }
+    server.served = {kind for kind in KINDS if kind.group in built_in or kind.resource in snapshot["served"]}
     if "nodepools.karpenter.sh" in snapshot["served"]:
         server.served.add(Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False))
     for resource, found in snapshot["objects"].items():

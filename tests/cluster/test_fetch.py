@@ -1,18 +1,24 @@
 """Do a job's files come back as they are on its volume, whatever is cut on the way?"""
 
-import hashlib
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.fixtures.api_server import ApiServer
-from tests.fixtures.volume_pod import NAMESPACE, WAYS, SwiftClock, VolumePod, busybox_tools, has_busybox
+from tests.fixtures.volume_pod import (
+    NAMESPACE,
+    WAYS,
+    SwiftClock,
+    VolumePod,
+    busybox_tools,
+    has_busybox,
+    tree,
+)
 
 from paceline.cluster.fetch import Fetched, fetch
 from paceline.cluster.helper_pod import helper_on
 from paceline.cluster.kinds import POD
-from paceline.cluster.kubernetes_door import KubernetesApi, reach
+from paceline.cluster.kubernetes_door import KubernetesApi
 from paceline.errors import NotReadyError, PacelineError
 from paceline.kube.transfer.chunks import CHUNK_BYTES
 from paceline.kube.transfer.helper import Wanted
@@ -20,36 +26,23 @@ from paceline.kube.transfer.helper import Wanted
 WANTED = Wanted(namespace=NAMESPACE, claim="data", reads_only=True)
 
 
-@pytest.fixture
-def pod(tmp_path: Path) -> Iterator[VolumePod]:
-    with ApiServer().running() as server:
-        made = VolumePod(server, tmp_path / "pod")
-        dice = random.Random(3)
-        results = made.volume / "sp500"
-        for name in ("result.json", "-t", "with space", "deep/Größe", "empty"):
-            (results / name).parent.mkdir(parents=True, exist_ok=True)
-            (results / name).write_bytes(b"" if name == "empty" else dice.randbytes(5000))
-        (results / "checkpoint.pt").write_bytes(dice.randbytes(2 * CHUNK_BYTES + 99))
-        (results / ".paceline").mkdir()
-        (results / ".paceline" / "upload-1.sha256").write_bytes(b"of an upload, and no result")
-        yield made
-
-
-@pytest.fixture
-def api(pod: VolumePod, tmp_path: Path) -> Iterator[KubernetesApi]:
-    reached = reach(pod.server.kubeconfig(tmp_path / "kubeconfig"))
-    yield reached
-    reached.close()
+@pytest.fixture(autouse=True)
+def pod(server: ApiServer, tmp_path: Path) -> VolumePod:
+    made = VolumePod(server, tmp_path / "pod")
+    dice = random.Random(3)
+    results = made.volume / "sp500"
+    for name in ("result.json", "-t", "with space", "deep/Größe", "empty"):
+        (results / name).parent.mkdir(parents=True, exist_ok=True)
+        (results / name).write_bytes(b"" if name == "empty" else dice.randbytes(5000))
+    (results / "checkpoint.pt").write_bytes(dice.randbytes(2 * CHUNK_BYTES + 99))
+    (results / ".paceline").mkdir()
+    (results / ".paceline" / "upload-1.sha256").write_bytes(b"of an upload, and no result")
+    return made
 
 
 def fetched(api: KubernetesApi, out: Path, folder: str = "sp500") -> Fetched:
     with helper_on(api, WANTED, SwiftClock(), lambda _: None) as helper:
         return fetch(helper, f"/volume/{folder}", folder, out, lambda *_: None)
-
-
-def tree(folder: Path) -> dict[str, str]:
-    found = [path for path in folder.rglob("*") if path.is_file() and ".paceline" not in path.parts]
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
 
 
 def test_results_come_whole_though_ten_connections_are_cut(

@@ -1,6 +1,5 @@
 """Is a job lost with a watcher that dies between removing an attempt and making the next? No."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from paceline.app.job_live import explain_live, job_logs, job_status, list_jobs,
 from paceline.app.job_submit import submit
 from paceline.app.job_watcher import start_watcher
 from paceline.cluster.kinds import CONFIG_MAP, JOB, POD, Kind
-from paceline.cluster.kubernetes_door import reach
 from paceline.cluster.port import ConflictError
 from paceline.errors import ExitCode
 from paceline.kube.diagnosis.retry import RetryPolicy
@@ -24,13 +22,6 @@ from paceline.kube.submission.pending import written
 from paceline.kube.submission.state import Phase
 
 Object = dict[str, Any]
-
-
-@pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
-    api = reach(server.kubeconfig(tmp_path / "kubeconfig"))
-    yield Cluster(api, "train")
-    api.close()
 
 
 def manifest() -> Object:

@@ -1,13 +1,14 @@
 """What if the server falls silent, a right is missing half-way, or two do something at one moment?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.test_job_submit import manifests, now, put_pod, refusing, running
 from tests.cluster.watched import PACE, Screen, follow
-from tests.fixtures.api_server import ApiServer, Log, Refusal
+from tests.fixtures.api_objects import Log
+from tests.fixtures.api_server import ApiServer, Refusal
 from tests.fixtures.operators import Gang
 from tests.fixtures.waiting import until
 
@@ -18,7 +19,6 @@ from paceline.app.job_submit import submit
 from paceline.cli.main import run
 from paceline.cli.session import Session
 from paceline.cluster.kinds import CONFIG_MAP, JOB, JOB_KINDS, POD, SERVICE, Kind
-from paceline.cluster.kubernetes_door import reach
 from paceline.cluster.port import ForbiddenError, UnreachableError
 from paceline.errors import ConfigError, ExitCode, PacelineError
 from paceline.kube.diagnosis.retry import RetryPolicy
@@ -28,13 +28,6 @@ from paceline.kube.submission.pending import written
 Object = dict[str, Any]
 SILENT = (503, "ServiceUnavailable", "the server is in trouble")
 FORBIDDEN = (403, "Forbidden", "you may not")
-
-
-@pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
-    api = reach(server.kubeconfig(tmp_path / "kubeconfig"))
-    yield Cluster(api, "train")
-    api.close()
 
 
 def made(cluster: Cluster) -> None:

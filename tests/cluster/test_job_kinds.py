@@ -1,8 +1,7 @@
 """Is a job of every kind sent, followed, explained, started again and removed, as its operator shows it?"""
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from paceline.cluster.kinds import (
     TRAIN_JOB,
     Kind,
 )
-from paceline.cluster.kubernetes_door import reach
 from paceline.errors import ExitCode
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.intent import Size
@@ -45,13 +43,6 @@ TARGETS = {
     HYPERPOD_JOB: Target.HYPERPOD,
 }
 every_kind = pytest.mark.parametrize("kind", PLAYED, ids=[kind.name for kind in PLAYED])
-
-
-@pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
-    api = reach(server.kubeconfig(tmp_path / "kubeconfig"))
-    yield Cluster(api, "train")
-    api.close()
 
 
 def send(cluster: Cluster, kind: Kind) -> Submitted:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from tests.cluster.watched import follow
-from tests.fixtures.api_server import ApiServer, Log, Refusal
+from tests.fixtures.api_objects import Log
+from tests.fixtures.api_server import ApiServer, Refusal
 from tests.fixtures.waiting import until
 
 from paceline.app.cluster_reach import Cluster
@@ -39,13 +40,6 @@ def server() -> Iterator[ApiServer]:
                 }
             )
         yield running
-
-
-@pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
-    api = reach(server.kubeconfig(tmp_path / "kubeconfig"))
-    yield Cluster(api, "train")
-    api.close()
 
 
 def manifests(pods: int = 2, gpus: int = 8) -> list[Object]:

@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 from tests.fixtures.api_server import ApiServer
 
-from paceline.cluster import kubernetes_door
+from paceline.cluster import kubernetes_door, pod_exec
 from paceline.cluster.kinds import CONFIG_MAP, NODE, POD, PYTORCH_JOB, RAY_JOB
 from paceline.cluster.kubernetes_door import KubernetesApi, reach
 from paceline.cluster.port import (
@@ -126,8 +126,8 @@ def test_a_command_whose_connection_is_cut_is_unreachable(api: KubernetesApi, se
 def test_a_command_that_says_nothing_is_given_up(
     api: KubernetesApi, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubernetes_door, "_QUIET_S", 0.3)
-    monkeypatch.setattr(kubernetes_door, "_POLL_S", 0.05)
+    monkeypatch.setattr(pod_exec, "_QUIET_S", 0.3)
+    monkeypatch.setattr(pod_exec, "_POLL_S", 0.05)
     over = Event()
     server.exec = lambda _pod, _command, _stdin: (int(over.wait(60)), b"", b"")
     try:

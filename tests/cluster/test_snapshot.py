@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.cluster.served import resource_of, serve
+from tests.cluster.served import serve
 from tests.fixtures.api_server import ApiServer, Refusal
 from tests.kube import clusters
 
@@ -77,7 +77,7 @@ def test_what_may_not_be_seen_is_named_as_the_missing_rule(
 ) -> None:
     def refuse(_verb: str, kind: Kind, _what: Object) -> Refusal | None:
         message = f'{kind.plural} is forbidden: User "me" cannot look at them'
-        return (403, "Forbidden", message) if resource_of(kind) == resource else None
+        return (403, "Forbidden", message) if kind.resource == resource else None
 
     serve(server, clusters.eks_device_plugin())
     server.rules.append(refuse)

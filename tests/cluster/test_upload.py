@@ -1,19 +1,25 @@
 """Do files arrive whole on a volume, whatever is cut on the way, and does nothing stay behind?"""
 
-import hashlib
 import random
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.fixtures.api_server import ApiServer, Refusal
-from tests.fixtures.volume_pod import NAMESPACE, WAYS, SwiftClock, VolumePod, busybox_tools, has_busybox
+from tests.fixtures.volume_pod import (
+    NAMESPACE,
+    WAYS,
+    SwiftClock,
+    VolumePod,
+    busybox_tools,
+    has_busybox,
+    tree,
+)
 
 from paceline.app.upload import Upload, plan_upload
 from paceline.cluster.helper_pod import Helper, helper_on
 from paceline.cluster.kinds import POD, Kind
-from paceline.cluster.kubernetes_door import KubernetesApi, reach
+from paceline.cluster.kubernetes_door import KubernetesApi
 from paceline.cluster.port import ForbiddenError, UnreachableError
 from paceline.cluster.upload import Uploaded, upload
 from paceline.errors import NotReadyError, PacelineError
@@ -29,17 +35,9 @@ UNSCHEDULED = {
 WANTED = Wanted(namespace=NAMESPACE, claim="data")
 
 
-@pytest.fixture
-def pod(tmp_path: Path) -> Iterator[VolumePod]:
-    with ApiServer().running() as server:
-        yield VolumePod(server, tmp_path / "pod")
-
-
-@pytest.fixture
-def api(pod: VolumePod, tmp_path: Path) -> Iterator[KubernetesApi]:
-    reached = reach(pod.server.kubeconfig(tmp_path / "kubeconfig"))
-    yield reached
-    reached.close()
+@pytest.fixture(autouse=True)
+def pod(server: ApiServer, tmp_path: Path) -> VolumePod:
+    return VolumePod(server, tmp_path / "pod")
 
 
 @pytest.fixture
@@ -67,11 +65,6 @@ def carried(api: KubernetesApi, plan: Upload, *, clock: SwiftClock | None = None
 
 def _inside(plan: Upload) -> str:
     return f"/volume/{plan.folder}".rstrip("/")
-
-
-def tree(folder: Path) -> dict[str, str]:
-    found = [path for path in folder.rglob("*") if path.is_file() and ".paceline" not in path.parts]
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
 
 
 def test_a_folder_arrives_whole_though_ten_connections_are_cut(

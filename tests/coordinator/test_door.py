@@ -99,8 +99,8 @@ def test_what_the_leader_says_is_let_in() -> None:
     assert why_impossible(raft, Message(Kind.APPEND, THIRD, ME, Term(2))) is None
 
 
-def append(*entries: Entry, index: int = 4, log_term: int = 2) -> Message:
-    return Message(Kind.APPEND, OTHER, ME, Term(3), Index(index), Term(log_term), entries)
+def append(*entries: Entry, log_term: int = 2) -> Message:
+    return Message(Kind.APPEND, OTHER, ME, Term(3), Index(4), Term(log_term), entries)
 
 
 def entry(index: int, term: int, kind: EntryKind = EntryKind.COMMAND, data: bytes = b"") -> Entry:

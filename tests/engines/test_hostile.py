@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 import click
 import jsonschema
 import pytest
 from tests.fixtures.command import ROOT, paceline
+from tests.fixtures.http_server import answering
 
 from paceline.app import image_test
 from paceline.app.image_build import BuildRequest, build_image
@@ -233,17 +233,8 @@ def serving(script: Script) -> Iterator[str]:
         def do_HEAD(self) -> None:
             self.do_GET()
 
-        def log_message(self, *_: object) -> None:
-            """Nothing: the test asks `script`."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Handler) as port:
+        yield f"127.0.0.1:{port}"
 
 
 HELD = (200, {"Docker-Content-Digest": DIGEST}, b"")

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 import pytest
+from tests.fixtures.http_server import answering
 
 from paceline.engines.engine import Engine, Kind
 from paceline.engines.logins import Login, known_login, login_file
@@ -55,17 +55,8 @@ def registry(answers: Answers) -> Iterator[str]:
             if self.command != "HEAD":
                 self.wfile.write(text)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing: the test asks `answers`."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Handler) as port:
+        yield f"127.0.0.1:{port}"
 
 
 def denied(message: str) -> dict[str, object]:

@@ -6,12 +6,12 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from packaging.version import Version
+from tests.fixtures.http_server import answering
 
 from paceline.app.image_matrix import refresh, write_matrix
 from paceline.app.image_tools import tool
@@ -84,16 +84,8 @@ def index(folder: Path) -> Iterator[str]:
         def __init__(self, *asked: object) -> None:
             super().__init__(*asked, directory=str(folder))  # type: ignore[arg-type]  # as the server calls it
 
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/simple"
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Handler) as port:
+        yield f"http://127.0.0.1:{port}/simple"
 
 
 def test_the_matrix_is_made_from_what_the_configured_index_says(

@@ -20,8 +20,8 @@ def ids(findings: tuple[Finding, ...]) -> list[str]:
     return [one.id for one in findings]
 
 
-def mended_text(project: Project, target: Target = TARGET) -> str:
-    return everything(mend(project, target).project)
+def mended_text(project: Project) -> str:
+    return everything(mend(project, TARGET).project)
 
 
 def test_all_twenty_one_patterns_have_a_rule_and_at_least_one_broken_image() -> None:

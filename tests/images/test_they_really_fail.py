@@ -138,20 +138,17 @@ def _mended(broken: Case) -> Project:
 
 
 def _python(code: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=environ.for_child(**variables),
-    )
+    return _run(["-c", code], variables)
 
 
 def _pip(arguments: list[str], **variables: str) -> "subprocess.CompletedProcess[str]":
     """pip without any index: what it needs beside this Python comes from Python's own bundle."""
+    return _run(["-m", "pip", *arguments, "--no-index", "--no-deps", "--isolated"], variables)
+
+
+def _run(words: list[str], variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "pip", *arguments, "--no-index", "--no-deps", "--isolated"],
+        [sys.executable, *words],
         capture_output=True,
         text=True,
         timeout=300,

@@ -1,6 +1,5 @@
 """Do checks keep quiet about eight kinds of sound clusters, and find what is broken in them?"""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,13 +7,21 @@ from tests.kube.clusters import (
     CLUSTER_RUNTIMES,
     CLUSTERS,
     GPU,
-    HEALTH,
-    WEBHOOKS,
-    daemon_set,
-    gpu_slice,
     named,
-    storage_class,
     with_kueue,
+)
+from tests.kube.faults import (
+    CLOSED,
+    DEPLOYMENTS,
+    FAULTS,
+    LOST_CLAIM,
+    QUOTA,
+    Fault,
+    add,
+    condition,
+    down,
+    objects,
+    set_to,
 )
 
 from paceline.errors import ConfigError
@@ -25,17 +32,11 @@ from paceline.kube.checks.snapshot import read_snapshot
 from paceline.kube.secrets import find_secrets
 
 Object = dict[str, Any]
-Fault = Callable[[Object], object]
 BAD = (Level.WARNING, Level.PROBLEM)
 
 
 def checked(snapshot: Object, need: str = "", target: Target | None = None) -> Checked:
     return check(read_snapshot(snapshot, "test"), read_need(need, target))
-
-
-def objects(snapshot: Object, resource: str) -> list[Object]:
-    found: list[Object] = snapshot["objects"][resource]
-    return found
 
 
 def bad(result: Checked) -> list[str]:
@@ -97,162 +98,6 @@ def test_an_autoscaler_may_add_what_is_not_there() -> None:
     ]
 
 
-# Faults. Each is (cluster, what is done to it, words of what must be found).
-
-
-def _no_gpus(snapshot: Object) -> None:
-    for node in objects(snapshot, "nodes"):
-        node["status"]["allocatable"].pop(GPU, None)
-
-
-def _condition(which: int, kind: str, status: str, reason: str = "") -> Fault:
-    def strike(snapshot: Object) -> None:
-        conditions = objects(snapshot, "nodes")[which]["status"]["conditions"]
-        conditions[:] = [one for one in conditions if one["type"] != kind]
-        conditions.append({"type": kind, "status": status, "reason": reason})
-
-    return strike
-
-
-def _down(kind: str, name: str) -> Fault:
-    def strike(snapshot: Object) -> None:
-        for one in objects(snapshot, kind):
-            if name in one["metadata"]["name"]:
-                one["status"] |= {"readyReplicas": 0, "numberReady": 0}
-
-    return strike
-
-
-def _gone(kind: str, name: str) -> Fault:
-    def strike(snapshot: Object) -> None:
-        found = objects(snapshot, kind)
-        found[:] = [one for one in found if name not in one["metadata"]["name"]]
-
-    return strike
-
-
-def _add(kind: str, *more: Object) -> Fault:
-    return lambda snapshot: snapshot["objects"].setdefault(kind, []).extend(more)
-
-
-def _set(path: str, value: object) -> Fault:
-    def strike(snapshot: Object) -> None:
-        place: Any = snapshot
-        *parts, last = path.split("|")
-        for part in parts:
-            place = place[int(part)] if part.isdigit() else place.setdefault(part, {})
-        place[last] = value
-
-    return strike
-
-
-QUOTA = {
-    "metadata": {"name": "team"},
-    "status": {"hard": {"requests.nvidia.com/gpu": "8", "pods": "9"}, "used": {"pods": "9"}},
-}
-CLOSED: Object = {"metadata": {"name": "deny"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}
-LOST_CLAIM = {
-    "metadata": {"name": "data"},
-    "spec": {"storageClassName": "fast", "accessModes": ["ReadWriteOnce"]},
-    "status": {"phase": "Pending"},
-}
-INACTIVE = [{"type": "Active", "status": "False", "message": "Can't submit new workloads to clusterQueue"}]
-OPERATOR_PLUGIN = daemon_set(
-    "gpu-operator", "nvidia-device-plugin-daemonset", 2, {"app": "nvidia-device-plugin-daemonset"}
-)
-NODES, DEPLOYMENTS, SETS = "objects|nodes", "deployments.apps", "daemonsets.apps"
-
-FAULTS: list[tuple[str, Fault, str]] = [
-    ("eks-device-plugin", _no_gpus, "not offered by 2 nodes with GPUs: gpu-0, gpu-1"),
-    (
-        "eks-device-plugin",
-        _set(f"{NODES}|0|status|allocatable|{GPU}", "7"),
-        "fewer GPUs are offered",
-    ),
-    (
-        "eks-device-plugin",
-        _set(f"{NODES}|0|status|allocatable|{GPU}", "0"),
-        "not offered by 1 node with GPUs",
-    ),
-    ("eks-device-plugin", _down(SETS, "nvdp"), "nvdp-nvidia-device-plugin does not run on every node"),
-    ("eks-device-plugin", _down(SETS, "efa"), "the EFA device plugin does not run on every node"),
-    ("eks-device-plugin", _add(SETS, OPERATOR_PLUGIN), "two device plugins hand out the same GPUs"),
-    ("eks-device-plugin", _down(DEPLOYMENTS, "training-operator"), "the training operator is not at work"),
-    ("eks-device-plugin", _gone(DEPLOYMENTS, "training-operator"), "nobody acts on them"),
-    ("eks-device-plugin", _gone(WEBHOOKS, "training-operator"), "nobody checks PyTorchJobs"),
-    (
-        "eks-device-plugin",
-        _gone("csidrivers.storage.k8s.io", "ebs"),
-        "storage class gp3 has nobody behind it",
-    ),
-    ("eks-device-plugin", _add("resourcequotas", QUOTA), "quota team has no room"),
-    ("eks-device-plugin", _add("networkpolicies.networking.k8s.io", CLOSED), "may not talk to each other"),
-    ("eks-device-plugin", _add("persistentvolumeclaims", LOST_CLAIM), "claim data has no volume"),
-    ("eks-device-plugin", _set("objects|namespaces", []), "there is no namespace train"),
-    (
-        "eks-device-plugin",
-        _set(f"{NODES}|0|status|allocatable|vpc.amazonaws.com/efa", "4"),
-        "fewer EFA devices",
-    ),
-    ("gpu-operator", _set("objects|clusterpolicies.nvidia.com|0|status|state", "notReady"), "is not ready"),
-    ("gpu-operator", _down(DEPLOYMENTS, "gpu-operator"), "the GPU operator is not at work"),
-    ("gpu-operator", _down(SETS, "toolkit"), "nvidia-container-toolkit-daemonset does not run on every node"),
-    ("gpu-operator", _down(DEPLOYMENTS, "kubeflow-trainer"), "Kubeflow Trainer is not at work"),
-    (
-        "gpu-operator",
-        lambda s: s["served"].pop("jobsets.jobset.x-k8s.io"),
-        "Trainer is there, but JobSet is not",
-    ),
-    ("gpu-operator", _down(DEPLOYMENTS, "jobset"), "JobSet is not at work"),
-    ("gpu-operator", _set(f"objects|{CLUSTER_RUNTIMES}", []), "there is no runtime for torch"),
-    ("gpu-operator", _set("version", "v1.30.9"), "is older than Trainer wants"),
-    ("auto-mode", _no_gpus, "not offered by 2 nodes with GPUs: i-0, i-1"),
-    (
-        "auto-mode",
-        _condition(0, "AcceleratedHardwareReady", "False", "NvidiaXID79Error"),
-        "1 of 2 nodes cannot",
-    ),
-    ("auto-mode", _condition(1, "Ready", "Unknown", "NodeStatusUnknown"), "cannot be used: i-1"),
-    ("bottlerocket", _no_gpus, "not offered by 2 nodes with GPUs: br-0, br-1"),
-    ("bottlerocket", _set(f"{NODES}|1|spec|unschedulable", True), "cannot be used: br-1"),
-    ("bottlerocket", _down(DEPLOYMENTS, "kuberay"), "KubeRay is not at work"),
-    ("bottlerocket", _set("served|rayjobs.ray.io", ["v1alpha1"]), "rayjobs are not served in version v1"),
-    ("bottlerocket", _down(DEPLOYMENTS, "kueue"), "Kueue is not at work"),
-    (
-        "bottlerocket",
-        _set("objects|localqueues.kueue.x-k8s.io|0|status|conditions", INACTIVE),
-        "takes no jobs",
-    ),
-    ("dra-only", _set("objects|resourceslices.resource.k8s.io", []), "not offered by 2 nodes with GPUs"),
-    ("dra-only", _add("resourceslices.resource.k8s.io", gpu_slice("dra-0", 7, generation=2)), "fewer GPUs"),
-    ("dra-only", _set("version", "v1.33.4"), "GPUs by DRA on Kubernetes v1.33.4"),
-    (
-        "mixed",
-        _add("resourceslices.resource.k8s.io", gpu_slice("plugin-0", 8)),
-        "the same GPUs are offered twice by 1 node: plugin-0",
-    ),
-    ("mixed", _condition(4, "DiskPressure", "True"), "cannot be used: cpu-0"),
-    (
-        "hyperpod",
-        _set(f"{NODES}|3|metadata|labels|{HEALTH}", "UnschedulablePendingReplacement"),
-        "hyperpod-i-3",
-    ),
-    ("hyperpod", _down(DEPLOYMENTS, "hp-training"), "the HyperPod operator is not at work"),
-    ("hyperpod", _gone(DEPLOYMENTS, "cert-manager"), "cert-manager is not there"),
-    ("hyperpod", _set(f"{NODES}|0|status|allocatable|{GPU}", "6"), "there are, by 1 node: hyperpod-i-0"),
-    ("minikube", _gone(DEPLOYMENTS, "kuberay"), "the kinds of KubeRay are there, but nobody acts on them"),
-    (
-        "minikube",
-        _set(
-            "objects|storageclasses.storage.k8s.io",
-            [storage_class("standard", "k8s.io/minikube-hostpath", is_default=True)],
-        ),
-        "minikube's default storage works on its first node only",
-    ),
-    ("minikube", _condition(0, "Ready", "False", "KubeletNotReady"), "1 of 2 nodes cannot be used: minikube"),
-]
-
-
 @pytest.mark.parametrize(("name", "strike", "what"), FAULTS, ids=[f"{n}-{w}" for n, _, w in FAULTS])
 def test_a_fault_is_found_and_nothing_else_is(name: str, strike: Fault, what: str) -> None:
     snapshot = CLUSTERS[name]()
@@ -270,7 +115,7 @@ def test_every_kind_of_cluster_has_faults() -> None:
 
 def test_something_broken_is_only_a_warning_to_whom_it_does_not_matter() -> None:
     snapshot = CLUSTERS["bottlerocket"]()
-    _down(DEPLOYMENTS, "kuberay")(snapshot)
+    down(DEPLOYMENTS, "kuberay")(snapshot)
     assert not checked(snapshot).is_fine
     assert not checked(snapshot, target=Target.RAYJOB).is_fine
     assert checked(snapshot, "gpus=16").is_fine
@@ -308,7 +153,7 @@ def test_no_flag_is_named_that_a_kind_of_job_has_not() -> None:
 
 def test_lost_nodes_are_not_counted() -> None:
     snapshot = CLUSTERS["eks-device-plugin"]()
-    _condition(0, "Ready", "Unknown")(snapshot)
+    condition(0, "Ready", "Unknown")(snapshot)
     found = checked(snapshot, "gpus=16").of(Level.PROBLEM)
     assert [one.what for one in found] == ["too small: 16 GPUs wanted, 8 usable"]
 
@@ -323,7 +168,7 @@ def test_parts_of_gpus_are_no_lost_gpus() -> None:
 def test_claims_that_wait_for_a_pod_are_fine() -> None:
     snapshot = CLUSTERS["eks-device-plugin"]()
     waiting = {**LOST_CLAIM, "spec": {"storageClassName": "gp3", "accessModes": ["ReadWriteOnce"]}}
-    _add("persistentvolumeclaims", waiting)(snapshot)
+    add("persistentvolumeclaims", waiting)(snapshot)
     assert bad(checked(snapshot)) == []
 
 
@@ -331,7 +176,7 @@ def test_a_policy_that_lets_pods_of_the_namespace_talk_is_fine() -> None:
     snapshot = CLUSTERS["eks-device-plugin"]()
     rule: Object = {"from": [{"podSelector": {}}]}
     opened = {"metadata": {"name": "own"}, "spec": {**CLOSED["spec"], "ingress": [rule]}}
-    _add("networkpolicies.networking.k8s.io", CLOSED, opened)(snapshot)
+    add("networkpolicies.networking.k8s.io", CLOSED, opened)(snapshot)
     assert bad(checked(snapshot)) == []
 
 
@@ -342,7 +187,7 @@ def test_gpus_of_a_quota_are_counted_against_the_need() -> None:
         "status": {"hard": {"requests.nvidia.com/gpu": "16"}, "used": {}},
     }
     quota["status"]["used"] = {"requests.nvidia.com/gpu": "4"}
-    _add("resourcequotas", quota)(snapshot)
+    add("resourcequotas", quota)(snapshot)
     assert bad(checked(snapshot, "gpus=12")) == []
     found = checked(snapshot, "gpus=13").of(Level.PROBLEM)
     assert [one.evidence for one in found] == ["ResourceQuota team: 4 of 16 used"]
@@ -351,7 +196,7 @@ def test_gpus_of_a_quota_are_counted_against_the_need() -> None:
 @pytest.mark.parametrize("level", ["baseline", "restricted"])
 def test_a_namespace_that_enforces_pod_security_takes_no_pod_with_efa(level: str) -> None:
     snapshot = CLUSTERS["eks-device-plugin"]()
-    _set("objects|namespaces|0|metadata|labels", {"pod-security.kubernetes.io/enforce": level})(snapshot)
+    set_to("objects|namespaces|0|metadata|labels", {"pod-security.kubernetes.io/enforce": level})(snapshot)
     assert bad(checked(snapshot, "gpus=16")) == []
     (found,) = checked(snapshot, "efa").of(*BAD)
     assert found.level is Level.PROBLEM
@@ -417,7 +262,7 @@ def test_no_finding_shows_a_secret() -> None:
     token = "hf_" + "a1" * 17
     objects(snapshot, "nodes")[0]["metadata"]["name"] = token
     objects(snapshot, "nodes")[0]["status"]["allocatable"][GPU] = "7"
-    _add("resourcequotas", {**QUOTA, "metadata": {"name": token}})(snapshot)
+    add("resourcequotas", {**QUOTA, "metadata": {"name": token}})(snapshot)
     result = checked(snapshot)
     assert bad(result)
     said = [line for one in result.findings for line in one.lines()]
@@ -443,7 +288,7 @@ def test_network_devices_without_rdma_are_not_taken_for_efa() -> None:
 
 def test_a_quota_for_some_pods_is_no_problem_for_all() -> None:
     snapshot = CLUSTERS["eks-device-plugin"]()
-    _add("resourcequotas", {**QUOTA, "spec": {"scopes": ["BestEffort"]}})(snapshot)
+    add("resourcequotas", {**QUOTA, "spec": {"scopes": ["BestEffort"]}})(snapshot)
     result = checked(snapshot, "gpus=16", Target.PYTORCHJOB)
     assert result.is_fine
     assert bad(result)

@@ -10,10 +10,10 @@ from paceline.errors import NotReadyError, PeerLostError
 from paceline.transport.meeting_place import PIECE, MeetingPlace
 
 
-def two_places(timeout_s: float = 20.0) -> tuple[MeetingPlace, MeetingPlace]:
+def two_places() -> tuple[MeetingPlace, MeetingPlace]:
     port = free_port()
     worlds = [World(rank=rank, size=2, host="127.0.0.1", port=port) for rank in (0, 1)]
-    first, second = (MeetingPlace.enter(world, timeout_s=timeout_s) for world in worlds)
+    first, second = (MeetingPlace.enter(world, timeout_s=20.0) for world in worlds)
     return first, second
 
 

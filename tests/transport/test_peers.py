@@ -11,7 +11,7 @@ from tests.fixtures.forks import fork, in_processes, values
 from paceline.clock import SystemClock
 from paceline.errors import PeerLostError
 from paceline.ids import Rank
-from paceline.transport.in_process import InProcessPeers, Table
+from paceline.transport.in_process_peers import InProcessPeers, Table
 from paceline.transport.ports import Peers
 from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_peers import ShmPeers, peers_world

@@ -13,7 +13,7 @@ from tests.fixtures.ledger_server import LedgerServer, RevokingServer, work, wor
 from paceline.clock import SystemClock
 from paceline.errors import PeerLostError
 from paceline.ids import Rank
-from paceline.transport.in_process import InProcessStore, Mail
+from paceline.transport.in_process_store import InProcessStore, Mail
 from paceline.transport.ports import Answer, ParameterStore
 from paceline.transport.shm_store import ShmStore, ShmStoreHost, store_world
 from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost

@@ -37,10 +37,8 @@ class Server:
     address: Address
     process: Forked
 
-    def worker(
-        self, token: bytes = TOKEN, tls: ssl.SSLContext | None = None, timeout_s: float = 20.0
-    ) -> TcpStore:
-        return TcpStore(self.address, Rank(0), token=token, clock=SystemClock(), timeout_s=timeout_s, tls=tls)
+    def worker(self, token: bytes = TOKEN, tls: ssl.SSLContext | None = None) -> TcpStore:
+        return TcpStore(self.address, Rank(0), token=token, clock=SystemClock(), timeout_s=20.0, tls=tls)
 
     def stranger(self) -> socket.socket:
         return socket.create_connection((self.address.host, self.address.port), 20.0)
@@ -56,7 +54,6 @@ def serving(
     *,
     host: str = "127.0.0.1",
     tls: ssl.SSLContext | None = None,
-    timeout_s: float = 20.0,
     brain: type[LedgerServer] = LedgerServer,
 ) -> Iterator[Server]:
     """One server for one worker, in a process of its own."""
@@ -72,7 +69,7 @@ def serving(
                 numel=NUMEL,
                 dtype=torch.float64,
                 token=TOKEN,
-                timeout_s=timeout_s,
+                timeout_s=20.0,
                 tls=tls,
             )
             try:

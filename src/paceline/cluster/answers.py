@@ -15,6 +15,7 @@ from paceline.cluster.port import (
 from paceline.kube.secrets import masked
 from paceline.plan.codec import Json
 
+AGAIN = "check that the cluster is up and the network is there (`kubectl cluster-info`), then run it again"
 _LOG_IN = "log in again: `aws sso login`, then `aws eks update-kubeconfig --name CLUSTER`"
 
 

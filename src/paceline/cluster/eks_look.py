@@ -28,7 +28,6 @@ def look_at_eks(aws: Aws, name: str) -> EksFacts:
     return EksFacts(
         name=name,
         region=aws.region,
-        arn=str(told.get("arn", "")),
         status=str(told.get("status", "")),
         version=version,
         server=str(told.get("endpoint", "")),

@@ -18,6 +18,11 @@ class Kind:
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def resource(self) -> str:
+        """As `kubectl` and rights name it, such as `jobs.batch`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
         """Without a namespace: the objects of all namespaces. Raises ConfigError for what is no name: an
         empty one would mean all objects of the kind, and dots those above it."""
@@ -46,9 +51,7 @@ SECRET = Kind("Secret", "secrets")
 SERVICE = Kind("Service", "services")
 SERVICE_ACCOUNT = Kind("ServiceAccount", "serviceaccounts")
 CLAIM = Kind("PersistentVolumeClaim", "persistentvolumeclaims")
-VOLUME = Kind("PersistentVolume", "persistentvolumes", is_namespaced=False)
 QUOTA = Kind("ResourceQuota", "resourcequotas")
-LIMIT_RANGE = Kind("LimitRange", "limitranges")
 DEPLOYMENT = Kind("Deployment", "deployments", group="apps")
 DAEMON_SET = Kind("DaemonSet", "daemonsets", group="apps")
 STATEFUL_SET = Kind("StatefulSet", "statefulsets", group="apps")
@@ -61,9 +64,6 @@ STORAGE_CLASS = Kind("StorageClass", "storageclasses", group="storage.k8s.io", i
 CSI_DRIVER = Kind("CSIDriver", "csidrivers", group="storage.k8s.io", is_namespaced=False)
 RESOURCE_SLICE = Kind("ResourceSlice", "resourceslices", group="resource.k8s.io", is_namespaced=False)
 CLAIM_TEMPLATE = Kind("ResourceClaimTemplate", "resourceclaimtemplates", group="resource.k8s.io")
-CUSTOM_KIND = Kind(
-    "CustomResourceDefinition", "customresourcedefinitions", group="apiextensions.k8s.io", is_namespaced=False
-)
 VALIDATING_WEBHOOK = Kind(
     "ValidatingWebhookConfiguration",
     "validatingwebhookconfigurations",

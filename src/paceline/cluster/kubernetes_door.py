@@ -18,9 +18,9 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.stream import stream, ws_client
 
-from paceline.clock import monotonic_s
-from paceline.cluster.answers import error_of
+from paceline.cluster.answers import AGAIN, error_of
 from paceline.cluster.kinds import ACCESS_REVIEW, POD, Kind, kind_of
+from paceline.cluster.pod_exec import CUT_OFF, talk
 from paceline.cluster.port import (
     ApiError,
     Change,
@@ -38,12 +38,10 @@ from paceline.plan.codec import Json
 
 _ANSWER_S = 30.0  # for anything that is no stream
 _QUIET_S = 120.0  # for the next bytes of a stream; a watch is told to end before that
-_POLL_S = 1.0  # a silent command is looked after so often
 _PAGE = 500
 # All kinds in one answer: the stable form, that of 1.27 to 1.29, and what older servers have.
 _LISTED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 _ALL_KINDS = f"{_LISTED.format('v2')},{_LISTED.format('v2beta1')},application/json"
-_AGAIN = "check that the cluster is up and the network is there (`kubectl cluster-info`), then run it again"
 
 
 class _PatientSocket(websocket.WebSocket):
@@ -104,10 +102,10 @@ class KubernetesApi:
                 return Listing(tuple(items), str(about.get("resourceVersion", "")))
 
     def watch(
-        self, kind: Kind, namespace: str | None, *, since: str, labels: str = "", seconds: float = 300
+        self, kind: Kind, namespace: str | None, *, since: str, seconds: float = 300
     ) -> Iterator[Change]:
         until = str(int(min(seconds, _QUIET_S / 2)))
-        chosen = _chosen(watch="1", resourceVersion=since, labelSelector=labels, timeoutSeconds=until)
+        chosen = _chosen(watch="1", resourceVersion=since, timeoutSeconds=until)
         for line in self._stream(kind.path(namespace), {**chosen, "allowWatchBookmarks": "true"}):
             try:
                 said = json.loads(line)
@@ -166,7 +164,7 @@ class KubernetesApi:
             yield line.decode("utf-8", "replace")
 
     def run(self, pod: str, namespace: str, container: str, command: list[str], *, stdin: bytes = b"") -> Ran:
-        """The other side never sees an end of `stdin`: the command must know how much it is to read."""
+        what = f"running {command[0]} in pod {pod}"
         try:
             socket = stream(
                 client.CoreV1Api(self._api).connect_get_namespaced_pod_exec,
@@ -182,29 +180,14 @@ class KubernetesApi:
             )
         except ApiException as error:
             body = error.body if isinstance(error.body, bytes) else str(error.body or error.reason).encode()
-            raise self._no(int(error.status or 0), body, f"running {command[0]} in pod {pod}") from error
-        stdout, stderr = bytearray(), bytearray()
+            raise self._no(int(error.status or 0), body, what) from error
         with closing(socket):
             try:
-                socket.sock.settimeout(_QUIET_S)
-                for start in range(0, len(stdin), 1 << 16):
-                    socket.write_stdin(stdin[start : start + (1 << 16)])
-                heard_s = monotonic_s()
-                while socket.is_open():
-                    socket.update(timeout=_POLL_S)
-                    said, complained = (bytes(socket.read_channel(one) or b"") for one in (1, 2))
-                    stdout += said
-                    stderr += complained
-                    if said or complained:
-                        heard_s = monotonic_s()
-                    elif monotonic_s() - heard_s > _QUIET_S:
-                        raise TimeoutError(f"nothing was heard for {_QUIET_S:.0f} s")
-                last = socket.read_channel(3)
-            except (OSError, ValueError, websocket.WebSocketException) as error:
-                raise self._cut(f"running {command[0]} in pod {pod}", error) from error
+                return talk(socket, pod, stdin)
+            except CUT_OFF as error:
+                raise self._cut(what, error) from error
             finally:
                 socket.sock.shutdown()  # `close` leaves the socket open once the other side has closed
-        return Ran(_exit_code(bytes(last or b""), pod), bytes(stdout), bytes(stderr))
 
     def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
         resource, _, part = kind.plural.partition("/")  # such as pods/log
@@ -320,7 +303,7 @@ class KubernetesApi:
         return error_of(status, answer, what, self.server)
 
     def _cut(self, what: str, error: Exception) -> UnreachableError:
-        return UnreachableError(f"{self.server} gave no answer to {what}: {masked(str(error))}", _AGAIN)
+        return UnreachableError(f"{self.server} gave no answer to {what}: {masked(str(error))}", AGAIN)
 
 
 def _chosen(**wishes: str) -> dict[str, str]:
@@ -330,18 +313,3 @@ def _chosen(**wishes: str) -> dict[str, str]:
 def _dict(value: object) -> Manifest:
     assert isinstance(value, dict), f"an object of Kubernetes is a mapping, and not {value!r}"
     return value
-
-
-def _exit_code(said: bytes, pod: str) -> int:
-    """From the last word on the error channel."""
-    try:
-        status = json.loads(said)
-    except ValueError as error:
-        raise UnreachableError(
-            f"the connection to pod {pod} was cut before the command ended", _AGAIN
-        ) from error
-    if status.get("status") == "Success":
-        return 0
-    causes = (status.get("details") or {}).get("causes") or []
-    codes = [int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"]
-    return codes[0] if codes else 1

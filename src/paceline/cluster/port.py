@@ -110,7 +110,7 @@ class Api(Protocol):
         ...
 
     def watch(
-        self, kind: Kind, namespace: str | None, *, since: str, labels: str = "", seconds: float = 300
+        self, kind: Kind, namespace: str | None, *, since: str, seconds: float = 300
     ) -> Iterator[Change]:
         """Changes behind `since`, until so many seconds have passed. Raises GoneError, UnreachableError."""
         ...

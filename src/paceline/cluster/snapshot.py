@@ -75,7 +75,7 @@ def take_snapshot(api: Looked, namespace: str, target: Target | None = None) -> 
     for kind in _IN_NAMESPACE:
         reading.find(kind, namespace)
     for kind, space, name in _TOLD:
-        if _resource(kind) in served:
+        if kind.resource in served:
             reading.get(CONFIG_MAP, name, space)
     rights = reading.rights(namespace, target)
     return Snapshot(
@@ -99,7 +99,7 @@ class _Reading:
         self._asked = 2  # for version and kinds
 
     def find(self, kind: Kind, namespace: str | None = None) -> None:
-        resource = _resource(kind)
+        resource = kind.resource
         if kind.group and resource not in self._served:
             return
         self._asked += 1
@@ -116,7 +116,7 @@ class _Reading:
         self.objects[resource] = [kept(resource, one) for one in found]
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> None:
-        resource = _resource(kind)
+        resource = kind.resource
         self._asked += 1
         try:
             found = [kept(resource, self._api.get(kind, name, namespace))]
@@ -153,7 +153,7 @@ class _Reading:
         return known
 
     def _as_served(self, kind: Kind) -> Kind:
-        versions = self._served.get(_resource(kind), (kind.version,))
+        versions = self._served.get(kind.resource, (kind.version,))
         return kind if kind.version in versions else replace(kind, version=versions[0])
 
 
@@ -161,9 +161,5 @@ def _is_custom(kind: Kind) -> bool:
     return "." in kind.group and not kind.group.endswith(".k8s.io")
 
 
-def _resource(kind: Kind) -> str:
-    return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
-
-
 def _kind_of(resource: str) -> Kind | None:
-    return next((kind for kind in KINDS if _resource(kind) == resource), None)
+    return next((kind for kind in KINDS if kind.resource == resource), None)

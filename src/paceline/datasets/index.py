@@ -78,13 +78,6 @@ class Part:
             sha256=shard.blocks[within],
         )
 
-    def block_numbers(self) -> list[int]:
-        return [
-            shard_number * self.blocks_per_shard + within
-            for shard_number, shard in enumerate(self.shards)
-            for within in range(len(shard.blocks))
-        ]
-
     def place_of(self, record: int) -> tuple[int, int, int]:
         """(the block's number, the record's place in it, how many records of the block follow from there)."""
         shard_number, within_shard = divmod(record, self.shard_records)

@@ -128,9 +128,3 @@ def _note(folder: Path, about: About) -> None:
     part = folder / f"{ABOUT}.part"
     part.write_text(json.dumps(asdict(about), indent=2) + "\n")
     part.replace(folder / ABOUT)
-
-
-def proved(folder: Path, about: About) -> bool:
-    """Are the bytes those that were written?"""
-    with (folder / TOKENS).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == about.sha256

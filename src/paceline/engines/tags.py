@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from paceline.errors import ConfigError, ImageWishError, Problem
 
-STRATEGIES = ("auto", "semantic", "latest", "git-sha")
 _NUMBER, _WORDS = r"(0|[1-9][0-9]*)", r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
 _SEMANTIC = re.compile(rf"v?{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_WORDS})?(\+{_WORDS})?")
 

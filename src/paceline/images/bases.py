@@ -33,7 +33,6 @@ class Base:
     family: str = ""  # python, debian, ubuntu, cuda, pytorch, ngc, dlc, …; "": unknown
     system: str = ""  # "debian12", "ubuntu22.04", "alpine", "centos7"
     python: str | None = None  # "3.11"; for Debian and Ubuntu the one of its package python3
-    has_python: bool = False  # without installing anything
     cuda: Version | None = None
     flavour: str = ""  # of CUDA images: base, runtime, devel
     cudnn: str = ""  # as in the tag: "-cudnn8", "-cudnn"
@@ -114,7 +113,7 @@ def read_base(reference: str) -> Base:
     if name == "pytorch/pytorch":
         return _pytorch(base)
     if name == "nvcr.io/nvidia/pytorch":
-        return replace(base, family="ngc", has_python=True, flavour="devel")
+        return replace(base, family="ngc", flavour="devel")
     if re.search(r"\.dkr\.ecr\..*/(?:huggingface-)?pytorch-", rest) or "/deep-learning-containers/" in rest:
         return _deep_learning_container(base)
     return base
@@ -123,7 +122,7 @@ def read_base(reference: str) -> Base:
 def _python(base: Base) -> Base:
     found = _PYTHON_TAG.match(base.tag or "")
     if found is None:
-        return replace(base, family="python", has_python=True)
+        return replace(base, family="python")
     rest = found["rest"].split("-")
     system = next((_CODENAMES[word] for word in rest if word in _CODENAMES), "")
     if any(word.startswith("alpine") for word in rest):
@@ -132,7 +131,6 @@ def _python(base: Base) -> Base:
         base,
         family="python",
         python=found["python"],
-        has_python=True,
         system=system or "debian",
         is_slim="slim" in rest or system == "alpine",
     )
@@ -169,11 +167,10 @@ def _cuda(base: Base) -> Base:
 def _pytorch(base: Base) -> Base:
     found = _TORCH_TAG.match(base.tag or "")
     if found is None:
-        return replace(base, family="pytorch", has_python=True)
+        return replace(base, family="pytorch")
     return replace(
         base,
         family="pytorch",
-        has_python=True,
         torch=Version(found["torch"]),
         cuda=Version(found["cuda"]),
         flavour=found["flavour"],
@@ -184,4 +181,4 @@ def _pytorch(base: Base) -> Base:
 def _deep_learning_container(base: Base) -> Base:
     found = re.match(r"^(\d+\.\d+\.\d+)-", base.tag or "")
     torch = Version(found[1]) if found else None
-    return replace(base, family="dlc", has_python=True, torch=torch)
+    return replace(base, family="dlc", torch=torch)

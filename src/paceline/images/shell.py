@@ -19,7 +19,6 @@ class Word(NamedTuple):
     text: str  # without quotes, variables as written
     start: int
     end: int
-    is_quoted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def _blank(text: str, at: int, end: int) -> int:
 
 def _word(text: str, start: int, end: int) -> Word:
     taken: list[str] = []
-    at, depth, is_quoted = start, 0, False
+    at, depth = start, 0
     while at < end:
         sign = text[at]
         if depth == 0 and (sign in " \t\r\n;|()" or _CONTINUED.match(text, at, end)):
@@ -83,7 +82,7 @@ def _word(text: str, start: int, end: int) -> Word:
         if sign in "'\"":
             stop = _closing(text, at, end)
             taken.append(text[at + 1 : stop])
-            at, is_quoted = stop + 1, True
+            at = stop + 1
             continue
         if text.startswith("$(", at):
             depth += 1
@@ -95,7 +94,7 @@ def _word(text: str, start: int, end: int) -> Word:
             at += 1
         taken.append(text[at])
         at += 1
-    return Word("".join(taken), start, max(at, start + 1), is_quoted)
+    return Word("".join(taken), start, max(at, start + 1))
 
 
 def _closing(text: str, start: int, end: int) -> int:

@@ -7,9 +7,10 @@ from paceline.kube.admission_job import find_in_commands
 from paceline.kube.admission_pod import find_in_pod, twice
 from paceline.kube.reading import mapping, mappings, texts
 from paceline.kube.schema import Finding, Path
+from paceline.kube.well_known import INSTANCE_TYPE
 
 Spec = Mapping[str, object]
-_TYPES = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_TYPES = (INSTANCE_TYPE, "beta.kubernetes.io/instance-type")
 
 
 def pods_of_hyperpod(spec: Spec, path: Path) -> Iterator[tuple[Spec, Path]]:

@@ -11,7 +11,7 @@ Spec = Mapping[str, object]
 _MOST_INDEXED = 100_000
 
 
-def pods_of_job(spec: Spec, path: Path) -> Iterator[tuple[Spec, Path]]:
+def pods_of_template(spec: Spec, path: Path) -> Iterator[tuple[Spec, Path]]:
     yield mapping(spec, "template", "spec"), (*path, "template", "spec")
 
 

@@ -11,10 +11,6 @@ Spec = Mapping[str, object]
 _PERCENT = re.compile(r"[0-9]+%")
 
 
-def pods_of_set(spec: Spec, path: Path) -> Iterator[tuple[Spec, Path]]:
-    yield mapping(spec, "template", "spec"), (*path, "template", "spec")
-
-
 def find_in_deployment(spec: Spec, path: Path) -> Iterator[Finding]:
     yield from find_in_pod(mapping(spec, "template", "spec"), (*path, "template", "spec"))
     yield from _always_on(spec, path, "deployment")

@@ -16,6 +16,7 @@ from typing import Any
 from paceline.errors import ManifestError, Problem
 from paceline.kube.checks.machines import efa_of
 from paceline.kube.reading import mapping
+from paceline.kube.well_known import EFA, GPU, INSTANCE_TYPE, ZONE
 from paceline.kube.words import read_quantity
 
 KIND = "HyperPodPyTorchJob"
@@ -24,8 +25,6 @@ INSTALL = (
     "pip install 'sagemaker-hyperpod>=3.12' in an environment of its own: it pins click, pytest and more"
 )
 CONFIG, TEMPLATE = "config.yaml", "k8s.jinja"
-_MACHINE, _ZONE = "node.kubernetes.io/instance-type", "topology.kubernetes.io/zone"
-_GPU, _EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 # hyp reads a pod's security by the model of a container's, which has none of these.
 _OF_PODS_ALONE = (
     "fsGroup",
@@ -105,11 +104,11 @@ def _placement(pod: Object, notes: list[str], problems: list[Problem]) -> None:
     lost = [name for name in ("podAffinity", "podAntiAffinity") if affinity.pop(name, None) is not None]
     if not lost:
         return
-    if _ZONE in pod.get("nodeSelector", {}):
+    if ZONE in pod.get("nodeSelector", {}):
         notes.append(f"hyp cannot carry {' or '.join(lost)}: the zone of the node selector stands for it")
         return
     what = f"hyp cannot carry {' or '.join(lost)}, so nothing keeps the pods in one zone"
-    hint = f"name the zone: job render --node-selector {_ZONE}=ZONE; or leave out --through hyp"
+    hint = f"name the zone: job render --node-selector {ZONE}=ZONE; or leave out --through hyp"
     problems.append(Problem(what, hint, "--through"))
 
 
@@ -120,11 +119,11 @@ def _resources(pod: Object, notes: list[str], problems: list[Problem]) -> None:
         cpu, memory = read_quantity(its.get("cpu")), read_quantity(its.get("memory"))
         its.update({} if cpu is None else {"cpu": f"{cpu.normalize():f}"})
         its.update({} if memory is None else {"memory": f"{(memory / _GIB).normalize():f}Gi"})
-    asked, machine = amounts.get("requests", {}), str(pod.get("nodeSelector", {}).get(_MACHINE, ""))
-    if _GPU in asked and not machine:
+    asked, machine = amounts.get("requests", {}), str(pod.get("nodeSelector", {}).get(INSTANCE_TYPE, ""))
+    if GPU in asked and not machine:
         hint = "name the machine: job render --instance-type ml.p5.48xlarge, for example"
         problems.append(Problem("hyp takes GPUs of a named type of machine alone", hint, "--through"))
-    if _GPU in asked and _EFA not in asked and efa_of(machine.removeprefix("ml.")):
+    if GPU in asked and EFA not in asked and efa_of(machine.removeprefix("ml.")):
         notes.append(
             f"hyp asks for the EFA devices of {machine} too, because it does so whenever none is named"
         )

@@ -49,7 +49,7 @@ KINDS = {
     ("sagemaker.amazonaws.com/v1", "HyperPodPyTorchJob"): Kind(
         HYPERPODJOB, hyperpod.find_in_hyperpod, hyperpod.pods_of_hyperpod
     ),
-    ("batch/v1", "Job"): Kind(JOB, job.find_in_job, job.pods_of_job),
+    ("batch/v1", "Job"): Kind(JOB, job.find_in_job, job.pods_of_template),
     ("v1", "Service"): Kind(SERVICE, ray.find_in_service),
     ("v1", "ConfigMap"): Kind(CONFIGMAP, beside.find_in_configmap, inside=()),
     ("v1", "PersistentVolumeClaim"): Kind(CLAIM, beside.find_in_claim),
@@ -58,7 +58,7 @@ KINDS = {
     (_RBAC, "Role"): Kind(ROLE, beside.find_nothing, inside=()),
     (_RBAC, "RoleBinding"): Kind(BINDING, beside.find_in_binding, inside=()),
     ("networking.k8s.io/v1", "NetworkPolicy"): Kind(NETWORK_POLICY, beside.find_in_policy),
-    ("apps/v1", "StatefulSet"): Kind(STATEFUL_SET, stateful.find_in_set, stateful.pods_of_set),
-    ("apps/v1", "Deployment"): Kind(DEPLOYMENT, stateful.find_in_deployment, stateful.pods_of_set),
+    ("apps/v1", "StatefulSet"): Kind(STATEFUL_SET, stateful.find_in_set, job.pods_of_template),
+    ("apps/v1", "Deployment"): Kind(DEPLOYMENT, stateful.find_in_deployment, job.pods_of_template),
     ("policy/v1", "PodDisruptionBudget"): Kind(DISRUPTION_BUDGET, stateful.find_in_budget),
 }

@@ -5,13 +5,13 @@ takes every secret by reference. `relaxed` says in words what `compat` gives up.
 """
 
 from paceline.kube.intent import Intent, Profile, Size
+from paceline.kube.well_known import GPU
 from paceline.plan.codec import Json
 
 Object = dict[str, Json]
 
 USER = 1000  # of our image, and of rayproject's
 GRACE_S = 120  # time for a last checkpoint after SIGTERM
-GPU = "nvidia.com/gpu"
 
 
 def labels(intent: Intent) -> Object:

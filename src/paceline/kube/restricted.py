@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from paceline.kube.reading import mapping, mappings, texts
 from paceline.kube.schema import Finding, Path
+from paceline.kube.well_known import EFA
 
 _VOLUMES = frozenset(
     (
@@ -22,7 +23,7 @@ _VOLUMES = frozenset(
     )
 )
 _HINT = "`paceline job render` writes it so; for an image that needs more, use --profile compat"
-LOCKING, EFA = "IPC_LOCK", "vpc.amazonaws.com/efa"
+LOCKING = "IPC_LOCK"
 _SECCOMP = ("RuntimeDefault", "Localhost")
 
 

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping
 from paceline.kube.reading import mapping, mappings
 from paceline.kube.schema import Anything, Fields, Finding, ListOf, Path, Schema, Text, Whole, YesNo
 from paceline.kube.schema_job import kind
-from paceline.kube.schema_pod import METADATA
-from paceline.kube.words import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_LABEL
+from paceline.kube.schema_pod import LABEL_NAME, METADATA
+from paceline.kube.words import DNS_SUBDOMAIN
 
-_NAME = Text(pattern=DNS_LABEL, longest=LONGEST_LABEL)
 _EXACTLY: dict[str, Schema] = {
     "deviceClassName": Text(pattern=DNS_SUBDOMAIN),
     "selectors": ListOf(Fields({"cel": Fields({"expression": Text()}, ("expression",))})),
@@ -19,9 +18,9 @@ _EXACTLY: dict[str, Schema] = {
 }
 _REQUEST = Fields(
     {
-        "name": _NAME,
+        "name": LABEL_NAME,
         "exactly": Fields({**_EXACTLY, "adminAccess": YesNo()}, ("deviceClassName",)),
-        "firstAvailable": ListOf(Fields({"name": _NAME, **_EXACTLY}, ("name", "deviceClassName")), 1),
+        "firstAvailable": ListOf(Fields({"name": LABEL_NAME, **_EXACTLY}, ("name", "deviceClassName")), 1),
     },
     ("name",),
 )

@@ -2,12 +2,12 @@
 
 from paceline.kube.schema import Anything, Fields, ListOf, Schema, Text, Whole, YesNo
 from paceline.kube.schema_labels import SELECTOR
-from paceline.kube.schema_pod import METADATA, POD_TEMPLATE
-from paceline.kube.words import DNS_LABEL, LONGEST_LABEL, NAME
+from paceline.kube.schema_pod import LABEL_NAME, METADATA, POD_TEMPLATE
+from paceline.kube.words import LONGEST_LABEL, NAME
 
 TOP = ("apiVersion", "kind", "metadata", "spec")
 DNS_1035 = Fields({**METADATA.of, "name": Text(pattern=NAME, longest=LONGEST_LABEL)}, ("name",))
-_DNS_1123 = Fields({**METADATA.of, "name": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL)}, ("name",))
+DNS_1123 = Fields({**METADATA.of, "name": LABEL_NAME}, ("name",))
 JOB_SPEC = Fields(
     {
         "activeDeadlineSeconds": Whole(least=1),
@@ -43,4 +43,4 @@ def kind(version: str, name: str, metadata: Fields, spec: Fields) -> Fields:
     return Fields(of, TOP)
 
 
-JOB = kind("batch/v1", "Job", _DNS_1123, JOB_SPEC)
+JOB = kind("batch/v1", "Job", DNS_1123, JOB_SPEC)

@@ -28,12 +28,13 @@ from paceline.kube.words import (
 
 PORT = Whole(least=1, most=65535)
 OBJECT_NAME = Text(pattern=DNS_SUBDOMAIN, longest=253)
+LABEL_NAME = Text(pattern=DNS_LABEL, longest=LONGEST_LABEL)
 PULL_POLICY = Text(choices=("Always", "IfNotPresent", "Never"))
 
 TEMPLATE_METADATA = Fields(
     {
         "name": Text(pattern=DNS_SUBDOMAIN, longest=LONGEST_LABEL),
-        "namespace": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
+        "namespace": LABEL_NAME,
         "labels": LABELS,
         "annotations": ANNOTATIONS,
         "finalizers": ListOf(Text()),
@@ -118,7 +119,7 @@ POD_SECURITY = Fields(
 VOLUME_MOUNTS = ListOf(
     Fields(
         {
-            "name": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
+            "name": LABEL_NAME,
             "mountPath": Text(),
             "readOnly": YesNo(),
             "subPath": Text(),
@@ -143,7 +144,7 @@ _PORTS = ListOf(
 )
 CONTAINER = Fields(
     {
-        "name": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
+        "name": LABEL_NAME,
         "image": Text(pattern=IMAGE),
         "imagePullPolicy": PULL_POLICY,
         "command": ListOf(ANY_TEXT),
@@ -183,7 +184,7 @@ _CONFIG: dict[str, Schema] = {"items": _ITEMS, "defaultMode": Whole(), "optional
 VOLUMES = ListOf(
     Fields(
         {
-            "name": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
+            "name": LABEL_NAME,
             "emptyDir": Fields(
                 {"medium": Text(choices=("Memory", "HugePages"), may_be_empty=True), "sizeLimit": Quantity()}
             ),
@@ -249,9 +250,9 @@ POD_SPEC = Fields(
         "hostPID": YesNo(),
         "hostIPC": YesNo(),
         "hostUsers": YesNo(),
-        "hostname": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
+        "hostname": LABEL_NAME,
         "hostnameOverride": Text(),
-        "subdomain": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
+        "subdomain": LABEL_NAME,
         "setHostnameAsFQDN": YesNo(),
         "shareProcessNamespace": YesNo(),
         "dnsPolicy": Text(choices=("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")),

@@ -8,8 +8,7 @@ import re
 from paceline.kube.schema import Anything, Fields, ListOf, MapOf, Quantity, Text, Whole, YesNo
 from paceline.kube.schema_job import DNS_1035, kind
 from paceline.kube.schema_labels import ANY_TEXT
-from paceline.kube.schema_pod import POD_TEMPLATE
-from paceline.kube.words import DNS_LABEL, LONGEST_LABEL
+from paceline.kube.schema_pod import LABEL_NAME, POD_TEMPLATE
 
 PROCS = Text(pattern=re.compile(r"auto|cpu|gpu|[1-9][0-9]*"))
 _CLEAN = Text(choices=("All", "Running", "None"), may_be_empty=True)
@@ -103,7 +102,7 @@ _HYPERPOD_RUN = Fields(
 )
 _HYPERPOD_REPLICA = Fields(
     {
-        "name": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL),
+        "name": LABEL_NAME,
         "replicas": Whole(least=1),
         "spares": Whole(),
         "template": POD_TEMPLATE,

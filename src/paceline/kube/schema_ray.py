@@ -10,16 +10,17 @@ from paceline.kube.schema import (
     MapOf,
     Number,
     Quantity,
-    Schema,
     Text,
     Whole,
     YesNo,
 )
+from paceline.kube.schema_job import kind
 from paceline.kube.schema_labels import ANNOTATIONS, ANY_TEXT, LABELS
 from paceline.kube.schema_pod import (
     CONTAINER_SECURITY,
     ENV,
     ENV_FROM,
+    LABEL_NAME,
     METADATA,
     OBJECT_NAME,
     POD_TEMPLATE,
@@ -27,7 +28,7 @@ from paceline.kube.schema_pod import (
     RESOURCES,
     VOLUME_MOUNTS,
 )
-from paceline.kube.words import DNS_LABEL, IMAGE, LONGEST_RAY_NAME, NAME
+from paceline.kube.words import IMAGE, LONGEST_RAY_NAME, NAME
 
 _METADATA = Fields({**METADATA.of, "name": Text(pattern=NAME, longest=LONGEST_RAY_NAME)}, ("name",))
 _START = MapOf(ANY_TEXT)
@@ -55,7 +56,7 @@ _HEAD = Fields(
 )
 _GROUP = Fields(
     {
-        "groupName": Text(pattern=DNS_LABEL, longest=63),
+        "groupName": LABEL_NAME,
         "replicas": Whole(),
         "minReplicas": Whole(),
         "maxReplicas": Whole(),
@@ -190,18 +191,5 @@ JOB_SPEC = Fields(
         "managedBy": _MANAGED_BY,
     }
 )
-_TOP = ("apiVersion", "kind", "metadata", "spec")
-
-
-def _kind(name: str, spec: Fields) -> Fields:
-    of: dict[str, Schema] = {
-        "apiVersion": Text(choices=("ray.io/v1",)),
-        "kind": Text(choices=(name,)),
-        "metadata": _METADATA,
-        "spec": spec,
-    }
-    return Fields(of, _TOP)
-
-
-RAYCLUSTER = _kind("RayCluster", CLUSTER_SPEC)
-RAYJOB = _kind("RayJob", replace(JOB_SPEC, required=("entrypoint",)))
+RAYCLUSTER = kind("ray.io/v1", "RayCluster", _METADATA, CLUSTER_SPEC)
+RAYJOB = kind("ray.io/v1", "RayJob", _METADATA, replace(JOB_SPEC, required=("entrypoint",)))

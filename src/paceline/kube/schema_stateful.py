@@ -2,19 +2,16 @@
 
 from paceline.kube.schema import Anything, Fields, ListOf, Text, Whole
 from paceline.kube.schema_beside import CLAIM
-from paceline.kube.schema_job import kind
+from paceline.kube.schema_job import DNS_1123, kind
 from paceline.kube.schema_labels import SELECTOR
 from paceline.kube.schema_pod import METADATA, OBJECT_NAME, POD_TEMPLATE
-from paceline.kube.words import DNS_LABEL, LONGEST_LABEL
 
-# Its name becomes a label of its pods, and the name of each of them with a number behind.
-_NAMED = Fields({**METADATA.of, "name": Text(pattern=DNS_LABEL, longest=LONGEST_LABEL)}, ("name",))
 _KEPT = Text(choices=("Retain", "Delete"))
 _SHARE = Anything()  # a number of pods, or such as 25%: the rules look at it
 STATEFUL_SET = kind(
     "apps/v1",
     "StatefulSet",
-    _NAMED,
+    DNS_1123,  # its name becomes a label of its pods, and the name of each of them with a number behind
     Fields(
         {
             "minReadySeconds": Whole(),

@@ -10,6 +10,7 @@ from paceline.kube.schema_labels import AFFINITY, ANY_TEXT, LABELS
 from paceline.kube.schema_pod import (
     CONTAINER_SECURITY,
     ENV,
+    LABEL_NAME,
     METADATA,
     OBJECT_NAME,
     POD_SECURITY,
@@ -20,10 +21,9 @@ from paceline.kube.schema_pod import (
     VOLUME_MOUNTS,
     VOLUMES,
 )
-from paceline.kube.words import DNS_LABEL, IMAGE, LONGEST_LABEL
+from paceline.kube.words import IMAGE
 
 _GROUP = "trainer.kubeflow.org/v1alpha1"
-_NAME = Text(pattern=DNS_LABEL, longest=LONGEST_LABEL)
 _INITIALIZER = Fields({"env": ENV, "secretRef": Fields({"name": OBJECT_NAME}), "storageUri": ANY_TEXT})
 _TRAINER = Fields(
     {
@@ -40,7 +40,7 @@ _CONTAINER_PATCH = ListOf(
     Fields(
         {
             "env": ENV,
-            "name": _NAME,
+            "name": LABEL_NAME,
             "securityContext": CONTAINER_SECURITY,
             "volumeMounts": VOLUME_MOUNTS,
         },
@@ -68,7 +68,7 @@ _JOBSET_PATCH = Fields(
     {
         "metadata": TEMPLATE_METADATA,
         "spec": Fields(
-            {"replicatedJobs": ListOf(Fields({"name": _NAME, "template": _JOB_PATCH}, ("name",)))}
+            {"replicatedJobs": ListOf(Fields({"name": LABEL_NAME, "template": _JOB_PATCH}, ("name",)))}
         ),
     }
 )
@@ -88,7 +88,7 @@ _OVERRIDES = ListOf(
             "manager": Text(longest=253),
             "metadata": TEMPLATE_METADATA,
             "spec": _POD_PATCH,
-            "targetJobs": ListOf(Fields({"name": _NAME}, ("name",)), 1),
+            "targetJobs": ListOf(Fields({"name": LABEL_NAME}, ("name",)), 1),
         },
         ("targetJobs",),
     )
@@ -169,7 +169,7 @@ _REPLICATED = Fields(
             Fields({"name": Text(), "status": Text(choices=("Ready", "Complete"))}, ("name", "status"))
         ),
         "groupName": Text(),
-        "name": _NAME,
+        "name": LABEL_NAME,
         "replicas": Whole(),
         "template": Fields({"metadata": TEMPLATE_METADATA, "spec": JOB_SPEC}),
     },

@@ -5,14 +5,13 @@ how a pod learns who it is, and says so to `arguments`.
 """
 
 from paceline.kube.intent import Intent, Profile, Rendezvous, Torch
-from paceline.kube.parts import GPU, Object, container_security, gpu_toleration, labels, pod
+from paceline.kube.parts import Object, container_security, gpu_toleration, labels, pod
+from paceline.kube.well_known import EFA, GPU, ZONE
 from paceline.plan.codec import Json
 
-EFA = "vpc.amazonaws.com/efa"
 PORT = 29500  # torchrun's own
 GPUS = "gpus"  # what pods call their claim
 SHM, RESULTS, CONFIG, CACHE = "/dev/shm", "/results", "/config", "/cache"
-ZONE = "topology.kubernetes.io/zone"
 _ALWAYS = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",

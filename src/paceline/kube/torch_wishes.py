@@ -23,11 +23,11 @@ from paceline.kube.torch_flags import (
     secret_of,
 )
 from paceline.kube.torch_parts import CONFIG, PORT, RESULTS
+from paceline.kube.well_known import INSTANCE_TYPE
 from paceline.kube.wishes import Wishes, find_in_names, read_range, read_secrets, untold
 from paceline.plan.plan import Launcher
 
 LONGEST_NAME = 40  # operators add to it, and 63 is the most that a pod may be called
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,19 +12,17 @@ import os
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from paceline.clock import monotonic_s
-from paceline.errors import PeerLostError, SilenceError
+from paceline.errors import PeerLostError
 from paceline.transport import futex
+from paceline.transport.memory_world import PAGE, MemoryWorld
 
-PAGE = mmap.PAGESIZE
 LOOK_UP_S = 0.02
 
 
-class GenerationWorld:
+class GenerationWorld(MemoryWorld):
     """`parties` processes with `semaphores_each` places to wait at and `words_each` integers apiece."""
 
     def __init__(
@@ -37,13 +35,13 @@ class GenerationWorld:
         words_each: int,
         is_over: Callable[[], bool],
     ) -> None:
-        self.parties, self.rank = parties, rank
-        self._fd, self._is_over = fd, is_over
+        self.rank, self._is_over = rank, is_over
         counts = parties * semaphores_each * parties  # posts, by waiter, place and poster
         size = 4 * counts + 4 * parties * semaphores_each + 8 * (parties * words_each) + 64
-        self._end = -(-size // PAGE) * PAGE
-        os.posix_fallocate(fd, 0, self._end)
-        self._memory = mmap.mmap(fd, self._end)
+        end = -(-size // PAGE) * PAGE
+        super().__init__(fd, parties=parties, end=end)
+        os.posix_fallocate(fd, 0, end)
+        self._memory = mmap.mmap(fd, end)
         self.words: NDArray[np.int64] = np.frombuffer(
             self._memory, dtype=np.int64, count=parties * words_each
         ).reshape(parties, words_each)
@@ -55,15 +53,6 @@ class GenerationWorld:
         self._taken = [0] * semaphores_each
         self._base = self.words.ctypes.data
 
-    def map_vectors(self, count: int, numel: int, dtype: torch.dtype) -> list[Tensor]:
-        """`count` shared vectors. Every party makes the same calls in the same order."""
-        stride = -(-numel * dtype.itemsize // PAGE) * PAGE
-        size = count * stride
-        os.posix_fallocate(self._fd, self._end, size)
-        memory = mmap.mmap(self._fd, size, offset=self._end)
-        self._end += size
-        return [torch.frombuffer(memory, dtype=dtype, count=numel, offset=i * stride) for i in range(count)]
-
     def post(self, party: int, which: int) -> None:
         numbers, place = self._numbers, party * self._places + which
         own = self._first_post + place * self.parties + self.rank
@@ -72,14 +61,6 @@ class GenerationWorld:
         # Any other value wakes whoever looked before; who wrote it does not matter.
         numbers[self._first_bell + place] = ((self.rank & 0xFF) << 24) | (count & 0xFFFFFF)
         futex.wake(self._base + 4 * (self._first_bell + place))
-
-    def wait(self, party: int, which: int, timeout_s: float | None, *, what: str) -> None:
-        """Wait for one post; PeerLostError when the generation is over or nobody posts in time."""
-        if not self.is_posted(party, which, timeout_s, what=what):
-            raise SilenceError(
-                f"waited {timeout_s:g} s for {what}, and nothing came",
-                "look at the other workers' logs; raise --timeout if a step may take this long",
-            )
 
     def is_posted(self, party: int, which: int, timeout_s: float | None, *, what: str) -> bool:
         """Wait for one post, and say whether it came in time; PeerLostError when the generation is over."""
@@ -109,6 +90,3 @@ class GenerationWorld:
         """Let our own waits look up at once: the generation is over."""
         for which in range(self._places):
             futex.wake(self._base + 4 * (self._first_bell + self.rank * self._places + which))
-
-    def close(self) -> None:
-        os.close(self._fd)

@@ -1,8 +1,7 @@
 """How does everybody know that all have come? Each posts to all others, and waits for as many posts."""
 
 from paceline.clock import Clock
-from paceline.transport.generation_world import GenerationWorld
-from paceline.transport.shm import SharedWorld
+from paceline.transport.memory_world import MemoryWorld
 
 PLACES = 2  # used in turn, so that a fast one's next arrival is not miscounted
 
@@ -11,13 +10,7 @@ class Meeting:
     """Meetings of all parties of a world, at two of its places to wait."""
 
     def __init__(
-        self,
-        world: SharedWorld | GenerationWorld,
-        rank: int,
-        *,
-        clock: Clock,
-        timeout_s: float,
-        first_place: int = 0,
+        self, world: MemoryWorld, rank: int, *, clock: Clock, timeout_s: float, first_place: int = 0
     ) -> None:
         self._world, self._rank, self._first = world, rank, first_place
         self._clock, self._timeout_s = clock, timeout_s

@@ -13,49 +13,26 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Semaphore
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from paceline.errors import PeerLostError, SilenceError
-
-PAGE = mmap.PAGESIZE
+from paceline.errors import PeerLostError
+from paceline.transport.memory_world import MemoryWorld
 
 
-class SharedWorld:
+class SharedWorld(MemoryWorld):
     """`parties` processes with `semaphores_each` semaphores and `words_each` integers apiece."""
 
     def __init__(self, *, parties: int, semaphores_each: int, words_each: int) -> None:
+        super().__init__(os.memfd_create("paceline"), parties=parties)
         context = get_context("fork")
-        self.parties = parties
-        self._fd = os.memfd_create("paceline")
-        self._end = 0
         self._semaphores = [[context.Semaphore(0) for _ in range(semaphores_each)] for _ in range(parties)]
         self._words = mmap.mmap(-1, 8 * (1 + parties * words_each))
         numbers: NDArray[np.int64] = np.frombuffer(self._words, dtype=np.int64)
         self._abort = numbers[:1]
         self.words = numbers[1:].reshape(parties, words_each)
 
-    def map_vectors(self, count: int, numel: int, dtype: torch.dtype) -> list[Tensor]:
-        """`count` shared vectors. Every party makes the same calls in the same order."""
-        stride = -(-numel * dtype.itemsize // PAGE) * PAGE
-        size = count * stride
-        # Grows the file and never shrinks it, so the parties need not take turns.
-        os.posix_fallocate(self._fd, self._end, size)
-        memory = mmap.mmap(self._fd, size, offset=self._end)
-        self._end += size
-        return [torch.frombuffer(memory, dtype=dtype, count=numel, offset=i * stride) for i in range(count)]
-
     def post(self, party: int, which: int) -> None:
         self._semaphores[party][which].release()
-
-    def wait(self, party: int, which: int, timeout_s: float | None, *, what: str) -> None:
-        """Wait for one post; PeerLostError when the run is aborted or nobody posts in time."""
-        if not self.is_posted(party, which, timeout_s, what=what):
-            raise SilenceError(
-                f"waited {timeout_s:g} s for {what}, and nothing came",
-                "look at the other workers' logs; raise --timeout if a step may take this long",
-            )
 
     def is_posted(self, party: int, which: int, timeout_s: float | None, *, what: str) -> bool:
         """Wait for one post, and say whether it came in time; PeerLostError when the run is aborted."""
@@ -81,6 +58,3 @@ class SharedWorld:
     def _release_all(self, semaphore: Semaphore) -> None:
         for _ in range(self.parties):
             semaphore.release()
-
-    def close(self) -> None:
-        os.close(self._fd)

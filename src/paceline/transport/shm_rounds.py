@@ -16,7 +16,8 @@ from torch import Tensor
 
 from paceline.clock import Clock
 from paceline.ids import Rank
-from paceline.transport.generation_world import PAGE, GenerationWorld
+from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.memory_world import PAGE
 from paceline.transport.ports import Traffic
 from paceline.transport.shm_shards import ShmShards
 

@@ -17,16 +17,15 @@ from torch import Tensor
 from paceline.clock import Clock
 from paceline.errors import PeerLostError
 from paceline.ids import Rank
-from paceline.transport.generation_world import GenerationWorld
 from paceline.transport.meeting import Meeting
+from paceline.transport.memory_world import MemoryWorld
 from paceline.transport.ports import Traffic
-from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_collective import BLOCK, piece_of
 
 
 class ShmShards:
     def __init__(
-        self, world: SharedWorld | GenerationWorld, rank: Rank, *, shards: int, clock: Clock, timeout_s: float
+        self, world: MemoryWorld, rank: Rank, *, shards: int, clock: Clock, timeout_s: float
     ) -> None:
         self.rank, self.world_size, self.shards = rank, world.parties, shards
         self.looks_for_nan = False

@@ -7,7 +7,6 @@ never leaves the actor's process but for a moment in a private folder, because s
 import ssl
 import tempfile
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -16,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from paceline.clock import unix_now_s
+from paceline.coordinator.shell.pki import general_name
 
 _LASTS = timedelta(days=365)  # longer than a run
 
@@ -33,7 +33,7 @@ def serving_at(host: str) -> tuple[ssl.SSLContext, str]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))  # clocks differ
         .not_valid_after(now + _LASTS)
-        .add_extension(x509.SubjectAlternativeName([_general_name(host)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([general_name(host)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -54,10 +54,3 @@ def trusting(certificate: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=certificate)
     return context
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)

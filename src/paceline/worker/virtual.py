@@ -22,14 +22,9 @@ from paceline.ids import Rank
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Links, Strategy
-from paceline.transport.in_process import (
-    InProcessCollective,
-    InProcessPeers,
-    InProcessStore,
-    Mail,
-    Meeting,
-    Table,
-)
+from paceline.transport.in_process import InProcessCollective, Meeting
+from paceline.transport.in_process_peers import InProcessPeers, Table
+from paceline.transport.in_process_store import InProcessStore, Mail
 from paceline.transport.ports import Collective, ParameterStore, Peers
 from paceline.transport.turns import Turns
 from paceline.worker.evaluating import Evaluates

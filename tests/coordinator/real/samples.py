@@ -74,9 +74,9 @@ def state() -> ClusterState:
     return found
 
 
-def messages(*, sender: int = 2, to: int = 1, term: int = 3, last: int = 5) -> list[Message]:
+def messages(*, term: int = 3, last: int = 5) -> list[Message]:
     """One of every kind, as a node that knows a log up to `last` would send them."""
-    a, b, t, end = NodeId(sender), NodeId(to), Term(term), Index(last)
+    a, b, t, end = NodeId(2), NodeId(1), Term(term), Index(last)
     data = [command.SerializeToString() for command in commands()[:3]]
     entries = tuple(Entry(Index(last + 1 + n), t, EntryKind.COMMAND, found) for n, found in enumerate(data))
     member = Entry(Index(last + 1), t, EntryKind.MEMBERSHIP, encode(THREE))
@@ -96,8 +96,8 @@ def messages(*, sender: int = 2, to: int = 1, term: int = 3, last: int = 5) -> l
     ]
 
 
-def frames(*, sender: int = 2, to: int = 1, term: int = 3, last: int = 5) -> list[bytes]:
-    one_each = messages(sender=sender, to=to, term=term, last=last)
+def frames(*, term: int = 3, last: int = 5) -> list[bytes]:
+    one_each = messages(term=term, last=last)
     found = [pb.Frame(cluster=CLUSTER, messages=[wire.to_wire(message)]) for message in one_each]
     found.append(pb.Frame(cluster=CLUSTER, messages=map(wire.to_wire, one_each)))
     return [frame.SerializeToString() for frame in found]

@@ -158,7 +158,7 @@ def make_certificate(
     if identity.role is Role.NODE:
         usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
-    names = [_general_name(host) for host in holder.hosts]
+    names = [general_name(host) for host in holder.hosts]
     certificate = (
         _builder(subject, authority.certificate.subject, key, now, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -203,7 +203,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _general_name(host: str) -> x509.GeneralName:
+def general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:

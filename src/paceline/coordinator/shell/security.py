@@ -82,13 +82,6 @@ def open_channel(
             assert_never(access)
 
 
-def unreachable_hint(access: Token | Certificate) -> str:
-    """What to do when no connection comes about: a failed handshake looks like a node that is not there."""
-    if isinstance(access, Token):
-        return "see that a node runs there; if it uses TLS, give --tls-dir DIR instead of a token"
-    return "see that a node runs there, that it was given --tls-dir, and that both have the same ca.crt"
-
-
 def new_server(
     security: Tokens | Certificate, limits: Limits | None = None, cuts: Cuts | None = None
 ) -> grpc.aio.Server:

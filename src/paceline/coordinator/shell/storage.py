@@ -60,7 +60,6 @@ class Storage:
             self._lock = _locked(folder / "lock")
         self._files = files or Folder(folder)
         self._number = 0
-        self.written_bytes = 0  # of the current file
 
     def load(self, first: Membership) -> Found:
         """Read everything, leave out what was torn, and be ready to write on.
@@ -77,8 +76,6 @@ class Storage:
         elif found.torn_bytes or found.is_unfinished:
             self._begin_file(_needed(found.hard_state, found.entries))
             self._remove_old()
-        else:
-            self.written_bytes = len(self._files.read(_wal(self._number)))
         return found
 
     def save(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
@@ -87,10 +84,8 @@ class Storage:
         parts += [records.entry_record(entry) for entry in entries]
         if parts:
             assert self._number > 0, "load() comes first"
-            data = b"".join(parts)
             with self._writing():
-                self._files.append(_wal(self._number), data)
-            self.written_bytes += len(data)
+                self._files.append(_wal(self._number), b"".join(parts))
 
     def save_snapshot(self, snapshot: Snapshot, hard_state: HardState, entries: Sequence[Entry]) -> None:
         """The snapshot, and in a new file all that is still needed beside it; the rest is deleted."""
@@ -115,7 +110,6 @@ class Storage:
         data = b"".join([records.format_record(self._node), *parts])
         with self._writing():
             self._files.write_whole(_wal(self._number), data)
-        self.written_bytes = len(data)
 
     def _remove_old(self) -> None:
         with self._writing():

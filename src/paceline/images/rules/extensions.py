@@ -23,24 +23,6 @@ ISOLATED = Pattern(
     fix="it is installed behind torch, alone, with `--no-build-isolation`",
 )
 PATTERNS = (NO_COMPILER, ISOLATED)
-# Compiled on installation from their archive on PyPI, or from a repository.
-_COMPILED = frozenset(
-    [
-        "flash-attn",
-        "apex",
-        "causal-conv1d",
-        "mamba-ssm",
-        "torch-scatter",
-        "torch-sparse",
-        "torch-cluster",
-        "torch-spline-conv",
-        "detectron2",
-        "pytorch3d",
-        "tinycudann",
-        "diff-gaussian-rasterization",
-        "grouped-gemm",
-    ]
-)
 # Their setup.py imports torch without saying so.
 IMPORT_TORCH = frozenset(
     [
@@ -58,6 +40,8 @@ IMPORT_TORCH = frozenset(
         "grouped-gemm",
     ]
 )
+# Compiled on installation from their archive on PyPI, or from a repository.
+_COMPILED = IMPORT_TORCH | {"tinycudann"}
 _WHEEL_VARIABLES = {"PIP_FIND_LINKS", "PIP_ONLY_BINARY", "UV_FIND_LINKS"}
 # Steps after which another step goes on from the same place.
 _LEAVE_NO_TRACE = {"apt-get", "apt", "apk", "pip", "pip3", "python", "python3", "rm", "mkdir", "set", "echo"}

@@ -9,6 +9,7 @@ from paceline.kube.checks.need import Need
 from paceline.kube.checks.node_facts import NodeFacts, facts_of
 from paceline.kube.checks.snapshot import Snapshot
 from paceline.kube.checks.workloads import daemon_sets, fine, has_label, place_of, readiness
+from paceline.kube.well_known import ZONE
 
 AREA = "EFA"
 _PLUGIN = "aws-efa-k8s-device-plugin"
@@ -107,5 +108,5 @@ def _in_one_zone(having: list[NodeFacts], need: Need) -> Iterator[Finding]:
         what="what has EFA lies in several zones" if fits else "in no zone there is enough with EFA",
         evidence="; ".join(sorted(there)),
         why="EFA does not cross zones: all pods of a run must be in one",
-        command="kubectl get nodes -L topology.kubernetes.io/zone",
+        command=f"kubectl get nodes -L {ZONE}",
     )

@@ -75,7 +75,7 @@ def _version(seen: EksFacts) -> Iterator[Finding]:
             what=f"Kubernetes {seen.version} is in extended support{until}",
             evidence="versionStatus of describe-cluster-versions",
             why="it costs six times as much, and is upgraded by EKS when it ends",
-            command=f"aws eks list-insights --cluster-name {seen.name} --region {seen.region}",
+            command=_aws(seen, "list-insights"),
         )
     if seen.support == "UNSUPPORTED":
         what = f"Kubernetes {seen.version} is not supported any more"
@@ -83,8 +83,7 @@ def _version(seen: EksFacts) -> Iterator[Finding]:
 
 
 def _group(seen: EksFacts, group: NodeGroup) -> Iterator[Finding]:
-    told = f"aws eks describe-nodegroup --cluster-name {seen.name} --region {seen.region}"
-    told += f" --nodegroup-name {group.name}"
+    told = _aws(seen, "describe-nodegroup", f" --nodegroup-name {group.name}")
     if group.status not in ("ACTIVE", *_BUSY) or group.issues:
         issues = "; ".join(group.issues)
         yield Finding(
@@ -123,8 +122,7 @@ def _drives(group: NodeGroup) -> bool:
 
 
 def _addon(seen: EksFacts, addon: Addon, need: Need) -> Iterator[Finding]:
-    told = f"aws eks describe-addon --cluster-name {seen.name} --region {seen.region}"
-    told += f" --addon-name {addon.name}"
+    told = _aws(seen, "describe-addon", f" --addon-name {addon.name}")
     matters = addon.name in _FOR_HYPERPOD and need.target is Target.HYPERPOD
     if addon.status not in ("ACTIVE", *_BUSY) or addon.issues:
         issues = "; ".join(addon.issues)
@@ -161,12 +159,8 @@ def _missing(seen: EksFacts, need: Need) -> Iterator[Finding]:
         if seen.addon(name) is not None or (seen.is_auto and name != HYPERPOD_OPERATOR):
             continue
         offer = seen.offers.get(name)
-        wanted = None
-        if offer is not None:
-            wanted = AddonWanted(**_of(seen), name=name, version=offer.usual)
-        by_hand = (
-            f"aws eks create-addon --cluster-name {seen.name} --region {seen.region} --addon-name {name}"
-        )
+        wanted = None if offer is None else AddonWanted(**_of(seen), name=name, version=offer.usual)
+        by_hand = _aws(seen, "create-addon", f" --addon-name {name}")
         yield Finding(
             area=AREA,
             level=need.absent(matters=True),
@@ -198,8 +192,7 @@ def _access(seen: EksFacts) -> Iterator[Finding]:
             what="you have no access entry in this cluster",
             evidence=f"list-access-entries does not name {seen.me}",
             why="Kubernetes will answer 401, whatever your rights at Amazon are",
-            command=f"aws eks create-access-entry --cluster-name {seen.name} --region {seen.region}"
-            f" --principal-arn {seen.me}",
+            command=_aws(seen, "create-access-entry", f" --principal-arn {seen.me}"),
         )
 
 
@@ -246,3 +239,7 @@ def _hyperpod(seen: EksFacts, need: Need) -> Iterator[Finding]:
 
 def _of(seen: EksFacts) -> dict[str, str]:
     return {"cluster": seen.name, "region": seen.region}
+
+
+def _aws(seen: EksFacts, verb: str, more: str = "") -> str:
+    return f"aws eks {verb} --cluster-name {seen.name} --region {seen.region}{more}"

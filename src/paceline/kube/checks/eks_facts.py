@@ -44,7 +44,6 @@ class HyperPod:
 class EksFacts:
     name: str
     region: str
-    arn: str
     status: str
     version: str
     server: str

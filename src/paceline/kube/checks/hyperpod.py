@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from paceline.kube.checks.finding import Finding, Level
 from paceline.kube.checks.need import Need, Target
-from paceline.kube.checks.node_facts import HYPERPOD_HEALTH
 from paceline.kube.checks.snapshot import Object, Snapshot, labels_of, name_of
 from paceline.kube.checks.workloads import deployments, fine, has_label, operator_at_work
 from paceline.kube.reading import mapping
+from paceline.kube.well_known import HYPERPOD_HEALTH
 
 AREA = "HyperPod"
 _INSTALL = (

@@ -13,13 +13,13 @@ from paceline.kube.checks.workloads import (
     place_of,
     version_of,
 )
+from paceline.kube.fixes.charts import KUBERAY
 
 AREA = "KubeRay"
-_INSTALL = (
-    "helm upgrade --install kuberay-operator kuberay/kuberay-operator --version 1.7.0"
-    " -n ray-system --create-namespace"
+_CRDS = (
+    "kubectl apply --server-side -k "
+    f"'github.com/ray-project/kuberay/ray-operator/config/crd?ref=v{KUBERAY.version}'"
 )
-_CRDS = "kubectl apply --server-side -k 'github.com/ray-project/kuberay/ray-operator/config/crd?ref=v1.7.0'"
 
 
 def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
@@ -31,7 +31,7 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
             level=need.absent(matters=matters),
             what="RayJob and RayCluster are not installed",
             evidence="the server does not serve rayjobs.ray.io and rayclusters.ray.io",
-            command=_INSTALL if matters else "",
+            command=KUBERAY.command if matters else "",
             cure="kuberay",
         )
         return

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from paceline.kube.checks.machines import gpus_of
 from paceline.kube.checks.snapshot import Object, Snapshot, labels_of, name_of
 from paceline.kube.reading import mapping, mappings
+from paceline.kube.well_known import EFA, GPU, HYPERPOD_HEALTH, INSTANCE_TYPE, ZONE
 from paceline.kube.words import read_quantity
 
-GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 GPU_DRIVER = "gpu.nvidia.com"
 EFA_DRIVERS = ("dra.net", "dra.networking.k8s.aws", "efa.networking.k8s.aws")
-HYPERPOD_HEALTH = "sagemaker.amazonaws.com/node-health-status"
 _MUST_BE_FALSE = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 _MUST_BE_TRUE = (  # of EKS's node monitoring agent; absent without it
     "AcceleratedHardwareReady",
@@ -74,8 +73,8 @@ def _facts(node: Object, slices: Sequence[Object]) -> NodeFacts:
     info = mapping(node, "status", "nodeInfo")
     return NodeFacts(
         name=name_of(node),
-        machine=str(labels.get("node.kubernetes.io/instance-type", "")).removeprefix("ml."),
-        zone=str(labels.get("topology.kubernetes.io/zone", "")),
+        machine=str(labels.get(INSTANCE_TYPE, "")).removeprefix("ml."),
+        zone=str(labels.get(ZONE, "")),
         plugin_gpus=_amount(allocatable, GPU),
         claimed_gpus=_claimed_gpus(slices),
         gpu_capacity=_amount(mapping(node, "status", "capacity"), GPU),

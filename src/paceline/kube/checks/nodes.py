@@ -9,6 +9,7 @@ from paceline.kube.checks.need import Need, Target
 from paceline.kube.checks.node_facts import NodeFacts, facts_of
 from paceline.kube.checks.snapshot import Snapshot, name_of
 from paceline.kube.checks.workloads import fine
+from paceline.kube.well_known import INSTANCE_TYPE
 
 AREA = "nodes and GPUs"
 
@@ -120,7 +121,7 @@ def _enough(seen: Snapshot, need: Need, usable: list[NodeFacts]) -> Iterator[Fin
         what="too small: " + "; ".join(short),
         evidence="status.allocatable and ResourceSlices of nodes that are Ready and not cordoned",
         why=why or "a job that can never fit waits for ever",
-        command="kubectl get nodes -L node.kubernetes.io/instance-type",
+        command=f"kubectl get nodes -L {INSTANCE_TYPE}",
     )
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from paceline.kube.checks.finding import Finding, Level
 from paceline.kube.checks.need import Need, Target
-from paceline.kube.checks.node_facts import GPU
 from paceline.kube.checks.snapshot import Object, Snapshot, labels_of, name_of
 from paceline.kube.checks.workloads import fine
 from paceline.kube.reading import mapping, mappings
+from paceline.kube.well_known import GPU
 from paceline.kube.words import read_quantity
 
 AREA = "policy and quotas"

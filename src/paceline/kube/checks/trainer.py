@@ -7,17 +7,13 @@ from paceline.kube.checks.finding import Finding, Level
 from paceline.kube.checks.need import Need, Target
 from paceline.kube.checks.snapshot import Object, Snapshot, labels_of, name_of
 from paceline.kube.checks.workloads import deployments, fine, has_label, operator_at_work
+from paceline.kube.fixes.charts import TRAINER
 from paceline.kube.reading import mapping
 
 AREA = "Trainer and JobSet"
 CONFIG, CONFIG_NAMESPACE = "kubeflow-trainer-public", "kubeflow-system"
 _RUNTIMES = ("clustertrainingruntimes.trainer.kubeflow.org", "trainingruntimes.trainer.kubeflow.org")
 _FRAMEWORK = "trainer.kubeflow.org/framework"
-_CHART = "oci://ghcr.io/kubeflow/charts/kubeflow-trainer --version 2.3.0"
-_INSTALL = (
-    f"helm upgrade --install kubeflow-trainer {_CHART} -n kubeflow-system --create-namespace"
-    " --set runtimes.torchDistributed.enabled=true"
-)
 
 
 def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
@@ -28,7 +24,7 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
             level=need.absent(matters=matters),
             what="TrainJob is not installed",
             evidence="the server does not serve trainjobs.trainer.kubeflow.org",
-            command=_INSTALL if matters else "",
+            command=TRAINER.command if matters else "",
             cure="trainer",
         )
         return
@@ -55,7 +51,7 @@ def _job_set(seen: Snapshot, need: Need, *, matters: bool) -> list[Finding]:
             what="Trainer is there, but JobSet is not",
             evidence="the server does not serve jobsets.jobset.x-k8s.io",
             why="a TrainJob becomes a JobSet; without it, no pod is made",
-            command=_INSTALL,
+            command=TRAINER.command,
             cure="trainer",
         )
     ]
@@ -72,7 +68,7 @@ def _runtime(seen: Snapshot) -> list[Finding]:
             what="there is no runtime for torch",
             evidence=f"no (Cluster)TrainingRuntime with the label {_FRAMEWORK}=torch",
             why="a TrainJob of others names the runtime that it runs in; job render brings one with its own",
-            command=_INSTALL,
+            command=TRAINER.command,
             cure="runtime",
         )
     ]

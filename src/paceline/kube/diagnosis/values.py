@@ -7,7 +7,7 @@ from paceline.kube.diagnosis.pods import node_of, rank_of
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of, namespace_of
 from paceline.kube.reading import mappings
 
-_STEP = re.compile(r"\b(?:global_)?step[ =:#/]+(\d+)", re.IGNORECASE)
+STEP = re.compile(r"\b(?:global_)?step[ =:#/]+(\d+)", re.IGNORECASE)
 _PULLED = re.compile(r'[Ii]mage "([^"]+)"|reference "([^"]+)"|manifest for (\S+) not found')
 
 
@@ -73,7 +73,7 @@ def last_step(snapshot: Snapshot, pod: Object) -> int | None:
     """How far it had come: the last step that its log names, or any pod's if its own names none."""
     mine = [log for log in snapshot.logs if log.pod == name_of(pod)]
     for logs in (mine, snapshot.logs):
-        steps = [int(number) for log in logs for number in _STEP.findall(log.text)]
+        steps = [int(number) for log in logs for number in STEP.findall(log.text)]
         if steps:
             return steps[-1]
     return None

@@ -4,7 +4,6 @@ safe: in the user's namespace, ours, and can be taken back. planned: for the who
 or an add-on of EKS, and only with --apply. never: a command for a person; no program of ours types it.
 """
 
-import shlex
 from dataclasses import dataclass
 from enum import Enum
 
@@ -75,7 +74,7 @@ class Fix:
     def command(self) -> str:
         match self.action:
             case Install(chart):
-                return shlex.join(["helm", *chart.upgrade()])
+                return chart.command
             case ChangeAddon(wanted):
                 return wanted.command()
             case ByHand(command):

@@ -3,6 +3,7 @@
 `--atomic --wait`: what does not get ready is taken back by Helm itself.
 """
 
+import shlex
 from dataclasses import dataclass
 
 _MOST = "10m"  # images of operators are small, and of device plugins too
@@ -25,6 +26,11 @@ class Chart:
         for value in self.values:
             words += ["--set", value]
         return [*words, "--dry-run=server"] if dry_run else [*words, "--atomic", "--wait", "--timeout", _MOST]
+
+    @property
+    def command(self) -> str:
+        """To be pasted; it needs no `helm repo add` before."""
+        return shlex.join(["helm", *self.upgrade()])
 
     @property
     def deployed(self) -> str:

@@ -6,7 +6,7 @@ NVIDIA's operator brings one, and a DRA driver takes its place.
 
 from paceline.kube.checks.machines import efa_of
 from paceline.kube.checks.node_facts import EFA_DRIVERS, GPU_DRIVER, facts_of
-from paceline.kube.checks.snapshot import Object, Snapshot, labels_of
+from paceline.kube.checks.snapshot import Object, Snapshot, labels_of, name_of
 from paceline.kube.checks.workloads import daemon_sets, deployments, has_label
 from paceline.kube.reading import mapping
 
@@ -40,7 +40,7 @@ def _why_not(seen: Snapshot, nodes: set[str], drivers: tuple[str, ...]) -> str:
     slices = seen.of("resourceslices.resource.k8s.io")
     if any(mapping(one, "spec").get("driver") in drivers for one in slices):
         return "a DRA driver hands them out"
-    if not nodes or not all(_is_plain(one) for one in seen.of("nodes") if _name(one) in nodes):
+    if not nodes or not all(_is_plain(one) for one in seen.of("nodes") if name_of(one) in nodes):
         return "not all of these nodes run Amazon Linux 2023, and other images may carry a plugin inside"
     return ""
 
@@ -51,8 +51,4 @@ def _is_plain(node: Object) -> bool:
 
 
 def _is_gpu_plugin(one: Object) -> bool:
-    return "nvidia" in _name(one) and "device-plugin" in _name(one)
-
-
-def _name(one: Object) -> str:
-    return str(mapping(one, "metadata").get("name", ""))
+    return "nvidia" in name_of(one) and "device-plugin" in name_of(one)

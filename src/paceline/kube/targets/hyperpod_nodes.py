@@ -3,24 +3,23 @@
 from paceline.kube.intent import Intent
 from paceline.kube.parts import Object
 from paceline.kube.torch_parts import placement, torch_of
+from paceline.kube.well_known import HYPERPOD_HEALTH, INSTANCE_TYPE
 from paceline.plan.codec import Json
 
-HEALTH = "sagemaker.amazonaws.com/node-health-status"
 _RESUME, _RETRIES = (
     "sagemaker.amazonaws.com/enable-job-auto-resume",
     "sagemaker.amazonaws.com/job-max-retry-count",
 )
-_MACHINE = "node.kubernetes.io/instance-type"
 
 
 def is_hyperpod(intent: Intent) -> bool:
     """Its machines are called ml.*, and no others are."""
-    return dict(torch_of(intent).node_labels).get(_MACHINE, "").startswith("ml.")
+    return dict(torch_of(intent).node_labels).get(INSTANCE_TYPE, "").startswith("ml.")
 
 
 def healthy(intent: Intent) -> Object:
     """Only nodes that HyperPod has found to be healthy, beside what is wanted anyway."""
-    good: Object = {"key": HEALTH, "operator": "In", "values": ["Schedulable"]}
+    good: Object = {"key": HYPERPOD_HEALTH, "operator": "In", "values": ["Schedulable"]}
     terms: list[Json] = [{"matchExpressions": [good]}]
     wanted: Object = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     others = placement(intent).get("affinity")

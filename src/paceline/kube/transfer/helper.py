@@ -7,8 +7,10 @@ nobody takes it away.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from paceline.kube.parts import GPU, USER
+from paceline.kube.deploy.service import CONTAINER_SECURITY
+from paceline.kube.parts import USER
 from paceline.kube.reading import mapping, mappings
+from paceline.kube.well_known import GPU
 from paceline.plan.codec import Json
 
 Object = dict[str, Json]
@@ -52,53 +54,51 @@ class Stuck:
 
 def helper_pod(name: str, wanted: Wanted) -> Object:
     only: Object = {"readOnly": True} if wanted.reads_only else {}
-    amounts: Object = {"cpu": "1", "memory": "256Mi"}
-    container: Object = {
+    about: Object = {
+        "name": name,
+        "namespace": wanted.namespace,
+        "labels": dict(LABELS),
+        "annotations": {"sidecar.istio.io/inject": "false"},
+    }
+    spec: Object = {
+        "activeDeadlineSeconds": DEADLINE_S,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        # A volume may be tied to a node that is kept for jobs with GPUs.
+        "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
+        "containers": [_container(wanted.image, only)],
+        "volumes": [
+            {"name": "volume", "persistentVolumeClaim": {"claimName": wanted.claim, **only}},
+            {"name": "scratch", "emptyDir": {"sizeLimit": "256Mi"}},
+        ],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
+
+
+def _container(image: str, only: Object) -> Object:
+    return {
         "name": CONTAINER,
-        "image": wanted.image,
+        "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["sleep", str(DEADLINE_S)],
-        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": amounts},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "64Mi"},
+            "limits": {"cpu": "1", "memory": "256Mi"},
         },
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [
             {"name": "volume", "mountPath": VOLUME, **only},
             {"name": "scratch", "mountPath": SCRATCH},
         ],
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": wanted.namespace,
-            "labels": dict(LABELS),
-            "annotations": {"sidecar.istio.io/inject": "false"},
-        },
-        "spec": {
-            "activeDeadlineSeconds": DEADLINE_S,
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 1,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": USER,
-                "fsGroup": USER,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            # A volume may be tied to a node that is kept for jobs with GPUs.
-            "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
-            "containers": [container],
-            "volumes": [
-                {"name": "volume", "persistentVolumeClaim": {"claimName": wanted.claim, **only}},
-                {"name": "scratch", "emptyDir": {"sizeLimit": "256Mi"}},
-            ],
-        },
     }
 
 

@@ -7,6 +7,7 @@ from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign,
 from paceline.kube.diagnosis.pods import pod_named
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of
 from paceline.kube.reading import mapping, mappings
+from paceline.kube.well_known import EFA
 
 CUDA_OOM = Failure(
     number=33,
@@ -154,7 +155,6 @@ LATE_TEXTS = (
         *_LOG,
     ),
 )
-_EFA = "vpc.amazonaws.com/efa"
 _MESHES = ("istio-proxy", "linkerd-proxy", "envoy-sidecar")
 
 
@@ -177,7 +177,7 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
 
 def _asks_for_efa(pod: Object) -> bool:
     return any(
-        _EFA in mapping(container, "resources", "limits") for container in mappings(pod, "spec", "containers")
+        EFA in mapping(container, "resources", "limits") for container in mappings(pod, "spec", "containers")
     )
 
 

@@ -1,6 +1,5 @@
 """Does it take too long: a deadline, a submission, a hang? Rows 44 to 46."""
 
-import re
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
@@ -9,6 +8,7 @@ from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign,
 from paceline.kube.diagnosis.pods import conditions, phase, pod_named
 from paceline.kube.diagnosis.snapshot import Log, Object, Snapshot, name_of
 from paceline.kube.diagnosis.times import read_time, split_line
+from paceline.kube.diagnosis.values import STEP
 from paceline.kube.reading import mapping
 
 DEADLINE = Failure(
@@ -57,7 +57,6 @@ TEXTS = (
     ),
     text(HANG, r"JobHang|hang(?:ing)? (?:was )?detected|log monitor(?:ing)? .*expected", *_SAID),
 )
-_STEP = re.compile(r"\b(?:global_)?step[ =:#/]+(\d+)", re.IGNORECASE)
 _SHORTEST_S = 600.0
 
 
@@ -108,7 +107,7 @@ def _quiet(log: Log, pod: Object, now_s: float) -> Iterator[Sign]:
     steps = [
         (at_s, int(found[1]), line)
         for at_s, line in map(split_line, log.text.splitlines())
-        if at_s is not None and (found := _STEP.search(line))
+        if at_s is not None and (found := STEP.search(line))
     ]
     if len(steps) < 2:
         return

@@ -8,6 +8,7 @@ from paceline.kube.diagnosis.pods import condition, ended, node_of, phase, said_
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, labels_of, name_of
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
+from paceline.kube.well_known import HYPERPOD_HEALTH
 
 OOM_KILLED = Failure(
     number=27,
@@ -154,7 +155,6 @@ _DISRUPTIONS = (
     "TerminationByKubelet",
     "DeletionByPodGC",
 )
-_HEALTH = "sagemaker.amazonaws.com/node-health-status"
 
 
 def look(snapshot: Snapshot) -> Iterator[Sign]:
@@ -196,7 +196,7 @@ def _node(node: Object, pod: Object, *, hurt: bool) -> Iterator[Sign]:
     name = name_of(node)
     weight = None if hurt else Weight.NOTE
     ready, hardware = condition(node, "Ready"), condition(node, "AcceleratedHardwareReady")
-    health = str(labels_of(node).get(_HEALTH, "Schedulable"))
+    health = str(labels_of(node).get(HYPERPOD_HEALTH, "Schedulable"))
     lost = any(
         taint.get("key") == "node.kubernetes.io/unreachable" for taint in mappings(node, "spec", "taints")
     )
@@ -206,7 +206,7 @@ def _node(node: Object, pod: Object, *, hurt: bool) -> Iterator[Sign]:
         line = f"node/{name} AcceleratedHardwareReady=False: {said}"
         yield Sign(GPU_HARDWARE, (line,), at_s, pod, {"node": name, "said": said}, weight=weight)
     elif health != "Schedulable":
-        line = f"node/{name} has {_HEALTH}={health}"
+        line = f"node/{name} has {HYPERPOD_HEALTH}={health}"
         yield Sign(GPU_HARDWARE, (line,), None, pod, {"node": name, "said": health}, weight=weight)
     if lost or (ready and ready.get("status") != "True"):
         said = f"Ready={ready.get('status', 'Unknown')}, {ready.get('reason', 'unreachable')}"
