@@ -42,6 +42,23 @@ def test_neither_torch_nor_anything_heavy_is_imported(args: list[str]) -> None:
     assert done.stderr.splitlines()[-1] == f"{code} []"
 
 
+def test_the_list_of_commands_needs_no_table_of_settings() -> None:
+    tables = (
+        "paceline.config",
+        "paceline.plan",
+        "paceline.sync",
+        "paceline.explained",
+        "paceline.cli.examples",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE.format(heavy=tables), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.splitlines()[-1] == "0 []"
+
+
 def test_help_takes_little_more_processor_time_than_what_reads_the_command_line() -> None:
     """150 ms where Python imports click in 50: machines differ, and so does one that is busy."""
     ours, least = [], []

@@ -1,6 +1,7 @@
 """Is a run shown as a person wants to read it?"""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -30,6 +31,11 @@ def test_a_line_has_the_documented_form() -> None:
 
 def test_a_line_copes_with_what_is_not_known_yet() -> None:
     assert progress_text(at(0, 0.0, loss=None)) == "step 0/2000 0% 8/8 workers 3.1k samples/s eta ?"
+
+
+def test_what_is_left_is_told_by_the_pace_of_the_steps_and_not_by_how_long_it_took_to_begin() -> None:
+    resumed = replace(at(1000, 60.0), fresh_steps=100.0, fresh_s=2.0)
+    assert progress_text(resumed).endswith("eta 20s")
 
 
 def test_lines_come_per_tenth_or_per_ten_seconds() -> None:

@@ -17,6 +17,7 @@ from paceline.app.doctor.look import Probe
 from paceline.app.doctor.look import run as run_probes
 from paceline.cli.main import run
 from paceline.cli.session import Session
+from paceline.coordinator.cluster_file import ClusterFile
 
 OK, WARNING, WRONG = Level.OK, Level.WARNING, Level.WRONG
 CPU = Torch(version="2.9", devices=0)
@@ -121,7 +122,7 @@ def test_a_run_that_nobody_trains_is_found_and_one_that_ended_or_lives_is_not(tm
     (tmp_path / "runs" / "ended" / "result.json").touch()
     os.utime(tmp_path / "runs" / "lives" / "events.jsonl", (1990, 1990))
     line = probes.run_folders(tmp_path, now_s=2000)
-    assert "1 did not finish, and nobody trains there: runs/left" in line.text
+    assert "1 did not finish, and nothing was written there for a minute: runs/left" in line.text
     assert "paceline train --resume runs/left" in line.fix
 
 
@@ -131,6 +132,16 @@ def test_processes_of_ours_are_known_by_their_command(tmp_path: Path) -> None:
         (tmp_path / str(pid) / "cmdline").write_bytes(words.replace(" ", "\0").encode())
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (python) S {parent} 1 1")
     assert probes.orphans(tmp_path).fix == "kill 7"
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "cmdline").write_bytes(b"/usr/bin/python\0/usr/bin/paceline\0train")
+    assert probes.orphans(tmp_path).level is OK, "in a container whose first process is the command itself"
+
+
+def test_the_nodes_of_a_coordinator_are_addresses_or_those_of_its_folder(tmp_path: Path) -> None:
+    assert probes.coordinator_nodes("") == []
+    assert probes.coordinator_nodes("a:1, b:2") == ["a:1", "b:2"]
+    ClusterFile(cluster="local", nodes={1: "127.0.0.1:7401"}).write(tmp_path)
+    assert probes.coordinator_nodes(str(tmp_path)) == ["127.0.0.1:7401"]
 
 
 def test_the_server_of_the_current_context_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +153,9 @@ def test_the_server_of_the_current_context_is_read(tmp_path: Path, monkeypatch: 
     )
     monkeypatch.setenv("KUBECONFIG", str(config))
     assert probes.kubernetes_server() == "10.0.0.1:6443"
-    config.write_text("{}")
-    assert probes.kubernetes_server() is None
+    for nonsense in (b"{}", b"[1]", b"\xff\xfe", b"clusters: [3]"):
+        config.write_bytes(nonsense)
+        assert probes.kubernetes_server() is None
 
 
 def test_here_it_looks_at_everything_and_says_whether_it_is_ready(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import importlib.metadata
 import socket
 from pathlib import Path
 
-from tests.errors.provoked import Codes, Provocation, raised, said
+from tests.errors.provoked import Codes, Provocation, guarded, raised, said
 
 from paceline.app.cluster_compose import write_compose
 from paceline.app.download import download
@@ -62,6 +62,11 @@ def _no_page(folder: Path) -> Codes:
     return raised(lambda: serve(settings, print))
 
 
+def _no_folder(folder: Path) -> Codes:
+    (folder / "file").write_text("no folder")
+    return guarded(lambda: (folder / "file" / "below").mkdir())
+
+
 PROVOCATIONS: dict[str, Provocation] = {
     "E200": lambda folder: said(folder, "ray", "list", "--state", str(folder)),
     "E201": lambda _: raised(lambda: check_version(_no_such_package)),
@@ -73,4 +78,5 @@ PROVOCATIONS: dict[str, Provocation] = {
     "E205": _no_gpu,
     "E206": _no_page,
     "E207": _other_version,
+    "E208": _no_folder,
 }

@@ -29,13 +29,15 @@ def test_a_hopeless_error_ends_the_run_once_and_names_the_cause() -> None:
     said: list[str] = []
     ledger, watching = Ledger(), supervisor(said)
     for number in range(3):  # all meet the same
-        watching.failed(f"worker-{number}", "step 7 is not finite", "look at it", is_hopeless=True)
+        watching.failed(
+            f"worker-{number}", "step 7 is not finite", "look at it", is_hopeless=True, code="E403"
+        )
     watching.exited("worker-1", int(ExitCode.TRAINING_FAILED), ledger)
     assert watching.orders() == [{"op": "kill"}]
     watching.exited("worker-0", int(ExitCode.TRAINING_FAILED), ledger)
     watching.exited("worker-2", -9, ledger)
     assert watching.orders() == [{"op": "end"}]
-    assert [failure.what for failure in ledger.failures] == ["step 7 is not finite"]
+    assert [(found.what, found.code) for found in ledger.failures] == [("step 7 is not finite", "E403")]
     assert "so the run ends" in said[0]
 
 

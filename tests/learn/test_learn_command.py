@@ -30,6 +30,8 @@ def test_progress_is_kept_where_the_learner_wants_it(tmp_path: Path) -> None:
     assert _learn(tmp_path, "predict", "1", "1280", "--dir", "elsewhere/mine") == 0
     kept = json.loads((tmp_path / "elsewhere" / "mine" / "progress.json").read_text())
     assert kept["parts"]["1"]["prediction"]["value"] == "1280"
+    assert _learn(tmp_path, "--dir", "mine", "start", "2") == 0
+    assert "2" in json.loads((tmp_path / "mine" / "progress.json").read_text())["parts"]
     assert not (tmp_path / "learn").exists()
 
 
@@ -40,8 +42,9 @@ def test_progress_is_kept_where_the_learner_wants_it(tmp_path: Path) -> None:
         (("predict", "1", "many"), 3, "'many' is no answer to this"),
         (("predict", "7", "z"), 3, "say a, b"),
         (("answer", "1", "7", "1"), 3, "part 1 has no question 7"),
-        (("answer", "1", "1", "5120"), 4, "there is no run called alone that is over"),
-        (("answer", "2", "1", "-4"), 4, "nothing can be compared with yet"),
+        (("--reset", "start", "1"), 2, "--reset stands alone"),
+        (("answer", "1", "1", "5120"), 5, "there is no run called alone that is over"),
+        (("answer", "2", "1", "-4"), 5, "nothing can be compared with yet"),
     ],
 )
 def test_what_cannot_be_is_told(

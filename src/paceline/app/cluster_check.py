@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from paceline.app.cluster_reach import Place, reached
 from paceline.cluster.kubeconfig import Context, contexts, kubeconfig_files
 from paceline.errors import (
+    CannotWriteError,
     ClusterWishError,
     MissingPackageError,
-    PacelineError,
     Problem,
+    UnreadableFileError,
 )
 from paceline.kube.checks.check import Checked, check
 from paceline.kube.checks.need import Need, Target
@@ -57,7 +58,7 @@ def load_snapshot(path: Path) -> Snapshot:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise PacelineError(f"cannot read {path}: {error.strerror}", _RECORD) from error
+        raise UnreadableFileError(f"cannot read {path}: {error.strerror}", _RECORD) from error
     except (ValueError, RecursionError) as error:
         raise ClusterWishError([Problem("the file is not JSON", _RECORD, str(path))]) from error
     return read_snapshot(value, str(path))
@@ -68,4 +69,4 @@ def save_snapshot(seen: Snapshot, path: Path) -> None:
         path.write_text(json.dumps(seen.to_json(), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         hint = "name a file in a folder that exists and can be written to"
-        raise PacelineError(f"cannot write {path}: {error.strerror}", hint) from error
+        raise CannotWriteError(f"cannot write {path}: {error.strerror}", hint) from error

@@ -39,6 +39,8 @@ def run_demo(folder: Path, watcher: Callable[[str], Watcher], *, launcher: Local
     results = {}
     for plan in demo_plans():
         results[plan.mode] = train(plan, _free(folder / plan.mode), watcher(plan.mode), warm=launcher)
+        if "stopped_by" in results[plan.mode]:  # Ctrl-C was not for this mode alone
+            raise KeyboardInterrupt
     together = _number(results["ssgd"]["training_s"])
     return [_row(mode, result, together) for mode, result in results.items()]
 

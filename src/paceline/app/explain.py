@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import ConfigError, Problem, UnreadableFileError
 from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.judge import Verdict, Watching, judge
 from paceline.kube.diagnosis.progress import newest_checkpoint
@@ -62,7 +62,7 @@ def _text(path: Path, hint: str) -> str:
     try:
         return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise PacelineError(f"cannot read {path}: {error.strerror}", hint) from error
+        raise UnreadableFileError(f"cannot read {path}: {error.strerror}", hint) from error
 
 
 def _seen(snapshot: Snapshot) -> str:

@@ -13,7 +13,7 @@ from typing import Self
 
 from paceline.clock import monotonic_s
 from paceline.config.facts import installed
-from paceline.errors import MissingPackageError, PacelineError
+from paceline.errors import MissingPackageError, PacelineError, PortError
 from paceline.watch.feed import Feed
 
 FRESH_S = 1.0  # a page younger than this is given out again
@@ -67,7 +67,7 @@ class MetricsServer:
                 (host, port), _handler(page, is_guarded=is_for_this_machine(host))
             )
         except OSError as error:
-            raise PacelineError(
+            raise PortError(
                 f"cannot listen on {host}:{port}: {error.strerror}", "choose another --port"
             ) from error
         self._server.daemon_threads = True

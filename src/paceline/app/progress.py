@@ -15,6 +15,9 @@ class Progress:
     workers_alive: int
     num_workers: int
     elapsed_s: float
+    # Since the workers of this session began: starting them says nothing about what is left.
+    fresh_steps: float = 0.0
+    fresh_s: float = 0.0
 
 
 class Watcher(Protocol):

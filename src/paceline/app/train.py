@@ -227,7 +227,8 @@ class _Follower:
         # A worker that has not stepped yet in this session still stands where it resumed.
         steps = [max(int(str(s)), b) for s, b in zip(message["steps"], self._before, strict=True)]
         now_s = monotonic_s()
-        fresh = (s - b for s, b in zip(steps, self._before, strict=True))
+        fresh = [s - b for s, b in zip(steps, self._before, strict=True)]
+        training_s = max(1e-9, now_s - self._workers_started_s - self._evaluating_s)
         samples = sum(s * size for s, size in zip(fresh, self._plan.batch_sizes, strict=True))
         loss = message["loss"]
         self._watcher.progress(
@@ -236,10 +237,12 @@ class _Follower:
                 step=min(self._plan.steps, sum(steps) // self._plan.num_workers),
                 total_steps=self._plan.steps,
                 loss=float(loss) if isinstance(loss, float) else None,
-                samples_per_s=samples / max(1e-9, now_s - self._workers_started_s - self._evaluating_s),
+                samples_per_s=samples / training_s,
                 workers_alive=int(str(message["alive"])),
                 num_workers=self._plan.num_workers,
                 elapsed_s=now_s - self._started_s,
+                fresh_steps=sum(fresh) / self._plan.num_workers,
+                fresh_s=training_s,
             )
         )
 
@@ -269,14 +272,23 @@ def _ctrl_c_stops(launcher: RunLauncher, watcher: Watcher, log: EventLog) -> Ite
             signal.signal(number, handler)
 
 
+def _of_a_run(code: str) -> str:
+    """A participant's kind of error, unless scripts know that kind by another exit code than a run's."""
+    from paceline.explained.catalogue import CATALOGUE  # only whoever fails pays for it
+
+    row = CATALOGUE.get(code)
+    return code if row is not None and row.exit_code is ExitCode.TRAINING_FAILED else ""
+
+
 def _conclude(plan: Plan, run_dir: Path, ended: Ended, log: EventLog, *, wall_s: float) -> dict[str, Json]:
     cause = ended.ledger.cause()
     if cause is not None:
         log.write("worker_lost", cause=f"{cause.who}: {cause.what}")
         log.write("run_finished", outcome="failed")
         if cause.exit_code is ExitCode.BAD_CONFIG:
-            raise ConfigError([Problem(cause.what, cause.hint)])
-        raise TrainingError(f"the run failed: {cause.who}: {cause.what}", cause.hint)
+            raise ConfigError([Problem(cause.what, cause.hint, code=cause.code)])
+        what = f"the run failed: {cause.who}: {cause.what}"
+        raise TrainingError(what, cause.hint).known_as(_of_a_run(cause.code))
     stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
     log.write("run_finished", outcome="stopped" if stopped else "finished")
     log.close()

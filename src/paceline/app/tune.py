@@ -22,7 +22,7 @@ from paceline.app.tune_folder import Record, Seen, Status, TuneFolder, waiting
 from paceline.app.tune_plan import Trial, Tuning
 from paceline.app.tune_trial import WORST, Order
 from paceline.config.train_config import TrainConfig
-from paceline.errors import NotReadyError, Problem, SearchError
+from paceline.errors import MissingPackageError, NotReadyError, Problem, SearchError
 from paceline.launchers.ray_door import INSTALL, Ray, check_version, connect
 from paceline.launchers.ray_needs import Bundle, fits, table
 from paceline.plan.check_ray import check_ray
@@ -97,7 +97,7 @@ def _check_ready(address: str) -> None:
         importlib.import_module("paceline.launchers.ray_tune_door")
     except ImportError as error:
         why = str(error).strip().splitlines()[0]
-        raise NotReadyError(f"Ray is installed without its Tune: {why}", INSTALL) from error
+        raise MissingPackageError(f"Ray is installed without its Tune: {why}", INSTALL) from error
 
 
 def _connected(todo: Sequence[Trial], address: str, parallel: int) -> Ray:

@@ -19,13 +19,7 @@ from pathlib import Path
 
 from paceline.app.tune_plan import SCHEMA, Trial, Tuning
 from paceline.checkpoints.durable import make_folder, write_durably
-from paceline.errors import (
-    DamagedRecordError,
-    NotReadyError,
-    PacelineError,
-    Problem,
-    SearchError,
-)
+from paceline.errors import DamagedRecordError, InUseError, Problem, SearchError, UnreadableFileError
 from paceline.plan.codec import decode, to_json
 
 RECORD_SCHEMA = "paceline.trial/1"
@@ -91,7 +85,7 @@ class TuneFolder:
             found = decode(Tuning, path.read_text(encoding="utf-8"), schema=SCHEMA)
         except OSError as error:
             what = f"{self.path} holds no search to go on with: {error.strerror}"
-            raise PacelineError(what, "name the folder that --out named") from error
+            raise UnreadableFileError(what, "name the folder that --out named") from error
         except ValueError as error:
             raise DamagedRecordError(f"{path} cannot be read: {error}", "start a new search") from error
         assert isinstance(found, Tuning), "decode(Tuning, …) builds one"
@@ -117,7 +111,7 @@ class TuneFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """NotReadyError while somebody else works on this search."""
+        """InUseError while somebody else works on this search."""
         make_folder(self.path)
         fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -125,7 +119,7 @@ class TuneFolder:
             yield
         except BlockingIOError as error:
             what = f"another paceline tune is at work in {self.path}"
-            raise NotReadyError(what, "wait for it, or name another folder with --out") from error
+            raise InUseError(what, "wait for it, or name another folder with --out") from error
         finally:
             os.close(fd)
 

@@ -13,16 +13,21 @@ def find_run(folder: Path, said: Path | None) -> Path:
     if said is not None:
         run_dir = folder / said
         if not (run_dir / "plan.json").exists():
-            raise NoSuchRunError(
-                f"{said} is no run's folder: it has no plan.json", "name one, such as runs/xor-ssgd"
-            )
+            there = [log.parent.relative_to(folder) for log in _logs(folder)]
+            hint = f"name one, such as {there[-1] if there else 'runs/xor-ssgd'}"
+            raise NoSuchRunError(f"{said} is no run's folder: it has no plan.json", hint)
         return run_dir
-    logs = sorted((folder / "runs").glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime)
+    logs = _logs(folder)
     if not logs:
         raise NoSuchRunError(
             "there is no run under runs/", "name a run's folder, or begin one: paceline train"
         )
     return logs[-1].parent
+
+
+def _logs(folder: Path) -> list[Path]:
+    """Of the runs under `runs/`, the newest last."""
+    return sorted((folder / "runs").glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime)
 
 
 def look(run_dir: Path, rules: Rules | None = None) -> dict[str, Json]:

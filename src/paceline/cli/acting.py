@@ -53,6 +53,8 @@ def carry_out(
         "steps": [step.json() for step in steps],
     }
     emit(session, "action", data, [last.note])
+    if (then := _next_command(action, run, worker)) and last.phase is Phase.EFFECT_SEEN:
+        say(session, f"next: {then}")
     try:
         for holder in act.holders:  # as long as this command lives
             holder.wait()
@@ -62,3 +64,17 @@ def carry_out(
                 holder.stdin.close()
             holder.wait()
     return ExitCode.OK if last.phase is Phase.EFFECT_SEEN else ExitCode.DEGRADED
+
+
+def _next_command(action: str, run: Path, worker: str) -> str:
+    match action:
+        case "stop":
+            return f"paceline train --resume {run} goes on with it"
+        case "pause" | "slow":
+            return f"paceline workers resume {run} {worker} lets it go on at once"
+        case "partition":
+            return f"paceline workers heal {run} lets all back in"
+        case "kill" | "resume" | "heal":
+            return f"paceline events {run} tells how it goes on"
+        case _:
+            return ""

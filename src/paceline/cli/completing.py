@@ -6,11 +6,13 @@ Asked at every Tab, so nothing heavy is imported: names come from file names and
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
-from paceline.config.key import Key
+if TYPE_CHECKING:
+    from paceline.config.key import Key
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 NAMED = ("mode", "task", "aggregate")  # settings whose values are names of a catalogue
@@ -65,7 +67,7 @@ def pairs(_context: click.Context, _parameter: click.Parameter, begun: str) -> l
     return _beginning(begun, (f"{name}={one}" for one in values if one.startswith(value)))
 
 
-def values_of(key: Key) -> Completer:
+def values_of(key: "Key") -> Completer:
     """What this setting may be, where that is a list of names."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -74,7 +76,7 @@ def values_of(key: Key) -> Completer:
     return complete
 
 
-def _values(key: Key) -> Iterable[str]:
+def _values(key: "Key") -> Iterable[str]:
     if key.choices:
         return key.choices
     if key.name in NAMED:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.asking import is_sure, yes_option
 from paceline.cli.coordinator_options import (
     PATH,
     USUAL_DIR,
@@ -15,9 +16,9 @@ from paceline.cli.coordinator_options import (
     waited_for,
 )
 from paceline.cli.options import common_options
-from paceline.cli.output import emit
+from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ClusterWishError, Problem
+from paceline.errors import ClusterWishError, ExitCode, Problem
 
 if TYPE_CHECKING:
     from paceline.app.cluster_access import Cluster
@@ -98,8 +99,9 @@ def snapshot(session: Session, cluster: "Cluster", node: str, timeout_s: float) 
     "--dir", "folder", type=PATH, default=USUAL_DIR, show_default=True, help="A folder made by `up`."
 )
 @timeout_option(30.0)
+@yes_option
 @common_options
-def kill(session: Session, node: int | None, folder: Path, timeout_s: float) -> None:
+def kill(session: Session, node: int | None, folder: Path, timeout_s: float, yes: bool) -> ExitCode:
     """kill -9 of node ID, else of the one that leads, and who leads then; for experiments.
 
     Of a cluster that `up` runs on this machine. A node that is dead stays so until `up` is started again.
@@ -109,12 +111,17 @@ def kill(session: Session, node: int | None, folder: Path, timeout_s: float) -> 
 
     place = session.folder / folder
     cluster = find(Where(usual_folder=place, folder=place))
+    whom = "the node that leads" if node is None else f"node {node}"
+    if not is_sure(session, f"kill {whom} of the cluster in {folder}", yes=yes):
+        return ExitCode.INTERRUPTED
     done = waited_for(cluster_kill.kill(place, cluster, node, patience_s=timeout_s))
     what = f"node {done.node} {'led term ' + str(done.term) if done.was_leader else 'followed'}, and is dead"
     then = "too few nodes are left: nobody can lead, and nothing can be agreed on"
     if done.leader is not None:
         then = f"node {done.leader} leads in term {done.new_term}"
     emit(session, "coordinator.kill", dict(asdict(done)), [f"{what}; {then}"])
+    say(session, "next: paceline coordinator status; once `up` is started again, the node is back")
+    return ExitCode.OK
 
 
 def _emit(session: Session, command: str, status: "NodeStatus", first: str) -> None:

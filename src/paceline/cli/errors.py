@@ -3,10 +3,12 @@
 One place for every command: a command's body simply raises.
 """
 
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import click
 
@@ -32,16 +34,18 @@ def guard(body: Callable[[], object], session: Session, args: Sequence[str]) -> 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except BaseException as error:
-        problems, exit_code = _problems_of(error, session)
+        problems, exit_code = _problems_of(error, session, args)
         wants_json = session.common.json or "--json" in args
         emit_problems(session, problems, exit_code, as_json=wants_json)
         return exit_code
 
 
-def _problems_of(error: BaseException, session: Session) -> tuple[Sequence[Problem], ExitCode]:
+def _problems_of(
+    error: BaseException, session: Session, args: Sequence[str]
+) -> tuple[Sequence[Problem], ExitCode]:
     match error:
         case click.ClickException():
-            return [_usage_problem(error)], ExitCode.USAGE
+            return [_usage_problem(error, args)], ExitCode.USAGE
         case PacelineError():
             return error.problems, error.exit_code
         case Terminated():
@@ -50,6 +54,8 @@ def _problems_of(error: BaseException, session: Session) -> tuple[Sequence[Probl
             return [Problem("stopped by Ctrl-C", _hint_of(error), code="E004")], ExitCode.INTERRUPTED
         case SystemExit() | GeneratorExit():
             raise error  # whoever raised it has already said why
+        case OSError() if _is_of_the_file_system(error, args):
+            return [_refused(error)], ExitCode.NOT_READY
         case _:
             return [_internal_problem(error, session)], ExitCode.INTERNAL
 
@@ -62,9 +68,9 @@ def _hint_of(stopped: BaseException) -> str:
     return str(stopped) or _AGAIN
 
 
-def _usage_problem(error: click.ClickException) -> Problem:
+def _usage_problem(error: click.ClickException, args: Sequence[str]) -> Problem:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    path = "paceline" if context is None else context.command_path
+    path = _typed(args) if context is None else context.command_path
     hint = f"see {path} --help"
     if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
         if error.possibilities:
@@ -74,6 +80,45 @@ def _usage_problem(error: click.ClickException) -> Problem:
         message, code = error.format_message(), "E003"
     message = message.strip().rstrip(".")
     return Problem(message[:1].lower() + message[1:], hint, code=code)
+
+
+def _typed(args: Sequence[str]) -> str:
+    """The command that was typed, as far as that is sure."""
+    from paceline.cli.commands import COMMANDS
+
+    return next((f"paceline {word}" for word in args if word in COMMANDS), "paceline")
+
+
+# What a file system says about a place that somebody chose, whatever we wanted to do there.
+_REFUSALS = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+    }
+)
+
+
+def _is_of_the_file_system(error: OSError, args: Sequence[str]) -> bool:
+    """No bug of ours: there is no room or no right, or a place cannot be that somebody named."""
+    if error.filename is None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)  # said of an open file
+    if error.errno in _REFUSALS:
+        return True
+    named = [Path(word.rpartition("=")[2]).absolute() for word in args if os.sep in word]
+    return error.errno == errno.ENOENT and Path(os.fsdecode(error.filename)).absolute() in named
+
+
+def _refused(error: OSError) -> Problem:
+    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    hint = "name a place where you may read and write, and that has room; ls -ld and df -h show how it is"
+    return Problem(f"{place}{error.strerror}", hint, code="E208")
 
 
 def _internal_problem(error: BaseException, session: Session) -> Problem:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
-from paceline.errors import ExitCode, PacelineError
+from paceline.errors import CannotWriteError, ExitCode
 
 if TYPE_CHECKING:
     from paceline.app.cluster_reach import Cluster, Place
@@ -76,7 +76,7 @@ def kept_lines(session: Session, output: Path | None) -> Iterator[Callable[[str]
         file = path.open("a", encoding="utf-8")
     except OSError as error:
         hint = "name a file in a folder that exists and can be written to"
-        raise PacelineError(f"cannot write {path}: {error.strerror}", hint) from error
+        raise CannotWriteError(f"cannot write {path}: {error.strerror}", hint) from error
     with file:
         # Each line at once: whoever is killed leaves what was seen.
         yield lambda line: print(line, file=file, flush=True)

@@ -11,6 +11,7 @@ from paceline.cli.completing import experiment_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, say
 from paceline.cli.session import Session
+from paceline.config.nearest import did_you_mean
 from paceline.errors import ConfigError, ExitCode, Problem
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def run(session: Session, name: str, times: int | None, run_dir: Path | None) ->
     from paceline.app.lab.catalog import SCENARIOS
 
     if name not in SCENARIOS:
-        hint = f"experiments are {', '.join(SCENARIOS)}"
+        known = f"experiments are {', '.join(SCENARIOS)}"
+        hint = did_you_mean(name, SCENARIOS, otherwise=known)
         raise ConfigError([Problem(f"there is no experiment {name!r}", hint, "NAME")])
     scenario = SCENARIOS[name]
     count = times or scenario.times

@@ -11,7 +11,6 @@ from typing import ClassVar, NoReturn
 import click
 
 from paceline.cli.commands import COMMANDS
-from paceline.cli.examples import told
 
 
 class LazyGroup(click.Group):
@@ -44,6 +43,8 @@ class LazyGroup(click.Group):
 
 def _show_examples(path: str, command: click.Command) -> None:
     """In the help of a command and of all below it."""
+    from paceline.cli.examples import told  # not for the list of commands
+
     command.epilog = told(path)
     if isinstance(command, click.Group):
         for name, member in command.commands.items():

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from paceline.learn.lesson import Options, Part
     from paceline.plan.codec import Json
 
+_USUAL = Path("learn")
 _folder = click.option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path),
-    default=Path("learn"),
-    show_default=True,
-    help="Where progress.json is kept; the runs are in runs/ beside it.",
+    help=f"Where progress.json is kept; the runs are in runs/ beside it. [default: {_USUAL}]",
 )
 _part = click.argument("part", type=int, required=False, metavar="[PART]")
 
@@ -32,18 +31,23 @@ _part = click.argument("part", type=int, required=False, metavar="[PART]")
 @click.option("--reset", is_flag=True, help="Forget what was predicted and answered; the runs stay.")
 @_folder
 @common_options
-def learn(session: Session, folder: Path, reset: bool) -> None:
+def learn(session: Session, folder: Path | None, reset: bool) -> None:
     """Learn distributed training in 8 parts and 75 minutes: predict, run, observe, answer.
 
     The text is docs/learn; without a command this says how far you are. Your own runs are
     checked, so every number in an answer is one that you saw.
     """
     if click.get_current_context().invoked_subcommand is not None:
+        if reset:
+            raise click.UsageError(
+                "--reset stands alone: paceline learn --reset", click.get_current_context()
+            )
         return
     from paceline.app.learn.course import Course
     from paceline.learn.catalog import PARTS
 
-    course = Course.anew(session.folder / folder) if reset else Course(session.folder / folder)
+    place = session.folder / (folder or _USUAL)
+    course = Course.anew(place) if reset else Course(place)
     rows: list[Json] = [
         {"part": p.number, "title": p.title, "minutes": p.minutes, "state": course.progress.state(p.number)}
         for p in PARTS
@@ -58,7 +62,7 @@ def learn(session: Session, folder: Path, reset: bool) -> None:
 @_part
 @_folder
 @common_options
-def start(session: Session, part: int | None, folder: Path) -> None:
+def start(session: Session, part: int | None, folder: Path | None) -> None:
     """Begin PART (else the first that is not done), and be asked for a prediction."""
     course = _course(session, folder)
     found = course.part(part)
@@ -84,7 +88,7 @@ def start(session: Session, part: int | None, folder: Path) -> None:
 @click.argument("guess")
 @_folder
 @common_options
-def predict(session: Session, part: int, guess: str, folder: Path) -> None:
+def predict(session: Session, part: int, guess: str, folder: Path | None) -> None:
     """Write down a GUESS for PART before you run anything. It cannot be wrong."""
     course = _course(session, folder)
     found = course.part(part)
@@ -99,7 +103,7 @@ def predict(session: Session, part: int, guess: str, folder: Path) -> None:
 @click.argument("value")
 @_folder
 @common_options
-def answer(session: Session, part: int, question: int, value: str, folder: Path) -> ExitCode:
+def answer(session: Session, part: int, question: int, value: str, folder: Path | None) -> ExitCode:
     """Answer QUESTION of PART with VALUE, a number or a letter; exit code 8 when it is not right.
 
     It is compared with your own runs, as exactly as they showed it.
@@ -119,7 +123,7 @@ def answer(session: Session, part: int, question: int, value: str, folder: Path)
 @click.option("--all", "is_all", is_flag=True, help="Every part, from the first.")
 @_folder
 @common_options
-def check(session: Session, part: int | None, is_all: bool, folder: Path) -> ExitCode:
+def check(session: Session, part: int | None, is_all: bool, folder: Path | None) -> ExitCode:
     """Is PART (else the first that is not done) done? Exit code 8 when something is missing."""
     from paceline.learn.catalog import PARTS
 
@@ -138,10 +142,13 @@ def check(session: Session, part: int | None, is_all: bool, folder: Path) -> Exi
     return ExitCode.OK if is_done else ExitCode.GATE_FAILED
 
 
-def _course(session: Session, folder: Path) -> "Course":
+def _course(session: Session, folder: Path | None) -> "Course":
+    """Where `--dir` says, before or behind the command's name."""
     from paceline.app.learn.course import Course
 
-    return Course(session.folder / folder)
+    above = click.get_current_context().parent
+    assert above is not None, "the command is one of the group `learn`"
+    return Course(session.folder / (folder or above.params["folder"] or _USUAL))
 
 
 def _next(course: "Course") -> str:

@@ -1,18 +1,22 @@
-"""Which flags does a command have? The common ones, and one for each key of the config table."""
+"""Which flags does a command have? The common ones, and one for each key of the config table.
+
+The table is read only for a command that has a flag for each key: `paceline --help` answers without it.
+"""
 
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from paceline.cli.completing import NAMED, pairs, values_of
 from paceline.cli.session import Common, Session
-from paceline.config.key import Key, Kind
-from paceline.config.keys import KEYS
-from paceline.config.values import Raw
-from paceline.config.written import Written
+
+if TYPE_CHECKING:
+    from paceline.config.key import Key
+    from paceline.config.values import Raw
+    from paceline.config.written import Written
 
 Body = TypeVar("Body", bound=Callable[..., object])
 
@@ -33,18 +37,18 @@ COMMON = (
         help="Any setting by name. Repeatable.",
     ),
 )
-_METAVARS = {
-    Kind.TEXT: "NAME",
-    Kind.INTEGER: "N",
-    Kind.NUMBER: "X",
-    Kind.DURATION: "TIME",
-    Kind.BATCH_SIZE: "N[,N…]",
-    Kind.STALENESS: "N|inf",
-    Kind.STEPS_OR_EPOCH: "N|epoch",
-    Kind.OPTIONS: "NAME=VALUE",
-    Kind.STRAGGLERS: "RULE",
-    Kind.BYZANTINE: "RULE",
-    Kind.EXPORTS: "NAME[=WHERE]",
+_METAVARS = {  # by the name of the key's kind
+    "TEXT": "NAME",
+    "INTEGER": "N",
+    "NUMBER": "X",
+    "DURATION": "TIME",
+    "BATCH_SIZE": "N[,N…]",
+    "STALENESS": "N|inf",
+    "STEPS_OR_EPOCH": "N|epoch",
+    "OPTIONS": "NAME=VALUE",
+    "STRAGGLERS": "RULE",
+    "BYZANTINE": "RULE",
+    "EXPORTS": "NAME[=WHERE]",
 }
 
 
@@ -71,6 +75,8 @@ def config_options(body: Callable[..., object]) -> Callable[..., object]:
 
 def config_options_without(*left_out: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """The same but for these keys, which a command reads in its own way, or not at all."""
+    from paceline.config.keys import KEYS
+
     keys = [key for name, key in KEYS.items() if name not in left_out]
 
     def with_options(body: Callable[..., object]) -> Callable[..., object]:
@@ -86,14 +92,14 @@ def config_options_without(*left_out: str) -> Callable[[Callable[..., object]], 
     return with_options
 
 
-def _option(key: Key) -> Callable[[Body], Body]:
+def _option(key: "Key") -> Callable[[Body], Body]:
     # All are text to click: the config room reads them, so that a flag and a file mean the same
     # and all problems are reported together.
     help_text = f"{key.help} [default: {key.default}]"
-    if key.kind is Kind.YES_NO:
+    if key.kind.name == "YES_NO":
         names = f"{key.flag}/--no-{key.flag.removeprefix('--')}"
         return click.option(names, key.name, default=None, help=help_text)
-    metavar = "|".join(key.choices) if key.choices else _METAVARS[key.kind]
+    metavar = "|".join(key.choices) if key.choices else _METAVARS[key.kind.name]
     flags = [key.flag, key.also] if key.also else [key.flag]
     complete = values_of(key) if key.choices or key.name in NAMED else None
     return click.option(
@@ -106,15 +112,17 @@ def _option(key: Key) -> Callable[[Body], Body]:
     )
 
 
-def _said(key: Key, value: str | bool | tuple[str, ...] | None) -> list[Written]:
+def _said(key: "Key", value: str | bool | tuple[str, ...] | None) -> "list[Written]":
+    from paceline.config.written import Written
+
     if value is None:
         return []
     values = value if isinstance(value, tuple) else (value,)
     return [Written(key=key.name, raw=_raw(key, item), where=key.flag) for item in values]
 
 
-def _raw(key: Key, item: str | bool) -> Raw:
-    if key.kind is Kind.OPTIONS and isinstance(item, str) and "=" in item:
+def _raw(key: "Key", item: str | bool) -> "Raw":
+    if key.kind.name == "OPTIONS" and isinstance(item, str) and "=" in item:
         name, _, value = item.partition("=")
         return {name.strip(): value}  # one option per flag, so its value may hold commas
     return item

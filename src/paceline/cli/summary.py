@@ -171,12 +171,18 @@ def _checkpoints(result: "dict[str, Json]") -> list[tuple[str, str]]:
     if written is None or nbytes is None or pause_s is None or write_s is None:
         return []
     busy_s = sum(_number(v) or 0.0 for v in _object(result.get("phases_s")).values())
-    share = f" ({100 * pause_s / busy_s:.1g}% of the workers' time)" if busy_s else ""
+    share = f" ({_percent(pause_s / busy_s)} of the workers' time)" if busy_s else ""
     paused = f"{1000 * pause_s:.2g} ms" if pause_s < 1 else short_duration(pause_s)
-    text = f"{written:g} snapshots, {short_bytes(nbytes)}; steps paused {paused}{share}, "
+    count = f"{written:g} snapshot{'' if written == 1 else 's'}"
+    text = f"{count}, {short_bytes(nbytes)}; steps paused {paused}{share}, "
     text += f"written beside them in {short_duration(write_s)}"
     problems = [f"{seen[name]} {name}" for name in ("failed", "skipped") if seen.get(name)]
     return [("checkpoints", "; ".join([text, *problems]))]
+
+
+def _percent(share: float) -> str:
+    """One digit that matters, and never a power of ten: 0.07%, 5%, 13%."""
+    return f"{100 * share:.0f}%" if share >= 0.095 else f"{100 * share:.1g}%"
 
 
 def _number(value: "Json") -> float | None:

@@ -50,4 +50,6 @@ def eta_text(progress: Progress) -> str:
     if progress.step <= 0:
         return "?"
     left = progress.total_steps - progress.step
+    if progress.fresh_steps > 0:
+        return short_duration(progress.fresh_s / progress.fresh_steps * left)
     return short_duration(progress.elapsed_s / progress.step * left)

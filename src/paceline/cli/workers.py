@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.acting import carry_out
+from paceline.cli.asking import is_sure, yes_option
 from paceline.cli.completing import worker_names
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
@@ -94,9 +95,12 @@ _for = click.option(
 @run_argument
 @click.argument("worker", shell_complete=worker_names)
 @click.option("--force", is_flag=True, help="Also where it ends the run.")
+@yes_option
 @common_options
-def kill(session: Session, run: Path, worker: str, force: bool) -> ExitCode:
+def kill(session: Session, run: Path, worker: str, force: bool, yes: bool) -> ExitCode:
     """kill -9 of WORKER of RUN, and how the run went on; for experiments."""
+    if not is_sure(session, f"kill {worker} of {run}", yes=yes):
+        return ExitCode.INTERRUPTED
     return carry_out(session, run, "kill", worker, force=force)
 
 

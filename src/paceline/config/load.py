@@ -71,7 +71,7 @@ def _layer(entries: Iterable[Written], folder: Path, reading: _Reading) -> _Laye
     by_key: dict[str, list[Written]] = {}
     for entry in entries:
         if entry.key not in KEYS:
-            hint = did_you_mean(entry.key, KEYS, otherwise=f"the keys are {', '.join(KEYS)}")
+            hint = did_you_mean(entry.key, KEYS, otherwise="see all: paceline config keys")
             reading.problems.append(
                 Problem(f"there is no key {shown(entry.key)}", hint, entry.where, Mistake.UNKNOWN_KEY)
             )

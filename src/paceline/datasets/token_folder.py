@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.datasets.tokenizing import Words
-from paceline.errors import PacelineError
+from paceline.errors import InUseError, PacelineError
 
 TOKENS, ABOUT = "tokens.bin", "tokens.json"
 SCHEMA = "paceline.tokens/1"
@@ -108,7 +108,7 @@ def _alone(file: BinaryIO, folder: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         what = f"somebody else is writing tokens into {folder}"
-        raise PacelineError(what, "wait for them, or name another folder: --out") from error
+        raise InUseError(what, "wait for them, or name another folder: --out") from error
 
 
 def _written(fd: int, folder: Path, about: About, kept: list[NDArray[np.uint32]], most: int | None) -> About:

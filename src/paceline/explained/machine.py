@@ -78,4 +78,13 @@ ROWS = (
         ("install the same versions everywhere", "or leave that node out"),
         "rank 0 has torch 2.9.1, but rank 1 on gpu-02 has 2.8.0",
     ),
+    Row(
+        "E208",
+        _NOT,
+        "",
+        "the file system does not let us open, make or write this",
+        ("no permission", "no room left", "a folder that is not there", "a file where a folder belongs"),
+        ("name another place, as the fix says", "ls -ld FOLDER; df -h FOLDER; paceline doctor"),
+        "runs/first: Permission denied",
+    ),
 )

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from paceline.clock import monotonic_s
-from paceline.errors import ExitCode
 from paceline.launchers.resizing import Answer, Crew, Granted, Refused, Wish, answer
 from paceline.launchers.restarts import GiveUp, LeaveOut, Replace, Restarts
 from paceline.launchers.supervise import Failure, Ledger
@@ -72,7 +71,7 @@ class ElasticSupervisor:
     _waiting: dict[str, float] = field(default_factory=dict)  # who is started, and when
     _leaving: dict[str, str | None] = field(default_factory=dict)  # and why it is replaced; None: it is not
     _goodbyes: set[str] = field(default_factory=set)  # of those who left before the run's end
-    _errors: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _errors: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # what, hint, code
     _hopeless: set[str] = field(default_factory=set)  # whose error a replacement would meet again
     _orders: list[Message] = field(default_factory=list)
     _is_ending: bool = False  # somebody has finished: nobody is replaced any more
@@ -84,8 +83,8 @@ class ElasticSupervisor:
     def started(self, who: str, pid: int) -> None:
         self._pids[who] = pid
 
-    def failed(self, who: str, what: str, hint: str, *, is_hopeless: bool = False) -> None:
-        self._errors[who] = (what, hint)
+    def failed(self, who: str, what: str, hint: str, *, is_hopeless: bool = False, code: str = "") -> None:
+        self._errors[who] = (what, hint, code)
         if is_hopeless:
             self._hopeless.add(who)
 
@@ -193,22 +192,22 @@ class ElasticSupervisor:
             self._decide(who, why, "see its log")
 
     def _why(self, who: str, code: int) -> str:
-        what, _ = self._errors.get(who, ("", ""))
+        what, *_ = self._errors.get(who, ("",))
         return what or (f"killed by signal {-code}" if code < 0 else f"it ended with exit code {code}")
 
     def _lost(self, who: str, pid: int, why: str) -> None:
-        _, hint = self._errors.pop(who, ("", ""))
+        _, hint, code = self._errors.pop(who, ("", "", ""))
         self.registry.lost(who, pid, why)
-        self._decide(who, why, hint or "see its log")
+        self._decide(who, why, hint or "see its log", code)
 
-    def _decide(self, who: str, why: str, hint: str) -> None:
+    def _decide(self, who: str, why: str, hint: str, code: str = "") -> None:
         if self._is_ending or self._paused is not None:
             state = "ending" if self._is_ending else "paused"
             self.say(f"{who} was lost ({why}) while the run was {state}")
             return
         if who in self._hopeless:
             self.say(f"{who} ended ({why}); a replacement would meet the same, so the run ends")
-            self._ledger.error(Failure(who, why, hint, False, ExitCode.TRAINING_FAILED))
+            self._ledger.error(Failure(who, why, hint, is_consequence=False, code=code))
             self.cancel()
             self._orders.append({"op": "kill"})
             return
@@ -226,7 +225,7 @@ class ElasticSupervisor:
             case LeaveOut(_, reason):
                 self.say(reason)
             case GiveUp(reason):
-                failure = Failure(who, f"{why}; {reason}", hint, False, ExitCode.TRAINING_FAILED)
+                failure = Failure(who, f"{why}; {reason}", hint, is_consequence=False, code=code)
                 self._give_up(failure, reason)
 
     def _give_up(self, failure: Failure, reason: str) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from paceline import environ
-from paceline.errors import ConfigError, PacelineError, Problem
+from paceline.errors import ConfigError, ExitCode, NotReadyError, PacelineError, Problem
 from paceline.plan.codec import Json
 
 
@@ -21,6 +21,7 @@ def json_lines(module: str, arguments: Sequence[str]) -> Iterator[dict[str, Json
         [sys.executable, "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        process_group=0,  # Ctrl-C is for the command, which then ends this one
         text=True,
         env=environ.for_child(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"),
     )
@@ -30,7 +31,7 @@ def json_lines(module: str, arguments: Sequence[str]) -> Iterator[dict[str, Json
             message = json.loads(line)
             if "error" in message:
                 problems = [Problem(p["what"], p["hint"], code=p.get("code", "")) for p in message["error"]]
-                raise ConfigError(problems)
+                raise as_it_was(problems)
             yield message
         if process.wait() != 0:
             raise PacelineError(
@@ -41,3 +42,15 @@ def json_lines(module: str, arguments: Sequence[str]) -> Iterator[dict[str, Json
         process.kill()
         process.stdout.close()
         process.wait()
+
+
+def as_it_was(problems: list[Problem]) -> PacelineError:
+    """The error that the other process met: its code, and the exit code that goes with it."""
+    from paceline.explained.catalogue import CATALOGUE  # only whoever fails pays for it
+
+    first = problems[0]
+    row = CATALOGUE.get(first.code)
+    if row is None or row.exit_code is ExitCode.BAD_CONFIG:
+        return ConfigError(problems)
+    kind = NotReadyError if row.exit_code is ExitCode.NOT_READY else PacelineError
+    return kind(first.what, first.hint).known_as(first.code)

@@ -41,7 +41,7 @@ class Supervisor(Protocol):
 
     def started(self, who: str, pid: int) -> None: ...
 
-    def failed(self, who: str, what: str, hint: str, *, is_hopeless: bool = False) -> None:
+    def failed(self, who: str, what: str, hint: str, *, is_hopeless: bool = False, code: str = "") -> None:
         """A worker said what went wrong; its exit follows. Hopeless: another would meet the same."""
         ...
 
@@ -198,8 +198,9 @@ class LocalLauncher:
             case "slow" if supervisor is not None:
                 supervisor.slow(str(message["worker"]), str(message["reason"]))
             case "error" if supervisor is not None:
-                what, hint = str(message["what"]), str(message["hint"])
-                supervisor.failed(str(message["who"]), what, hint, is_hopeless=bool(message.get("hopeless")))
+                who, what, hint = (str(message[name]) for name in ("who", "what", "hint"))
+                is_hopeless, code = bool(message.get("hopeless")), str(message.get("code", ""))
+                supervisor.failed(who, what, hint, is_hopeless=is_hopeless, code=code)
             case "error":
                 ended.ledger.error(
                     Failure(
@@ -208,6 +209,7 @@ class LocalLauncher:
                         str(message["hint"]),
                         is_consequence=bool(message["secondary"]),
                         exit_code=ExitCode(int(str(message["exit_code"]))),
+                        code=str(message.get("code", "")),
                     )
                 )
             case "exited":

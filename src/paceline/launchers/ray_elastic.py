@@ -157,7 +157,8 @@ class ElasticGroup:
                 supervisor.slow(str(message["worker"]), str(message["reason"]))
             case "error":
                 what, hint = str(message["what"]), str(message["hint"])
-                supervisor.failed(who, what, hint, is_hopeless=bool(message["hopeless"]))
+                code = str(message.get("code", ""))
+                supervisor.failed(who, what, hint, is_hopeless=bool(message["hopeless"]), code=code)
         self._tell(message)
 
     def _watch(self, member: Member, pid: int) -> None:

@@ -18,6 +18,7 @@ class Failure:
     is_consequence: bool
     exit_code: ExitCode = ExitCode.TRAINING_FAILED
     by_signal: bool = False
+    code: str = ""  # which kind of error it was there; empty: nobody knows
 
 
 @dataclass(slots=True)

@@ -88,6 +88,7 @@ def note(ended: Ended, message: Message) -> None:
                     str(message["hint"]),
                     is_consequence=bool(message["secondary"]),
                     exit_code=ExitCode(int(str(message["exit_code"]))),
+                    code=str(message.get("code", "")),
                 )
             )
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import DamagedRecordError
+from paceline.errors import DamagedRecordError, UnreadableFileError
 from paceline.plan.codec import Json, decode, to_json
 
 SCHEMA = "paceline.comparison/1"
@@ -161,7 +161,7 @@ def read(path: Path) -> Comparison:
     try:
         found = decode(Comparison, path.read_text(encoding="utf-8"), schema=SCHEMA)
     except OSError as error:
-        raise DamagedRecordError(
+        raise UnreadableFileError(
             f"cannot read {path}: {error.strerror}", "name a folder that paceline compare wrote"
         ) from error
     except ValueError as error:

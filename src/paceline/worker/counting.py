@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import torch
 
-from paceline.errors import PacelineError
+from paceline.errors import OwnClassError, PacelineError, Problem
 from paceline.plan.codec import Json
 from paceline.plan.plan import Dtype, Plan
 from paceline.tasks.load import load_task, task_class
@@ -52,7 +52,7 @@ def count_samples(order: Answer, orders: socket.socket) -> Answer:
         return said
     code = os.waitstatus_to_exitcode(status)
     what = f"task {order['task']} could not be built: its process ended with exit code {code}"
-    return _refused(PacelineError(what, "build it in a Python of your own, and look at what it does"))
+    return _refused(_own_task(what, "build it in a Python of your own, and look at what it does"))
 
 
 def _is_unwanted(orders: socket.socket) -> bool:
@@ -99,7 +99,11 @@ def answer(order: Answer) -> Answer:
         # Any failure of a user's task ends here: what it was, and where, in one line.
         last = traceback.extract_tb(error.__traceback__)[-1]
         what = f"task {name} cannot be built: {type(error).__name__}: {error}"[:500]
-        return _refused(PacelineError(what, f"it was raised in {last.filename}, line {last.lineno}"))
+        return _refused(_own_task(what, f"it was raised in {last.filename}, line {last.lineno}"))
+
+
+def _own_task(what: str, hint: str) -> PacelineError:
+    return OwnClassError([Problem(what, hint)])
 
 
 def _refused(error: PacelineError) -> Answer:

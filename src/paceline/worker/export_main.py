@@ -17,7 +17,7 @@ from torch import Tensor
 from paceline.checkpoints.catalog import PARTS
 from paceline.checkpoints.nested import marked
 from paceline.checkpoints.store import Snapshot, read_snapshot
-from paceline.errors import PacelineError
+from paceline.errors import CannotWriteError, PacelineError
 from paceline.worker.evaluating import best_weights
 from paceline.worker.kernel import die_with_parent
 
@@ -66,7 +66,7 @@ def _write(weights: dict[str, Tensor], kind: str, out: Path) -> None:
             save_file(weights, draft)
         draft.rename(out)
     except OSError as error:
-        raise PacelineError(
+        raise CannotWriteError(
             f"cannot write {out}: {error.strerror or error}", "name a folder with room and permission"
         ) from error
     finally:

@@ -90,12 +90,14 @@ class Side:
 def fault_of(error: Exception, log: Path) -> Message:
     """What went wrong, as the launcher hears of it; the log has the rest."""
     if isinstance(error, PacelineError):
-        print(f"error[{error.code}]: {error.what}\n  fix: {error.hint}", file=sys.stderr)
+        code = error.problems[0].code
+        print(f"error[{code}]: {error.what}\n  fix: {error.hint}", file=sys.stderr)
         return {
             "what": error.what,
             "hint": error.hint,
             "secondary": isinstance(error, PeerLostError),
             "hopeless": isinstance(error, _HOPELESS),
+            "code": code,
         }
     traceback.print_exception(error)
     what = f"{type(error).__name__}: {error}"[:500]

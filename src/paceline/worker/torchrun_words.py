@@ -106,6 +106,7 @@ def fault_of(error: Exception, rank: int, run_dir: str) -> Message:
             "hint": error.hint,
             "exit_code": code,
             "secondary": is_secondary,
+            "code": error.problems[0].code,
         }
     return who | {
         "what": f"{type(error).__name__}: {error}"[:500],

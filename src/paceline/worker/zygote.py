@@ -280,11 +280,13 @@ def live(seat: Seat, who: str, body: Callable[[Seat, Callable[[Report], None]], 
         body(seat, lambda facts: tell({"ev": "report", "who": who, **facts}))
         return 0
     except PacelineError as error:
-        print(f"error[{error.code}]: {error.what}\n  fix: {error.hint}", file=sys.stderr)
+        kind = error.problems[0].code
+        print(f"error[{kind}]: {error.what}\n  fix: {error.hint}", file=sys.stderr)
         secondary = isinstance(error, PeerLostError)
         code = int(error.exit_code)
         fault = {"what": error.what, "hint": error.hint, "exit_code": code, "secondary": secondary}
-        tell({"ev": "error", "who": who, **fault, "hopeless": isinstance(error, HopelessError)})
+        is_hopeless = isinstance(error, HopelessError)
+        tell({"ev": "error", "who": who, **fault, "hopeless": is_hopeless, "code": kind})
         return code
     except Exception as error:
         # Any failure of a user's task ends here: the log has the traceback, the launcher the summary.

@@ -168,10 +168,9 @@ def run_folders(unfinished: Sequence[str]) -> Line:
     if not unfinished:
         return Line("runs", Level.OK, "none is left unfinished under runs/")
     some = ", ".join(unfinished[:3]) + (", …" if len(unfinished) > 3 else "")
-    fix = f"go on with one: paceline train --resume {unfinished[0]}; or remove its folder"
-    return Line(
-        "runs", Level.WARNING, f"{len(unfinished)} did not finish, and nobody trains there: {some}", fix
-    )
+    text = f"{len(unfinished)} did not finish, and nothing was written there for a minute: {some}"
+    fix = f"if nobody trains there, go on: paceline train --resume {unfinished[0]}; or remove its folder"
+    return Line("runs", Level.WARNING, text, fix)
 
 
 def page(is_built: bool) -> Line:

@@ -99,11 +99,10 @@ def _probes(asked: Asked) -> list[Probe]:
 def _configured(asked: Asked) -> list[Probe]:
     """Whoever is not configured is not asked."""
     wanted = []
-    for address in (asked.coordinator or "").split(","):
-        if address:
-            wanted.append(_reach("coordinator", address, "start it, or unset PACELINE_COORDINATOR"))
+    for address in probes.coordinator_nodes(asked.coordinator or ""):
+        wanted.append(_reach("coordinator", address, "start it, or unset PACELINE_COORDINATOR"))
     if (ray := asked.ray or environ.ray_address()) and ":" in ray:
-        address = ray.removeprefix("ray://").removeprefix("http://")
+        address = ray.rpartition("://")[2].partition("/")[0]
         wanted.append(_reach("ray", address, "start it (paceline ray up), or unset RAY_ADDRESS"))
     if (server := probes.kubernetes_server()) is not None:
         wanted.append(_reach("kubernetes", server, "is a VPN off? paceline cluster list shows the contexts"))

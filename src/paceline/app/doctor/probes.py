@@ -19,6 +19,7 @@ from paceline.app.doctor import judge
 from paceline.app.doctor.judge import Process, Torch
 from paceline.app.doctor.line import Line
 from paceline.config.facts import Facts
+from paceline.coordinator import cluster_file
 
 KNOCK_S = 3.0
 COMMAND_S = 10.0
@@ -122,8 +123,18 @@ def reached(name: str, address: str, fix: str) -> Line:
     return judge.reached(name, address, "", fix)
 
 
+def coordinator_nodes(said: str) -> list[str]:
+    """Addresses, or those of the folder that `paceline coordinator up` wrote."""
+    if said and (Path(said) / cluster_file.NAME).exists():
+        return list(cluster_file.read(Path(said)).nodes.values())
+    return [address for part in said.split(",") if (address := part.strip())]
+
+
 def orphans(processes: Path = Path("/proc")) -> Line:
     """Linux only: elsewhere there is no such folder, and none are found."""
+    first = processes / "1" / "cmdline"
+    if first.exists() and b"paceline" in first.read_bytes():
+        return judge.orphans([])  # a container whose command is ours: its children are nobody's orphans
     return judge.orphans([one for one in map(_process, processes.glob("[0-9]*")) if one is not None])
 
 
@@ -167,7 +178,7 @@ def kubernetes_server() -> str | None:
         found = re.match(
             r"(https?)://(\[[^\]]+\]|[^:/]+)(?::(\d+))?", servers[contexts[seen["current-context"]]]
         )
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError):
         return None
     if found is None:
         return None
@@ -182,12 +193,13 @@ def clock_against(server: str) -> Line:
     line = http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=KNOCK_S, context=anybody)
     try:
         line.request("HEAD", "/version")
-        said = line.getresponse().getheader("Date")
+        said = line.getresponse().getheader("Date") or ""
+        theirs_s = parsedate_to_datetime(said).timestamp()
+    except (http.client.HTTPException, ValueError) as error:
+        raise OSError(f"{server} does not say what time it has") from error
     finally:
         line.close()
-    if said is None:
-        raise OSError(f"{server} does not say what time it has")
-    return judge.clock(clock.unix_now_s() - parsedate_to_datetime(said).timestamp(), server)
+    return judge.clock(clock.unix_now_s() - theirs_s, server)
 
 
 def _process(folder: Path) -> Process | None:

@@ -6,7 +6,13 @@ from pathlib import Path
 
 from paceline.checkpoints.durable import write_durably
 from paceline.clock import unix_now_s
-from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
+from paceline.errors import (
+    ConfigError,
+    DamagedRecordError,
+    NothingRecordedError,
+    Problem,
+    UnreadableFileError,
+)
 from paceline.learn import checking
 from paceline.learn.catalog import PARTS
 from paceline.learn.facts import Facts, NotSeenError
@@ -69,14 +75,16 @@ class Course:
         self._keep(self.progress.predict(part.number, value, unix_now_s()))
 
     def answer(self, part: Part, number: int, value: str) -> Answered:
-        """Raises NotReadyError when the run that the question is about is not there."""
+        """Raises NothingRecordedError when the run that the question is about is not there."""
         question = self._question(part, number)
         _readable(value, question.options, "VALUE")
         self.start(part)
         try:
             is_right = checking.verdict(question, value, self._facts(part))
         except NotSeenError as error:
-            raise NotReadyError(f"nothing can be compared with yet: {error.what}", error.hint) from error
+            raise NothingRecordedError(
+                f"nothing can be compared with yet: {error.what}", error.hint
+            ) from error
         self._keep(self.progress.answer(part.number, number, value, unix_now_s()))
         said = self.progress.parts[str(part.number)].answers[str(number)]
         return Answered(is_right=is_right, tries=said.tries, hint="" if is_right else question.hint)
@@ -106,9 +114,12 @@ class Course:
             found = decode(Progress, self._path.read_text(encoding="utf-8"), schema=SCHEMA)
         except FileNotFoundError:
             return Progress()
-        except (OSError, ValueError) as error:
-            hint = "begin anew with paceline learn --reset, or name another folder with --dir"
-            raise PacelineError(f"{self._path} cannot be read: {error}", hint) from error
+        except OSError as error:
+            what = f"{self._path} cannot be read: {error.strerror}"
+            raise UnreadableFileError(what, "name another folder with --dir") from error
+        except ValueError as error:
+            hint = f"begin anew: paceline learn --reset --dir {self._path.parent}"
+            raise DamagedRecordError(f"{self._path} cannot be read: {error}", hint) from error
         assert isinstance(found, Progress), "decode(Progress, …) builds one"
         return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from paceline.app.verify import verify_run
 from paceline.app.watching import look
 from paceline.coordinator import cluster_file
-from paceline.errors import PacelineError
+from paceline.errors import DamagedRecordError, PacelineError
 from paceline.events.read import History, read_history
 from paceline.events.schema import StepRow
 from paceline.events.summary import end_ns, summarise
@@ -142,7 +142,11 @@ def _kills(folder: Path) -> tuple[KillFacts, ...]:
     path = folder / cluster_file.KILLS_NAME
     if not path.exists():
         return ()
-    return tuple(KillFacts(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
+    try:
+        return tuple(KillFacts(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
+    except (ValueError, TypeError) as error:
+        hint = f"remove it, and type the block of the page again: rm {path}"
+        raise DamagedRecordError(f"{path} cannot be read: {error}", hint) from error
 
 
 def _nodes(folder: Path) -> int:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from paceline.app.sp500.closes import Closes
 from paceline.app.sp500.windows import FEATURES, LOOKBACK, Samples, fewest_closes, samples_of
 from paceline.checkpoints.durable import write_durably
-from paceline.errors import ConfigError, PacelineError, Problem, TaskDataError
+from paceline.errors import CannotWriteError, ConfigError, Problem, TaskDataError
 
 SCHEMA = "paceline.sp500/1"
 FEWEST_TRAINING = 10
@@ -128,7 +128,7 @@ def _write(out: Path, content: bytes) -> None:
     except OSError as error:
         mine = "name a file, in a folder that you may write to, after --out"
         hint = mine if out.parent.is_dir() else f"make the folder first: mkdir -p {out.parent}"
-        raise PacelineError(f"cannot write {out}: {error.strerror}", hint) from error
+        raise CannotWriteError(f"cannot write {out}: {error.strerror}", hint) from error
 
 
 def _too_few(count: int, window: int, test_fraction: float) -> ConfigError:

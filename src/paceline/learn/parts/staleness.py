@@ -72,7 +72,7 @@ STALENESS = Part(
             hint="the line `staleness` of its last words; `paceline learn check 4` shows it too",
         ),
         Question(
-            text="How many times the throughput of `slow` is that of `apart` (one digit after the point)?",
+            text="What is the throughput of `apart` over that of `slow` (one digit after the point)?",
             right=_gain,
             hint="divide the two lines `throughput`: `apart` above, `slow` below",
         ),

@@ -53,7 +53,7 @@ STRAGGLER = Part(
     check=_check,
     questions=(
         Question(
-            text="How many times the throughput of `slow` is that of `four` (one digit after the point)?",
+            text="What is the throughput of `four` over that of `slow` (one digit after the point)?",
             right=_asked_times,
             hint="divide the two lines `throughput`: `four` above, `slow` below",
         ),

@@ -1,0 +1,21 @@
+"""Does an error keep its code, and the exit code that goes with it, on its way from another process?"""
+
+import pytest
+
+from paceline.errors import ConfigError, ExitCode, NotReadyError, PacelineError, Problem
+from paceline.launchers.helper import as_it_was
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "exit_code"),
+    [
+        ("E305", PacelineError, ExitCode.TRAINING_FAILED),
+        ("E203", NotReadyError, ExitCode.NOT_READY),
+        ("E107", ConfigError, ExitCode.BAD_CONFIG),
+    ],
+)
+def test_an_error_is_what_it_was_there(code: str, kind: type[PacelineError], exit_code: ExitCode) -> None:
+    found = as_it_was([Problem("it failed", "mend it", code=code)])
+    assert type(found) is kind
+    assert found.exit_code is exit_code
+    assert [problem.code for problem in found.problems] == [code]
