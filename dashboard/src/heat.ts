@@ -4,13 +4,13 @@ import { steps } from "./state";
 import { endOf } from "./steps";
 import type { StepRow } from "./types";
 
-export const HEATS = ["step time", "relative speed", "wait share", "comm share", "staleness", "loss"] as const;
+export const HEATS = ["step time", "relative speed", "wait share", "comm share", "staleness", "gradient norm", "loss"] as const;
 export type HeatName = (typeof HEATS)[number];
 // Ten stops of cividis (Nuñez, Anderton, Renslow 2018): its lightness grows evenly, for every eye.
 const CIVIDIS = ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"];
 
-/** These two are not in the steps themselves: the server remembers them each second, by worker. */
-export const TOLD: Partial<Record<HeatName, string>> = { "relative speed": "speed", staleness: "staleness" };
+/** These are not in the steps themselves: the server remembers them each second, by worker. */
+export const TOLD: Partial<Record<HeatName, string>> = { "relative speed": "speed", staleness: "staleness", "gradient norm": "gradient_norm" };
 export type Told = Record<string, [number, number | null, number | null, number | null][]>;
 
 export interface Heat { columns: number; rows: string[]; cells: (number | null)[][]; low: number; high: number }

@@ -85,8 +85,8 @@ function Raft({ found }: { found: Nodes }) {
       </svg>
       <Terms terms={found.terms ?? []} now_s={view.value!.now_s} />
       <div class="scroll" tabIndex={0} role="region" aria-label="Table of nodes"><table>
-        <thead><tr>{["node", "role", "term", "commit", "applied", "lag", "connected", "address"].map((h) => <th scope="col" key={h}>{h}</th>)}</tr></thead>
-        <tbody>{nodes.map((n) => <tr key={n.address}><th scope="row">{n.node ?? "?"}</th><td><span aria-hidden="true">{glyph(n)}</span> {n.role || "down"}</td><td>{plain(n.term)}</td><td>{plain(n.commit)}</td><td>{plain(n.applied)}</td><td>{plain(n.lag)}</td><td>{n.is_connected === null ? NOTHING : n.is_connected ? "yes" : "no"}</td><td>{n.address}</td></tr>)}</tbody>
+        <thead><tr>{["node", "role", "term", "commit", "applied", "lag", "connected", "round trip", "address"].map((h) => <th scope="col" key={h}>{h}</th>)}</tr></thead>
+        <tbody>{nodes.map((n) => <tr key={n.address}><th scope="row">{n.node ?? "?"}</th><td><span aria-hidden="true">{glyph(n)}</span> {n.role || "down"}</td><td>{plain(n.term)}</td><td>{plain(n.commit)}</td><td>{plain(n.applied)}</td><td>{plain(n.lag)}</td><td>{n.is_connected === null ? NOTHING : n.is_connected ? "yes" : "no"}</td><td>{seconds(n.round_trip_s)}</td><td>{n.address}</td></tr>)}</tbody>
       </table></div>
     </>
   );
