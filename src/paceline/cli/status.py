@@ -77,7 +77,8 @@ def _crew(counts: "dict[str, Json]", *, is_over: bool) -> str:
     """Nobody lives in a run that is over: what became of them is told then."""
     if not is_over:
         return f"{counts['alive']} of {counts['desired']} live"
-    became = [f"{count} {name}" for name, count in counts.items() if name not in ("alive", "desired") and count]
+    who = {name: count for name, count in counts.items() if name not in ("alive", "desired")}
+    became = [f"{count} {name}" for name, count in who.items() if count]
     return ", ".join(became) or "none"
 
 

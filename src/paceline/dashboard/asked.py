@@ -12,6 +12,7 @@ from paceline.errors import ExitCode, PacelineError
 
 MOST_BYTES = 10_000
 MOST_KEY = 100
+LONGEST_S = 1e9  # of a run: thirty years, which nanoseconds can count
 
 
 class BadRequestError(PacelineError):
@@ -44,6 +45,12 @@ def number(query: Mapping[str, str], name: str) -> float | None:
     if not math.isfinite(value):
         raise BadRequestError(f"{name} is {said!r}, but it must be a number", f"say {name}=12.5, for example")
     return value
+
+
+def moment(query: Mapping[str, str], name: str) -> float | None:
+    """Of a run, in seconds since it began: what is further away than any run lasts is its end."""
+    value = number(query, name)
+    return None if value is None else max(0.0, min(LONGEST_S, value))
 
 
 def integer(query: Mapping[str, str], name: str, usual: int, *, most: int) -> int:

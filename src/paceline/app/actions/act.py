@@ -138,16 +138,23 @@ class Act:
         return sides
 
     def _why_not_apart(self) -> str:
-        if self.wanted.deed is not Deed.PARTITION:
+        """Whoever may go on has the turn: nobody else cuts or mends until it is done."""
+        if self._apart is None:
             return ""
-        assert self._apart is not None, "it was opened before"
+        if not self._apart.turn.take():
+            return "somebody else is cutting or mending there; ask again"
+        if self.wanted.deed is Deed.HEAL:
+            return ""
         return self._apart.why_not(self._sides(), self.look.pids, is_forced=self.wanted.is_forced)
 
     def _cut(self) -> str:
         assert self._apart is not None, "it was opened before"
         wanted, sides = self.wanted, self._sides()
         pids = {worker: self._pid(worker) for worker in sides.workers}
-        return self._apart.cut(sides, pids, wanted.for_s)
+        mender.end(self.run_dir)  # of a cut that is over; later it would mend this one
+        said = self._apart.cut(sides, pids, wanted.for_s)
+        self._apart.turn.end()
+        return said
 
     def _await_end(self) -> None:
         wanted = self.wanted
@@ -157,6 +164,7 @@ class Act:
         assert self._apart is not None, "it was opened before"
         was_held = mender.end(self.run_dir)
         missed = self._apart.mend()
+        self._apart.turn.end()
         silent = f"; {', '.join(f'node-{node}' for node in missed)} did not answer" if missed else ""
         return "all hear each other again" + ("" if was_held else "; nobody waited to do it") + silent
 
