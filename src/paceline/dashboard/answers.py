@@ -95,6 +95,7 @@ async def _follow(hall: Hall, run: str | None, last_seq: int | None) -> AsyncIte
     bells: list[asyncio.Event] = []
     try:
         async with watched.viewer(last_seq) as (mailbox, bell):
+            watched.start()  # again, if it was forgotten before anybody watched it
             bells.append(bell)
             hall.bells.add(bell)
             yield b"retry: 1000\n\n"  # not before it is known as a viewer: a slow one would be forgotten

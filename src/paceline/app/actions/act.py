@@ -7,8 +7,8 @@ kernel, shows it. What was asked of a run with a coordinator is noted there as w
 import os
 import signal
 import subprocess
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from paceline.app.actions import effects, hold, mender, noted
 from paceline.app.actions.apart import Apart
 from paceline.app.actions.look import Look
 from paceline.app.actions.sides import Sides, sides_in
+from paceline.app.actions.turn import Turn
 from paceline.app.actions.wanted import FAULTS, LASTING, Deed, Phase, Step, Wanted, refusal
 from paceline.clock import SystemClock, monotonic_s
 from paceline.errors import PacelineError
@@ -113,7 +114,8 @@ class Act:
                 self._hold(who, share=share)
                 return f"{who} is stopped {share:.0%} of the time, for {wanted.for_s:g} s"
             case Deed.RESUME:
-                was_held = hold.end(self.run_dir, who)
+                with self._turn_at(who):
+                    was_held = hold.end(self.run_dir, who)
                 return f"{who} was {'let go' if was_held else 'held by nobody'}" + (
                     "" if was_held else "; " + self._signal(who, signal.SIGCONT, "SIGCONT")
                 )
@@ -128,9 +130,21 @@ class Act:
 
     def _hold(self, who: str, *, share: float) -> None:
         wanted = self.wanted
-        self.holders.append(
-            hold.begin(self.run_dir, who, self._pid(who), share=share, for_s=wanted.for_s, wish=wanted.id)
-        )
+        with self._turn_at(who):
+            self.holders.append(
+                hold.begin(self.run_dir, who, self._pid(who), share=share, for_s=wanted.for_s, wish=wanted.id)
+            )
+
+    @contextmanager
+    def _turn_at(self, who: str) -> Iterator[None]:
+        """Two who begin to hold one worker at once would leave one that nobody finds."""
+        turn = Turn(f"{self.run_dir.resolve()} {who}")
+        if not turn.take():
+            raise _RefusedError(f"somebody else is just stopping {who}, or letting it go; ask again")
+        try:
+            yield
+        finally:
+            turn.end()
 
     def _sides(self) -> Sides:
         sides = sides_in(self.wanted.worker)

@@ -1,8 +1,9 @@
-"""How do several who cut or mend do it one after another? By a lock that the kernel keeps while they live.
+"""How do several who want the same do it one after another? By a lock that the kernel keeps while they live.
 
-Whether a cut may be made is seen on the nodes, and then it is made: two who looked at the same
-instant would both see that nobody is cut off. The lock is of one cluster, whose nodes are on this
-machine, so all who may cut find the same file.
+Whether a cut may be made is seen on the nodes, and then it is made: two who looked at the same instant
+would both see that nobody is cut off. Of two who hold one worker, one would never be found again. All are
+processes or threads of this machine, so they find the same file, by the name of what they want: a cluster,
+or a worker of a run.
 """
 
 import fcntl
@@ -13,14 +14,14 @@ from pathlib import Path
 
 from paceline.clock import SystemClock, monotonic_s
 
-WITHIN_S = 20.0  # somebody else asks nodes, one after another, each for two seconds at most
+WITHIN_S = 20.0  # somebody else asks nodes, one after another, or waits for a process to begin
 LOOK_S = 0.02
 
 
 class Turn:
-    def __init__(self, cluster: str) -> None:
-        name = hashlib.sha256(cluster.encode()).hexdigest()[:16]
-        self._path = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}-{name}.cut"
+    def __init__(self, what: str) -> None:
+        name = hashlib.sha256(what.encode()).hexdigest()[:16]
+        self._path = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}-{name}.turn"
         self._fd: int | None = None
 
     def take(self, within_s: float = WITHIN_S) -> bool:
