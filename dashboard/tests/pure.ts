@@ -1,13 +1,14 @@
 // Do the rules of the page hold? Those that need no browser; run by tests/dashboard/test_page.py.
 
 import { changes, inWords } from "../src/changed";
+import { quorum } from "../src/quorum";
 import { efficiency } from "../src/efficiency";
 import { barriers, front } from "../src/fronts";
 import { lesson } from "../src/lesson";
 import { CARDS, ticks } from "../src/predictions";
 import { endOf, Steps } from "../src/steps";
 import { trendLine } from "../src/trend";
-import type { Happening, StepRow, View } from "../src/types";
+import type { Coordinator, Happening, StepRow, View } from "../src/types";
 import { seconds, si } from "../src/words";
 
 function same(seen: unknown, want: unknown, what: string): void {
@@ -91,6 +92,10 @@ const tests: Record<string, () => void> = {
     const found = front([rows(0, 10), rows(0, 4), [], rows(8, 9)], 5)!;
     same([found.step, found.at.map((t) => t?.toFixed(2) ?? t)], [4, ["0.44", null, undefined, undefined]], "who is behind it has no moment yet");
     same(front([[]], 3), null, "nobody made a step");
+  },
+  "what a cut leaves of the quorum is said before"() {
+    const found = { voters: 3, nodes: [1, 2, 3].map((node) => ({ node })) } as unknown as Coordinator;
+    same([["worker-0"], ["node-1", "worker-0"], ["node-1", "node-2"]].map((names) => quorum(found, names).split(" ").slice(0, 3).join(" ")), ["The coordinator stays", "The quorum stays:", "This loses the"], "words");
   },
   "efficiency is measured against one worker alone, else by a worker's own time"() {
     const view = { state: "training", counts: { alive: 4 }, throughput: { samples_per_s: 300 }, run: { task: "xor", device: "cpu", workers: 4 }, workers: [{ phases: { forward: 0.5, backward: 0.25, wait: 0.25 } }] } as unknown as View;

@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 import { Actions } from "../acting";
 import { seek } from "../connection";
+import { Cutting } from "../cutting";
 import { lesson, type Page } from "../lesson";
 import { Panel } from "../panel";
 import { events, isReplay, phaseColour, playing, view } from "../state";
@@ -89,6 +90,7 @@ function Raft({ found }: { found: Nodes }) {
         <thead><tr>{["node", "role", "term", "commit", "applied", "lag", "connected", "round trip", "address"].map((h) => <th scope="col" key={h}>{h}</th>)}</tr></thead>
         <tbody>{nodes.map((n) => <tr key={n.address}><th scope="row">{n.node ?? "?"}</th><td><span aria-hidden="true">{glyph(n)}</span> {n.role || "down"}</td><td>{plain(n.term)}</td><td>{plain(n.commit)}</td><td>{plain(n.applied)}</td><td>{plain(n.lag)}</td><td>{n.is_connected === null ? NOTHING : n.is_connected ? "yes" : "no"}</td><td>{seconds(n.round_trip_s)}</td><td>{n.address}</td></tr>)}</tbody>
       </table></div>
+      <Cutting found={found} />
     </>
   );
 }
