@@ -128,6 +128,9 @@ class CoordinatorTrack:
         found = [row.round_trip_s for row in self.nodes.values() if row.round_trip_s is not None]
         return max(found, default=None)
 
+    def _told_roles(self, address: str) -> list[Json]:
+        return [[at_s, role] for at_s, role in self.roles[address]]
+
     def told(self) -> dict[str, Json] | None:
         if not self.nodes:
             return None
@@ -145,7 +148,7 @@ class CoordinatorTrack:
             "round_trip_s": self.round_trip_s,
             "terms": [[at_s, term, leader] for at_s, term, leader in self.terms[-200:]],
             "nodes": [
-                {**{n: getattr(row, n) for n in names}, "roles": [list(one) for one in self.roles[address]]}
+                {**{n: getattr(row, n) for n in names}, "roles": self._told_roles(address)}
                 for address, row in sorted(self.nodes.items())
             ],
         }
