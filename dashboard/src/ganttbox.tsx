@@ -110,7 +110,9 @@ const MOST_LANES = 64;
 function drawOver(canvas: HTMLCanvasElement, lanes: string[], from_s: number, to_s: number): void {
   const scale = devicePixelRatio || 1, { meets, staleness_bound: bound } = view.value!.run;
   [canvas.width, canvas.height] = [Math.max(1, Math.round(canvas.clientWidth * scale)), Math.max(1, Math.round(canvas.clientHeight * scale))];
-  if (lanes.length > MOST_LANES || (!meets && bound === null)) return;
+  if (!lanes.length || lanes.length > MOST_LANES || (!meets && bound === null)) return;
+  // Most of the time a window is too wide for lines: then nothing is looked up.
+  if (bound === null && canvas.width / Math.max(1, steps.between(lanes[0], from_s, to_s).length) < CLOSE_PX * scale) return;
   const c = canvas.getContext("2d")!, per_s = canvas.width / Math.max(1e-6, to_s - from_s), high = canvas.height / lanes.length;
   const rows = lanes.map((name) => steps.between(name, from_s, to_s));
   c.strokeStyle = c.fillStyle = getComputedStyle(canvas).color;
@@ -126,7 +128,7 @@ function drawOver(canvas: HTMLCanvasElement, lanes: string[], from_s: number, to
       c.lineTo(x, (i + 1) * high);
     });
     c.stroke();
-  } else if (canvas.width / Math.max(1, ...rows.map((lane) => lane.length)) >= CLOSE_PX * scale) {
+  } else {
     for (const at_s of barriers(rows)) c.fillRect((at_s - from_s) * per_s, 0, scale, canvas.height);
   }
 }
