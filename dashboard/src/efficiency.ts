@@ -15,7 +15,7 @@ export function efficiency(view: View, runs: KnownRun[], mine: string | undefine
   const rate = view.throughput.samples_per_s, isOn = view.state === "training" && view.counts.alive > 0;
   const workers = isOn ? view.counts.alive : view.run.workers;
   const alone = baseline(view, runs, mine);
-  if (alone && rate) return { share: rate / (workers * alone.samples_per_s!), words: `of ${workers} × ${si(alone.samples_per_s, "/s")}, alone in ${alone.run}` };
+  if (alone && rate) return { share: rate / (workers * alone.samples_per_s!), words: `of ${workers} × ${si(alone.samples_per_s, "/s")}, the speed of the single run ${alone.run}` };
   const shares = view.workers.map((w) => w.phases).filter((phases) => Object.keys(phases).length);
   if (!shares.length) return null;
   const own = shares.reduce((sum, phases) => sum + OWN.reduce((all, name) => all + (phases[name] ?? 0), 0), 0) / shares.length;

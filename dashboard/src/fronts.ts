@@ -3,19 +3,27 @@
 import { endOf } from "./steps";
 import type { StepRow } from "./types";
 
-/** When the last worker came to each meeting; only of steps in which somebody waited or communicated. */
+const came = (row: StepRow) => row[1] + row[2] + row[3] + row[4] + row[5]; // to the meeting
+
+/** When the last worker came to each meeting. By time: where workers come and go, each counts its own steps. */
 export function barriers(lanes: StepRow[][]): number[] {
-  const there = lanes.filter((rows) => rows.length);
-  const came = new Map<number, { workers: number; at_s: number }>();
-  for (const rows of there) {
-    for (const row of rows) {
-      if (row[6] <= 0 && row[8] <= 0) continue;
-      const at_s = row[1] + row[2] + row[3] + row[4] + row[5], known = came.get(row[0]);
-      came.set(row[0], { workers: (known?.workers ?? 0) + 1, at_s: Math.max(known?.at_s ?? 0, at_s) });
-    }
+  const [first, ...others] = lanes.filter((rows) => rows.length).sort((a, b) => a.length - b.length);
+  const places = (others ?? []).map(() => 0);
+  const found: number[] = [];
+  for (const row of first ?? []) {
+    const end = endOf(row), reach = (end - row[1]) / 2;
+    if (row[6] <= 0 && row[8] <= 0) continue; // it waited for nobody, and told nobody anything
+    let at_s = came(row), met = 1, isWhole = true;
+    others.forEach((rows, i) => {
+      if (end < rows[0][1] || row[1] > endOf(rows[rows.length - 1])) return; // it was not there
+      while (places[i] + 1 < rows.length && Math.abs(endOf(rows[places[i] + 1]) - end) <= Math.abs(endOf(rows[places[i]]) - end)) places[i]++;
+      const theirs = rows[places[i]];
+      if (Math.abs(endOf(theirs) - end) > reach) isWhole = false;
+      else { met++; at_s = Math.max(at_s, came(theirs)); }
+    });
+    if (isWhole && met > 1) found.push(at_s);
   }
-  const expected = (step: number) => there.filter((rows) => rows[0][0] <= step && step <= rows[rows.length - 1][0]).length;
-  return [...came].filter(([step, { workers }]) => workers >= 2 && workers >= expected(step)).map(([, { at_s }]) => at_s).sort((a, b) => a - b);
+  return found;
 }
 
 export interface Front { step: number; at: (number | null | undefined)[] } // of each lane: when; null: not yet; undefined: nobody, or long ago

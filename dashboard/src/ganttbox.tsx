@@ -47,6 +47,8 @@ export function GanttBox({ lanes, height, width_s, canMove = false, label }: Pro
     watcher.observe(box);
     gantt.current!.resize();
     let running = true, last_s = -1, lastRange = "", epoch = steps.epoch;
+    const isOver = () => ["finished", "stopped", "failed"].includes(view.value?.state ?? "");
+    const wide = () => (isOver() ? Math.min(width_s, Math.max(0.1, steps.newest_s)) : width_s); // a short run fills it
     const draw = () => {
       if (!running) return;
       requestAnimationFrame(draw);
@@ -57,12 +59,13 @@ export function GanttBox({ lanes, height, width_s, canMove = false, label }: Pro
         if (text !== lastRange || gantt.current!.isDirty) gantt.current!.drawAll(at[0], at[1]);
       } else {
         const now_s = Math.max(steps.newest_s, 0.001);
+        const width_s = wide();
         if (now_s !== last_s || steps.fresh.length || gantt.current!.isDirty) {
           gantt.current!.follow(now_s, width_s);
           last_s = now_s;
         }
       }
-      if (over.current && text !== lastRange) drawOver(over.current, drawn.current, ...(at ?? [steps.newest_s - width_s, steps.newest_s] as [number, number]));
+      if (over.current && text !== lastRange) drawOver(over.current, drawn.current, ...(at ?? [steps.newest_s - wide(), steps.newest_s] as [number, number]));
       lastRange = text;
       if (steps.fresh.length) {
         if (window.__latencies) measure(window.__latencies, steps.fresh);
