@@ -62,8 +62,7 @@ def shoot(folder: Path) -> None:
         _train(runs / "ssp-4w", "--mode", "ssp", *bounded).wait()
         _repeat(runs)
         elastic = ("--elastic", "--num-workers", "4", "--checkpoint-every", "400", "--steps", "1000000")
-        elastic = (*elastic, "--gradient-norm-every", "5")
-        run = _train(runs / "ssgd-4w", "--mode", "ssgd", *elastic)
+        run = _train(runs / "ssgd-4w", "--mode", "ssgd", *elastic, "--gradient-norm-every", "5")
         try:
             with served(runs / "ssgd-4w") as server, sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
