@@ -27,9 +27,10 @@ export function heatOf(name: HeatName, lanes: string[], from_s: number, to_s: nu
   const cells = lanes.map((lane) => {
     const sums = new Float64Array(columns), counts = new Uint32Array(columns);
     for (const row of steps.between(lane, from_s, to_s)) {
-      const column = Math.floor(((endOf(row) - from_s) / (to_s - from_s)) * columns);
-      const value = valueOf(name, row);
-      if (column >= 0 && column < columns && Number.isFinite(value)) { sums[column] += value; counts[column]++; }
+      const value = valueOf(name, row), at = (t_s: number) => Math.floor(((t_s - from_s) / (to_s - from_s)) * columns);
+      if (!Number.isFinite(value)) continue;
+      // A step that is longer than a column is in all of them.
+      for (let column = Math.max(0, at(row[1])); column <= Math.min(columns - 1, at(endOf(row))); column++) { sums[column] += value; counts[column]++; }
     }
     return Array.from(sums, (sum, i) => (counts[i] ? sum / counts[i] : null));
   });
