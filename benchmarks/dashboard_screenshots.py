@@ -48,9 +48,21 @@ def shoot(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         runs = Path(place)
         _train(runs / "asgd-4w", "--mode", "asgd", "--num-workers", "4", "--steps", "300").wait()
+        _train(runs / "alone", "--mode", "single", "--steps", "200").wait()
+        bounded = (
+            "--num-workers",
+            "4",
+            "--staleness",
+            "3",
+            "--steps",
+            "300",
+            "--straggler",
+            "worker=1,factor=2",
+        )
+        _train(runs / "ssp-4w", "--mode", "ssp", *bounded).wait()
         _repeat(runs)
         elastic = ("--elastic", "--num-workers", "4", "--checkpoint-every", "400", "--steps", "1000000")
-        run = _train(runs / "ssgd-4w", "--mode", "ssgd", *elastic)
+        run = _train(runs / "ssgd-4w", "--mode", "ssgd", *elastic, "--gradient-norm-every", "5")
         try:
             with served(runs / "ssgd-4w") as server, sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
@@ -104,17 +116,33 @@ def _pages(browser: Browser, server: Server, scheme: str, folder: Path) -> None:
                 page.locator("main button", has_text=run).click()
         page.wait_for_timeout(SETTLE_MS)
         _save(page, folder / f"{name.lower()}-{scheme}.png")
+        if name == "Timeline":
+            _closer(page, folder / f"timeline-close-{scheme}.png")
         if name == "Coordinator":
             _lesson(page, folder / f"lesson-{scheme}.png")
     page.locator("#alerts").click()
     page.wait_for_timeout(SETTLE_MS)
     _save(page, folder / f"alerts-{scheme}.png")
+    page.goto(f"{server.url.partition('?')[0]}?run=ssp-4w&page=timeline&theme={scheme}")
+    page.wait_for_timeout(2 * SETTLE_MS)
+    _save(page, folder / f"timeline-ssp-{scheme}.png")
+    page.goto(f"{server.url.partition('?')[0]}?run=ssgd-4w&theme={scheme}")
     page.set_viewport_size({"width": 390, "height": 844})
-    page.keyboard.press("Escape")
     page.locator("nav a", has_text="Overview").click()
     page.wait_for_timeout(SETTLE_MS)
     _save(page, folder / f"telephone-{scheme}.png")
     page.close()
+
+
+def _closer(page: Page, path: Path) -> None:
+    """Near enough to see where all met; and the norms of gradients below."""
+    page.locator("#heat").select_option("gradient norm")
+    for _ in range(5):
+        page.locator("#closer").click()
+    page.wait_for_timeout(SETTLE_MS)
+    _save(page, path)
+    page.keyboard.press("L")
+    page.locator("#heat").select_option("step time")
 
 
 def _lesson(page: Page, path: Path) -> None:

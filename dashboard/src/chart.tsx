@@ -82,6 +82,15 @@ function drawMarks(u: uPlot, marks: Mark[], ink: string): void {
   ctx.restore();
 }
 
+/** Values against a limit, which is dashed. */
+export function Against({ values, limit, label }: { values: number[]; limit: number; label: string }) {
+  if (values.length < 2) return null;
+  const [low, high] = [Math.min(limit, ...values), Math.max(limit, ...values)];
+  const y = (value: number) => (20 - ((value - low) / (high - low || 1)) * 18).toFixed(1);
+  const points = values.map((value, i) => `${((i / (values.length - 1)) * 100).toFixed(1)},${y(value)}`).join(" ");
+  return <svg class="spark" viewBox="0 0 100 22" preserveAspectRatio="none" role="img" aria-label={label}><line x1="0" x2="100" y1={y(limit)} y2={y(limit)} class="limit" vector-effect="non-scaling-stroke" /><polyline points={points} fill="none" vector-effect="non-scaling-stroke" /></svg>;
+}
+
 export function Spark({ values, label }: { values: (number | null)[]; label: string }) {
   const known = values.filter((value): value is number => value !== null && Number.isFinite(value));
   if (known.length < 2) return null;

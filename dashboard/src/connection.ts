@@ -1,8 +1,8 @@
 // How does the page hear of the run? A snapshot, then a stream of what is new; a hidden page listens to nothing.
 
 import { batch, effect } from "@preact/signals";
-import { cursor_s, duration_s, events, frames, isReplay, link, playing, problem, range, run, selected, server, speed, steps, view } from "./state";
-import type { Frame, Happening, Json, Snapshot, StepRow, View } from "./types";
+import { cursor_s, duration_s, events, frames, isReplay, link, playing, problem, range, run, runs, selected, server, speed, steps, view } from "./state";
+import type { Frame, Happening, Json, KnownRun, Snapshot, StepRow, View } from "./types";
 
 const KEPT_EVENTS = 2000;
 const STALE_S = 3;
@@ -34,6 +34,11 @@ export async function post(path: string, body: Record<string, Json>): Promise<{ 
   } catch { // nobody is there, or somebody who speaks no JSON
     return { status: 503, body: { error: "the dashboard does not answer; whether it was done is in the run's log" } };
   }
+}
+
+/** Which runs lie beside this one; the newest answer is kept for everybody. */
+export async function askRuns(): Promise<KnownRun[]> {
+  return (runs.value = (await ask<{ runs: KnownRun[] }>("/api/v1/runs")).runs);
 }
 
 export async function connect(): Promise<void> {

@@ -1,6 +1,7 @@
 // Is something wrong? Alerts that fire, wait or are over; from the header of every page.
 
 import { useEffect, useRef } from "preact/hooks";
+import { Against } from "./chart";
 import { post } from "./connection";
 import { drawer, mayAct, page, range, run, server, tell, view } from "./state";
 import type { Alert } from "./types";
@@ -51,6 +52,7 @@ function One({ alert, now_s }: { alert: Alert; now_s: number }) {
         {Object.entries(alert.labels).map(([name, value]) => <><dt>{name}</dt><dd>{value}</dd></>)}
         {alert.inhibited_by && <><dt>muted by</dt><dd>{alert.inhibited_by}</dd></>}
       </dl>
+      {typeof alert.threshold === "number" && <Against values={(alert.values ?? []).map(([, value]) => value)} limit={alert.threshold} label={`${alert.rule}: its value since it began, against ${plain(alert.threshold)} (dashed)`} />}
       <div class="row">
         <button onClick={() => { range.value = [Math.max(0, alert.since_s - 10), alert.since_s + 10]; page.value = "timeline"; drawer.value = false; }}>Show around this moment</button>
         {mayAct.value && alert.state !== "resolved" && !alert.silenced && <><button onClick={() => void quiet(600)}>Silence 10 min</button><button onClick={() => void quiet(3600)}>1 h</button></>}

@@ -63,7 +63,7 @@ function Header() {
       <RunChoice />
       {now && <>
         <span class="what">{now.run.mode}{now.run.staleness_bound !== null ? ` (bound ${now.run.staleness_bound})` : ""} · {now.run.task} · {now.run.launcher}</span>
-        <span class="crew">{now.counts.alive ?? now.counts.training ?? 0}/{now.counts.desired ?? now.run.workers} workers</span>
+        <span class="crew">{["finished", "stopped", "failed"].includes(now.state) ? "" : `${now.counts.alive ?? now.counts.training ?? 0}/`}{now.counts.desired ?? now.run.workers} workers</span>
         <State {...stateOf(now.state)} />
         <Freshness />
         <span class="health" title={now.health.arithmetic}>Health <strong>{now.health.score ?? "unknown"}</strong></span>

@@ -1,6 +1,7 @@
 // How does the timeline live on a page? It follows the run, or stands still where somebody looks.
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import { barriers, front } from "./fronts";
 import { Gantt } from "./gantt";
 import { events, phaseColour, range, selected, steps, theme, view } from "./state";
 import { endOf } from "./steps";
@@ -23,7 +24,10 @@ function measure(found: number[], fresh: Batch[]): void {
 
 export function GanttBox({ lanes, height, width_s, canMove = false, label }: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
+  const over = useRef<HTMLCanvasElement>(null); // lines across the lanes, drawn anew each time
   const gantt = useRef<Gantt | null>(null);
+  const drawn = useRef(lanes);
+  drawn.current = lanes;
   const [under, setUnder] = useState<string | null>(null);
   const shape = `${lanes.join()}|${theme.value}|${selected.value.join()}|${height}|${range.value?.join()}`;
 
@@ -43,6 +47,8 @@ export function GanttBox({ lanes, height, width_s, canMove = false, label }: Pro
     watcher.observe(box);
     gantt.current!.resize();
     let running = true, last_s = -1, lastRange = "", epoch = steps.epoch;
+    const isOver = () => ["finished", "stopped", "failed"].includes(view.value?.state ?? "");
+    const wide = () => (isOver() ? Math.min(width_s, Math.max(0.1, steps.newest_s)) : width_s); // a short run fills it
     const draw = () => {
       if (!running) return;
       requestAnimationFrame(draw);
@@ -53,11 +59,13 @@ export function GanttBox({ lanes, height, width_s, canMove = false, label }: Pro
         if (text !== lastRange || gantt.current!.isDirty) gantt.current!.drawAll(at[0], at[1]);
       } else {
         const now_s = Math.max(steps.newest_s, 0.001);
+        const width_s = wide();
         if (now_s !== last_s || steps.fresh.length || gantt.current!.isDirty) {
           gantt.current!.follow(now_s, width_s);
           last_s = now_s;
         }
       }
+      if (over.current && text !== lastRange) drawOver(over.current, drawn.current, ...(at ?? [steps.newest_s - wide(), steps.newest_s] as [number, number]));
       lastRange = text;
       if (steps.fresh.length) {
         if (window.__latencies) measure(window.__latencies, steps.fresh);
@@ -92,9 +100,40 @@ export function GanttBox({ lanes, height, width_s, canMove = false, label }: Pro
   return (
     <div class="gantt">
       <canvas ref={canvas} style={css} role="img" aria-label={label} onWheel={move} onPointerMove={drag} onClick={tellUnder} data-lanes={lanes.length} />
+      {canMove && <canvas ref={over} class="over" style={css} aria-hidden="true" />}
       {canMove && <p class="under" role="status">{under ?? "Click a box to see what it is."}</p>}
     </div>
   );
+}
+
+const CLOSE_PX = 7; // a step must be so wide for its meeting to be a line of its own
+const MOST_LANES = 64;
+
+/** Where all met, of modes in which they do; of modes with a bound, how far behind the first one anybody may be. */
+function drawOver(canvas: HTMLCanvasElement, lanes: string[], from_s: number, to_s: number): void {
+  const scale = devicePixelRatio || 1, { meets, staleness_bound: bound } = view.value!.run;
+  [canvas.width, canvas.height] = [Math.max(1, Math.round(canvas.clientWidth * scale)), Math.max(1, Math.round(canvas.clientHeight * scale))];
+  if (!lanes.length || lanes.length > MOST_LANES || (!meets && bound === null)) return;
+  // Most of the time a window is too wide for lines: then nothing is looked up.
+  if (bound === null && canvas.width / Math.max(1, steps.between(lanes[0], from_s, to_s).length) < CLOSE_PX * scale) return;
+  const c = canvas.getContext("2d")!, per_s = canvas.width / Math.max(1e-6, to_s - from_s), high = canvas.height / lanes.length;
+  const rows = lanes.map((name) => steps.between(name, from_s, to_s));
+  c.strokeStyle = c.fillStyle = getComputedStyle(canvas).color;
+  if (bound !== null) {
+    const found = front(rows, bound);
+    c.setLineDash([6 * scale, 4 * scale]);
+    c.lineWidth = 2 * scale;
+    c.beginPath();
+    found?.at.forEach((at_s, i) => {
+      if (at_s === undefined) return;
+      const x = at_s === null ? canvas.width - c.lineWidth : (at_s - from_s) * per_s;
+      c.lineTo(x, i * high);
+      c.lineTo(x, (i + 1) * high);
+    });
+    c.stroke();
+  } else {
+    for (const at_s of barriers(rows)) c.fillRect((at_s - from_s) * per_s, 0, scale, canvas.height);
+  }
 }
 
 export function Legend() {

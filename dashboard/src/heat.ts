@@ -4,13 +4,13 @@ import { steps } from "./state";
 import { endOf } from "./steps";
 import type { StepRow } from "./types";
 
-export const HEATS = ["step time", "relative speed", "wait share", "comm share", "staleness", "loss"] as const;
+export const HEATS = ["step time", "relative speed", "wait share", "comm share", "staleness", "gradient norm", "loss"] as const;
 export type HeatName = (typeof HEATS)[number];
 // Ten stops of cividis (Nuñez, Anderton, Renslow 2018): its lightness grows evenly, for every eye.
 const CIVIDIS = ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"];
 
-/** These two are not in the steps themselves: the server remembers them each second, by worker. */
-export const TOLD: Partial<Record<HeatName, string>> = { "relative speed": "speed", staleness: "staleness" };
+/** These are not in the steps themselves: the server remembers them each second, by worker. */
+export const TOLD: Partial<Record<HeatName, string>> = { "relative speed": "speed", staleness: "staleness", "gradient norm": "gradient_norm" };
 export type Told = Record<string, [number, number | null, number | null, number | null][]>;
 
 export interface Heat { columns: number; rows: string[]; cells: (number | null)[][]; low: number; high: number }
@@ -27,9 +27,10 @@ export function heatOf(name: HeatName, lanes: string[], from_s: number, to_s: nu
   const cells = lanes.map((lane) => {
     const sums = new Float64Array(columns), counts = new Uint32Array(columns);
     for (const row of steps.between(lane, from_s, to_s)) {
-      const column = Math.floor(((endOf(row) - from_s) / (to_s - from_s)) * columns);
-      const value = valueOf(name, row);
-      if (column >= 0 && column < columns && Number.isFinite(value)) { sums[column] += value; counts[column]++; }
+      const value = valueOf(name, row), at = (t_s: number) => Math.floor(((t_s - from_s) / (to_s - from_s)) * columns);
+      if (!Number.isFinite(value)) continue;
+      // A step that is longer than a column is in all of them.
+      for (let column = Math.max(0, at(row[1])); column <= Math.min(columns - 1, at(endOf(row))); column++) { sums[column] += value; counts[column]++; }
     }
     return Array.from(sums, (sum, i) => (counts[i] ? sum / counts[i] : null));
   });

@@ -3,7 +3,7 @@
 import { batch, computed, effect, signal } from "@preact/signals";
 import palette from "./palette.json";
 import { Steps } from "./steps";
-import type { Happening, Server, View } from "./types";
+import type { Happening, KnownRun, Server, View } from "./types";
 
 export const PAGES = ["overview", "workers", "timeline", "coordinator", "metrics", "lab", "compare"] as const;
 export type PageName = (typeof PAGES)[number];
@@ -21,6 +21,7 @@ export const pinned = signal<string[]>(query.has("pin") ? listed(query, "pin") :
 export const view = signal<View | null>(null);
 export const server = signal<Server | null>(null);
 export const events = signal<Happening[]>([]);
+export const runs = signal<KnownRun[]>([]); // of this folder, newest first; as of when somebody last asked
 export const problem = signal<string | null>(null); // nothing can be shown: why
 export const link = signal<Link>({ state: "connecting", age_s: 0, attempt: 0, retry_s: 0 });
 export const cursor_s = signal<number | null>(finite(query.get("at"))); // replay: where we are

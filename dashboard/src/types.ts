@@ -7,7 +7,7 @@ export interface WorkerRow {
   step: number; lag: number; step_p50_s: number | null; relative_speed: number | null;
   phases: Record<string, number>; staleness_p95: number | null; restarts: number;
   memory_bytes: number | null; cpu_share: number | null; bytes_out_per_s: number | null;
-  last_seen_s: number | null; samples_per_s: number | null; why_slow: string | null;
+  last_seen_s: number | null; samples_per_s: number | null; why_slow: string | null; gradient_norm: number | null; round_trip_s: number | null;
 }
 export interface Recovery { detect_s: number | null; stop_s?: number | null; reform_s: number | null; restore_s: number | null; resume_s: number | null; total_s: number | null }
 export interface Generation { number: number; at_s: number; workers: string[]; why: string; committed: number; recovery: Recovery | null }
@@ -15,10 +15,10 @@ export interface Alert {
   fingerprint: string; rule: string; severity: string; state: "pending" | "firing" | "resolved";
   since_s: number; active_s: number | null; resolved_s: number | null; fires_in_s: number | null; value: number | null;
   threshold: number | string | null; labels: Record<string, string>; summary: string; description: string;
-  runbook: string; silenced: boolean; inhibited_by: string | null; injected: boolean;
+  runbook: string; silenced: boolean; values?: [number, number][]; inhibited_by: string | null; injected: boolean;
 }
 export interface Happening { seq: number; t_s: number; kind: string; who: string; glyph: string; text: string; fields: Record<string, Json> }
-export interface RaftNode { node: number | string; address: string; role: string; term: number | null; commit: number | null; applied: number | null; lag: number | null; is_connected: boolean | null }
+export interface RaftNode { node: number | string; address: string; role: string; term: number | null; commit: number | null; applied: number | null; lag: number | null; is_connected: boolean | null; round_trip_s?: number | null; roles?: [number, string][] }
 export interface Coordinator {
   has_leader: boolean; leader: number | string | null; term: number | null; commit: number | null; applied: number | null;
   voters: number | null; missing: number | (number | string)[]; terms?: [number, number, number | string | null][]; leader_changes: number; round_trip_s: number | null; nodes: RaftNode[];
@@ -26,16 +26,18 @@ export interface Coordinator {
 export interface Penalty { points: number; component: string; why: string }
 export interface Health { score: number | null; words: string; arithmetic: string; penalties: Penalty[]; components: Record<string, number | null>; cap: number | null }
 export interface Host { node: string; cpu_share: number | null; memory_used_bytes: number | null; memory_size_bytes: number | null; disk_free_bytes: number | null; load: number | null }
+export interface Gpu { node: string; gpu: number; name: string; utilization: number | null; memory_used_bytes: number | null; memory_size_bytes: number | null; temperature_c: number | null }
+export interface KnownRun { run: string; mode: string | null; task: string | null; num_workers: number | null; device?: string | null; samples_per_s?: number | null }
 export interface View {
   schema: string; seq: number; now_s: number; unix_s: number; t0_unix_s: number; state: string;
-  run: { name: string; mode: string; task: string; launcher: string; transport: string; device: string; workers: number; shards: number; steps: number; batch: number; staleness_bound: number | null; is_elastic: boolean; uses_server: boolean; [more: string]: Json };
+  run: { name: string; mode: string; task: string; launcher: string; transport: string; device: string; workers: number; shards: number; steps: number; batch: number; staleness_bound: number | null; is_elastic: boolean; uses_server: boolean; meets: boolean; [more: string]: Json };
   progress: { step: number; steps: number; share: number; elapsed_s: number; eta_s: number | null };
   throughput: { samples_per_s: number | null; before_samples_per_s: number | null; change_share: number | null; bytes_per_s: number | null };
-  loss: { last: number | string | null; best: number | null; best_step: number | null; smooth: number | null; curve: [number, number, number | string][]; evaluations: { step: number; t_s: number; metrics: Record<string, Json> }[] };
+  loss: { last: number | string | null; final?: number | string | null; best: number | null; best_step: number | null; smooth: number | null; curve: [number, number, number | string][]; evaluations: { step: number; t_s: number; metrics: Record<string, Json> }[] };
   staleness: { p50: number; p95: number; max: number } | null; wait_share: number | null;
   workers: WorkerRow[]; counts: Record<string, number>; generations: Generation[];
   checkpoint: { last_s: number | null; age_s: number | null; step: number | null; bytes: number | null; written: number; failed: number; skipped: number; every: number };
-  coordinator: Coordinator | null; hosts: Host[]; gpus: Record<string, Json>[]; custom: { name: string; worker: string; value: number; step: number }[];
+  coordinator: Coordinator | null; hosts: Host[]; gpus: Gpu[]; custom: { name: string; worker: string; value: number; step: number }[];
   health: Health; trends: { series: string; slope_per_min: number | null; change_s: number | null; change_share: number | null; words: string }[];
   alerts: Alert[]; events: Happening[];
 }

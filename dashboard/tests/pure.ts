@@ -1,11 +1,14 @@
 // Do the rules of the page hold? Those that need no browser; run by tests/dashboard/test_page.py.
 
 import { changes, inWords } from "../src/changed";
+import { quorum } from "../src/quorum";
+import { efficiency } from "../src/efficiency";
+import { barriers, front } from "../src/fronts";
 import { lesson } from "../src/lesson";
 import { CARDS, ticks } from "../src/predictions";
 import { endOf, Steps } from "../src/steps";
 import { trendLine } from "../src/trend";
-import type { Happening, StepRow, View } from "../src/types";
+import type { Coordinator, Happening, StepRow, View } from "../src/types";
 import { seconds, si } from "../src/words";
 
 function same(seen: unknown, want: unknown, what: string): void {
@@ -79,6 +82,27 @@ const tests: Record<string, () => void> = {
     const view = { now_s: 4, workers: [], generations: [{ number: 2, at_s: 3, recovery: { detect_s: 0.2 } }] } as unknown as View;
     const judged = (committed: number) => ticks(CARDS[0], "x", story(committed), view, () => null).find((tick) => tick.what === "no committed step is lost")!.state;
     same([judged(7), judged(6)], ["held", "broken"], "judged");
+  },
+  "a meeting is where the last one came, and only where all were"() {
+    const [fast, slow] = [[row(0, 0, 0.02, 0.02), row(1, 0.1, 0.02, 0.02), row(2, 0.2)], [row(0, 0, 0.01, 0.04), row(1, 0.1, 0.01, 0.05)]];
+    same(barriers([fast, slow, []]).map((t) => t.toFixed(2)), ["0.05", "0.16"], "nobody met the fast one in its last step");
+    same(barriers([[row(0, 0, 0)], [row(0, 0, 0)]]), [], "nobody waited");
+  },
+  "the front is the bound behind the first one"() {
+    const found = front([rows(0, 10), rows(0, 4), [], rows(8, 9)], 5)!;
+    same([found.step, found.at.map((t) => t?.toFixed(2) ?? t)], [4, ["0.44", null, undefined, undefined]], "who is behind it has no moment yet");
+    same(front([[]], 3), null, "nobody made a step");
+  },
+  "what a cut leaves of the quorum is said before"() {
+    const found = { voters: 3, nodes: [1, 2, 3].map((node) => ({ node })) } as unknown as Coordinator;
+    same([["worker-0"], ["node-1", "worker-0"], ["node-1", "node-2"]].map((names) => quorum(found, names).split(" ").slice(0, 3).join(" ")), ["The coordinator stays", "The quorum stays:", "This loses the"], "words");
+  },
+  "efficiency is measured against one worker alone, else by a worker's own time"() {
+    const view = { state: "training", counts: { alive: 4 }, throughput: { samples_per_s: 300 }, run: { task: "xor", device: "cpu", workers: 4 }, workers: [{ phases: { forward: 0.5, backward: 0.25, wait: 0.25 } }] } as unknown as View;
+    const alone = { run: "one", mode: "single", task: "xor", num_workers: 1, device: "cpu", samples_per_s: 100 };
+    same(efficiency(view, [alone], "me")!.share, 0.75, "of 4 × 100");
+    same(efficiency(view, [{ ...alone, samples_per_s: 1000 }, alone], "one")!.words.includes("1\u2009k/s"), false, "not against itself");
+    same([efficiency(view, [{ ...alone, task: "digits" }], "me")!.share, efficiency(view, [{ ...alone, samples_per_s: null }], "me")!.words.startsWith("own work")], [0.75, true], "by its own time");
   },
   "numbers have units and four digits at most"() {
     same([si(12345, "B"), si(null), seconds(0.01234), seconds(95), endOf(row(0, 1)).toFixed(2)], ["12.35\u2009kB", "–", "12.3\u2009ms", "95\u2009s", "1.04"], "words");

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from paceline.app.actions import mender
 from paceline.app.actions.act import Act
 from paceline.app.actions.apart import Apart
 from paceline.app.actions.sides import Order, Sides, orders, sides_in, why_not_left
+from paceline.app.actions.turn import Turn
 from paceline.app.actions.wanted import Deed, Phase, Wanted
 from paceline.app.lab.nodes import nodes
 from paceline.app.lab.training import Training, training, usual_plan
@@ -49,6 +51,18 @@ def test_whoever_is_left_must_be_able_to_go_on(sides: Sides, answering: tuple[in
     assert (why in found) if why else (found == "")
 
 
+def test_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mine, theirs, elsewhere = Turn("a"), Turn("a"), Turn("../b")
+    assert mine.take(0)
+    assert not theirs.take(0)
+    assert elsewhere.take(0)
+    mine.end()
+    assert theirs.take(0)
+    for turn in (mine, theirs, elsewhere):
+        turn.end()
+
+
 def act(run_dir: Path, deed: Deed, target: str = "", *, for_s: float = 300, force: bool = False) -> Act:
     wanted = Wanted(id=f"{deed}-{target}", deed=deed, worker=target, for_s=for_s, is_forced=force)
     return Act(run_dir, wanted, lambda _: None)
@@ -72,16 +86,20 @@ def test_a_worker_of_a_live_run_is_left_out_and_comes_back(tmp_path: Path) -> No
         generation = run.until_in(3, 0)
         alone = act(tmp_path, Deed.PARTITION, "node-1").run()
         assert (alone.phase, "quorum would be lost" in alone.note) == (Phase.REFUSED, True)
-        done = act(tmp_path, Deed.PARTITION, "worker-2")
-        last = done.run()
+        wishes = [act(tmp_path, Deed.PARTITION, worker) for worker in ("worker-1", "worker-2")]
+        with ThreadPoolExecutor(len(wishes)) as at_once:
+            lasts = list(at_once.map(Act.run, wishes))
+        ends = {wish.wanted.worker: last for wish, last in zip(wishes, lasts, strict=True)}
+        refused = next(last for last in ends.values() if last.phase is Phase.REFUSED)
+        assert "already" in refused.note
+        done = next(wish for wish in wishes if ends[wish.wanted.worker] is not refused)
+        last, who = ends[done.wanted.worker], done.wanted.worker
         assert last.phase is Phase.EFFECT_SEEN, last
-        assert "without worker-2" in last.note
-        again = act(tmp_path, Deed.PARTITION, "worker-1").run()
-        assert (again.phase, "already" in again.note) == (Phase.REFUSED, True)
+        assert f"without {who}" in last.note
         left_out = run.until_in(2, generation)
         let_go(done)
         run.until_in(3, left_out)
-        assert steps_in(tmp_path, "partition-worker-2") == [
+        assert steps_in(tmp_path, f"partition-{who}") == [
             *((("partition", phase)) for phase in ("requested", "accepted", "applied", "effect_seen")),
             ("heal", "applied"),
         ]

@@ -1,12 +1,15 @@
 """How does a test open a dashboard as a user would? As a process, and in a real browser."""
 
+import fcntl
 import json
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
@@ -14,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page
 from tests.fixtures.command import ROOT
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import NEVER_S, until
 
 from paceline.dashboard.settings import PAGE
 
@@ -23,8 +26,17 @@ Scheme = Literal["light", "dark"]
 
 
 def needs_page() -> None:
-    if not (PAGE / "app.js").exists() or not AXE.exists():
+    if not (PAGE / "app.js").exists() or not AXE.exists() or not _is_of_these_sources():
         pytest.skip("NOT SEEN BY A BROWSER: the page was not built; run `make page`, which needs npm")
+
+
+@cache
+def _is_of_these_sources() -> bool:
+    """A page that is older than its sources is built anew: else a test looks for what only they have."""
+    with (Path(tempfile.gettempdir()) / "paceline-page.lock").open("w") as lock:  # several test processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, str(ROOT / "dashboard" / "build.py")]
+        return subprocess.run(command, check=False).returncode == 0
 
 
 @dataclass
@@ -97,6 +109,7 @@ class Opened:
 @contextmanager
 def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Opened]:
     context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(NEVER_S * 1000)
     page = context.new_page()
     found = Opened(page)
     page.on("console", lambda m: found.said.append(m.text) if m.type in ("error", "warning") else None)

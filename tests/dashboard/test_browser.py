@@ -38,17 +38,19 @@ def test_a_run_is_watched_broken_mended_stopped_and_replayed(tmp_path: Path) -> 
     rules.write_text(RULES)
     args = ("--task", "digits", "--elastic", "--num-workers", "4", "--pace", "30ms", "--dashboard")
     with open_browser() as browser, training(run_dir, *args, participants=4) as run:
-        _appears_and_moves(browser, run)
-        _survives_without_dashboard(run)
+        with opened(browser, _address(run)) as page:
+            _appears_and_moves(page)
+            _says_that_its_dashboard_is_gone(page, run)
         with dashboard(str(run_dir), "--rules", str(rules)) as served:
             _has_no_gap(served)
             with opened(browser, served.url) as page:
                 _worker_is_killed(page)
-                _alert_fires_and_resolves(page)
-                _is_accessible_while_it_trains(browser, run_dir)
+                _alert_is_known(page)
+                _is_accessible_while_it_trains(page)  # meanwhile the alert comes to its end
+                _alert_is_over(page)
                 live = _is_stopped(page, run, run_dir)
             _is_accessible_in_the_end(browser, served.url)
-            _tells_of_an_older_window(browser, served.url)
+            _tells_of_an_older_window(browser, served)
             _asks_nobody_else(page, served)
         with dashboard(str(run_dir), "--rules", str(rules)) as later, opened(browser, later.url) as page:
             ended = str(page.page.evaluate("window.__paceline.view()"))
@@ -57,44 +59,56 @@ def test_a_run_is_watched_broken_mended_stopped_and_replayed(tmp_path: Path) -> 
         _waits_for_a_first_run(browser, tmp_path / "empty")
 
 
-def _appears_and_moves(browser: Browser, run: Running) -> None:
+def _address(run: Running) -> str:
+    """Where `train --dashboard` says that it is."""
     assert run.process.stderr is not None
     lines = iter(run.process.stderr.readline, "")
     said = next(line for line in lines if line.startswith(("dashboard: ", "no dashboard")))
     assert said.startswith("dashboard: "), said
-    url = said.split(": ", 1)[1].strip()
-    with opened(browser, url) as page:
-        assert "token=" not in page.page.url  # the cookie has it, and the address bar no longer
-        page.until("JSON.parse(window.__paceline.view()).progress.step > 5", "steps are made")
-        loss, step = page.view()["loss"]["smooth"], page.view()["progress"]["step"]
-        page.until(f"JSON.parse(window.__paceline.view()).loss.smooth < {loss}", "the loss falls")
-        page.until(f"JSON.parse(window.__paceline.view()).progress.step > {step}", "the run goes on")
-        assert page.page.locator(".cell").count() == 4
-        until(lambda: page.page.locator("[data-link=live]").count() == 1, "it says that it is live")
-        drawn = "(document.querySelector('canvas').getContext('2d').getImageData(0,0,400,40).data)"
-        page.until(f"new Set({drawn}).size > 3", "phases are drawn")
-        assert page.said == []
+    return said.split(": ", 1)[1].strip()
 
 
-def _survives_without_dashboard(run: Running) -> None:
-    """kill -9 of the dashboard: nothing of the run waits for it."""
+def _appears_and_moves(page: Opened) -> None:
+    assert "token=" not in page.page.url  # the cookie has it, and the address bar no longer
+    page.until("JSON.parse(window.__paceline.view()).progress.step > 5", "steps are made")
+    loss, step = page.view()["loss"]["smooth"], page.view()["progress"]["step"]
+    page.until(f"JSON.parse(window.__paceline.view()).loss.smooth < {loss}", "the loss falls")
+    page.until(f"JSON.parse(window.__paceline.view()).progress.step > {step}", "the run goes on")
+    assert page.page.locator(".cell").count() == 4
+    until(lambda: page.page.locator("[data-link=live]").count() == 1, "it says that it is live")
+    drawn = "(document.querySelector('canvas').getContext('2d').getImageData(0,0,400,40).data)"
+    page.until(f"new Set({drawn}).size > 3", "phases are drawn")
+    assert page.said == []
+
+
+def _says_that_its_dashboard_is_gone(page: Opened, run: Running) -> None:
+    """Stale, as it stands still; disconnected, as it is gone: and nothing of the run waits for it."""
     children = descendants(run.process.pid)
     found = [pid for pid, command in children.items() if "paceline dashboard" in command]
     assert found
     for pid in found:
+        kill(pid, signal.SIGSTOP)
+    page.until("window.__paceline.link() === 'stale'", "it says that it is stale")
+    _is_clean(page, "stale")
+    for pid in found:
         kill(pid)
     until_gone(found)
+    page.until("window.__paceline.link() === 'lost'", "it says that nobody answers")
+    _is_clean(page, "disconnected")
+    until(lambda: "retrying in" in page.page.locator("[data-link]").inner_text(), "and that it tries again")
     run.until_it_trains()
 
 
 def _has_no_gap(served: Served) -> None:
     """Another dashboard knows every step, also those that were made while there was none."""
-    lanes = served.get("/api/v1/timeline?most=100000")["lanes"]
-    assert len(lanes) == 4
-    for lane in lanes:
-        numbers = [row[0] for row in lane["rows"]]
-        assert len(numbers) > 40
-        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+    def lanes() -> list[list[int]]:
+        told = served.get("/api/v1/timeline?most=100000")["lanes"]
+        return [[row[0] for row in lane["rows"]] for lane in told]
+
+    until(lambda: len(lanes()) == 4 and min(map(len, lanes())) > 40, "everybody has written some steps")
+    for numbers in map(set, lanes()):  # one that was begun anew with another crew is there twice
+        assert numbers == set(range(min(numbers), max(numbers) + 1))
 
 
 def _worker_is_killed(opened: Opened) -> None:
@@ -113,14 +127,19 @@ def _worker_is_killed(opened: Opened) -> None:
     until(lambda: row.count() == 1, "the new generation is shown")
     until(lambda: float(row.get_attribute("data-recovery") or 0) > 0, "its recovery time is shown")
     assert row.locator("[aria-label*=detect]").count() == 1  # by stage
-    assert page.locator("[data-leader]").count() == 1
+    until(lambda: page.locator("[data-leader]").count() == 1, "somebody leads")
 
 
-def _alert_fires_and_resolves(opened: Opened) -> None:
+def _alert_is_known(opened: Opened) -> None:
     page = opened.page
     page.locator("#alerts").click()
-    found = page.locator("[data-rule=CrewChanged]")
-    until(lambda: found.count() >= 1, "the alert is known")
+    until(lambda: page.locator("[data-rule=CrewChanged]").count() >= 1, "the alert is known")
+    page.keyboard.press("Escape")
+
+
+def _alert_is_over(opened: Opened) -> None:
+    page = opened.page
+    page.locator("#alerts").click()
     until(lambda: page.locator("[data-rule=CrewChanged][data-state=resolved]").count() >= 1, "it is over")
     alert = next(
         a for a in opened.view()["alerts"] if a["rule"] == "CrewChanged" and a["state"] == "resolved"
@@ -148,46 +167,37 @@ def _is_stopped(opened: Opened, run: Running, run_dir: Path) -> str:
     return str(page.evaluate("window.__paceline.view()"))
 
 
-def _walk(found: Opened, state: str) -> None:
-    """Every page in both themes, and what lies over them."""
+def _walk(found: Opened, state: str, themes: int) -> None:
+    """Every page, and what lies over them."""
     for name in PAGES:
         found.go(name)
-        _is_clean(found, f"{name}, {state}")
+        if name == "Compare":
+            until(lambda: found.page.locator("[data-compared]").count() == 1, "the run is compared")
+        _is_clean(found, f"{name}, {state}", themes)
     found.page.keyboard.press("?")
     found.page.keyboard.press("a")
-    _is_clean(found, f"help and alerts, {state}")
+    until(lambda: found.page.get_by_role("dialog").count() == 1, "the alerts lie over it")
+    _is_clean(found, f"help and alerts, {state}", themes)
     found.page.keyboard.press("Escape")
 
 
-def _is_clean(found: Opened, where: str) -> None:
-    for _ in ("the other theme", "and back"):
+def _is_clean(found: Opened, where: str, themes: int = 2) -> None:
+    for _ in range(themes):  # the other one, and back
         found.page.keyboard.press("t")
         theme = found.page.evaluate("document.documentElement.dataset.theme")
         assert found.violations() == [], (where, theme)
 
 
-def _is_accessible_while_it_trains(browser: Browser, run_dir: Path) -> None:
-    """Live; stale, because its dashboard stands still; disconnected, because it is gone."""
-    with dashboard(str(run_dir)) as served, opened(browser, served.url) as found:
-        found.go("Compare")
-        until(lambda: found.page.locator("[data-compared]").count() == 1, "the run is compared")
-        _walk(found, "live")
-        served.process.send_signal(signal.SIGSTOP)
-        try:
-            found.until("window.__paceline.link() === 'stale'", "it says that it is stale")
-            _walk(found, "stale")
-        finally:
-            served.process.send_signal(signal.SIGCONT)
-        served.process.kill()
-        found.until("window.__paceline.link() === 'lost'", "it says that nobody answers")
-        _walk(found, "disconnected")
-        assert "retrying in" in found.page.locator("[data-link]").inner_text()
+def _is_accessible_while_it_trains(found: Opened) -> None:
+    _walk(found, "live", themes=2)
+    assert found.said == []
 
 
 def _is_accessible_in_the_end(browser: Browser, url: str) -> None:
+    """What is over has other buttons; each page in one theme, since colours are what they were."""
     with opened(browser, url, "dark") as found:
         assert found.page.evaluate("document.documentElement.dataset.theme") == "dark"  # as the system is
-        _walk(found, "over")
+        _walk(found, "over", themes=1)
         found.page.set_viewport_size({"width": 360, "height": 740})
         for number, name in enumerate(PAGES, start=1):
             found.page.keyboard.press(str(number))
@@ -196,14 +206,14 @@ def _is_accessible_in_the_end(browser: Browser, url: str) -> None:
         assert found.said == []
 
 
-def _tells_of_an_older_window(browser: Browser, url: str) -> None:
+def _tells_of_an_older_window(browser: Browser, served: Served) -> None:
     """A link leads to a page and a window; a lesson is about this run."""
-    with opened(browser, f"{url}&page=timeline&w=worker-1") as found:
+    rows = served.get("/api/v1/timeline?most=100000")["lanes"][0]["rows"]
+    from_s, to_s = (rows[len(rows) * share // 4][1] for share in (1, 2))  # steps are in it, and before it
+    with opened(browser, f"{served.url}&page=timeline&w=worker-1") as found:
         page, generations = found.page, found.view()["generations"]
-        began, lost = (generation["at_s"] for generation in generations[:2])
-        recovered = next(generation for generation in generations if generation["recovery"])
-        from_s = (began + lost) / 2
-        page.goto(f"{page.url}&from={from_s:.2f}&to={lost:.2f}")
+        recovered = next(generation for generation in generations[1:] if generation["recovery"])
+        page.goto(f"{page.url}&from={from_s:.2f}&to={to_s:.2f}")
         found.until("!!document.querySelector('[data-changed]')", "what changed is told")
         until(lambda: "most changed" in page.locator("[data-changed]").inner_text(), "and what it was")
         with page.expect_download() as download:
@@ -217,7 +227,7 @@ def _tells_of_an_older_window(browser: Browser, url: str) -> None:
         words = page.get_by_label("Lesson").get_by_role("status")
         for _ in range(4):
             page.get_by_role("button", name="Next", exact=True).click()
-        assert recovered["why"] in words.inner_text()
+        until(lambda: recovered["why"] in words.inner_text(), "it tells of this run's recovery")
         assert "w=worker-1" in page.url
         page.keyboard.press("K")
         assert page.locator(".confirm").count() == 0  # it is over: there is nobody to kill
@@ -243,6 +253,7 @@ def _asks_nobody_else(opened: Opened, served: Served) -> None:
 def _shows_the_same(browser: Browser, served: Served, live: str, ended: str) -> None:
     with opened(browser, f"{served.url}&at=1000000") as found:
         found.until("window.__paceline.link() === 'paused'", "it stands still")
+        _is_clean(found, "a recording", themes=1)
         text = str(found.page.evaluate("window.__paceline.view()"))
         want, seen = json.loads(live), json.loads(text)
         for name in want.keys() - OF_MOMENTS:

@@ -6,16 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.dashboard.asgi import FROM_PAGE, OURS, ask, settings
 from tests.dashboard.made import MadeRun
+from tests.fixtures.waiting import until
 
 from paceline.app.actions import desk as desks
-from paceline.app.actions.desk import BusyError, Desk
-from paceline.app.actions.look import Look, now_ns
+from paceline.app.actions.desk import Asked, BusyError, Desk
+from paceline.app.actions.look import Look, command_of, now_ns
 from paceline.app.actions.wanted import Deed, Wanted
 from paceline.app.lab.expect import at_most
 from paceline.app.lab.ticking import State, Telling, Tick, merged
@@ -114,7 +116,9 @@ def test_a_body_is_not_read_beyond_what_is_allowed(tmp_path: Path) -> None:
         assert (answer.status, "more than" in answer.json()["error"]) == (400, True)
     nan = json.dumps({"rule": "WorkerDown", "for_s": float("nan")}).encode()
     assert ask(said, "POST", "/api/v1/silences", FROM_PAGE, nan).status == 400
-    assert ask(said, "POST", "/api/v1/silences", FROM_PAGE, b'["rule"]').status == 400
+    huge = b'{"rule": "WorkerDown", "for_s": 1' + b"0" * 400 + b"}"
+    for body in (b'["rule"]', b"[" * 9_000, huge):
+        assert ask(said, "POST", "/api/v1/silences", FROM_PAGE, body).status == 400
 
 
 def test_a_result_without_numbers_is_shown(tmp_path: Path) -> None:
@@ -127,13 +131,50 @@ def test_a_result_without_numbers_is_shown(tmp_path: Path) -> None:
     assert row["training_s"] == 0.0
 
 
+@pytest.mark.parametrize("at_s", ["-5", "0", "-1e300", "1e300", "1e-320"])
+def test_any_moment_of_a_recording_can_be_asked_for(tmp_path: Path, at_s: str) -> None:
+    made(tmp_path / "runs" / "run")
+    said = settings(tmp_path / "runs", tmp_path / "page", is_replay=True)
+    for road in ("snapshot", "timeline", "series"):
+        assert ask(said, "GET", f"/api/v1/{road}", OURS, query=f"at_s={at_s}").status == 200, road
+    assert b"event: end" in ask(said, "GET", "/api/v1/stream", OURS, query=f"at_s={at_s}&speed=100").body
+
+
+def test_a_folder_that_goes_while_runs_are_listed_is_passed_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "runs" / "run")
+    (tmp_path / "runs" / "run" / "draft").mkdir()
+    real = os.scandir
+
+    def scandir(folder: Path) -> Any:  # Any: what os.scandir gives
+        if folder.name == "draft":
+            folder.rmdir()
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert FoundRuns.at(tmp_path / "runs").names() == ["run"]
+
+
+def test_a_key_is_of_one_wish() -> None:
+    wanted = Wanted(id="the-key", deed=Deed.KILL, worker="worker-0")
+    asked = Asked("run", wanted)
+    assert asked.is_for("run", replace(wanted, by="somebody else"))
+    assert not asked.is_for("other", wanted)
+    assert not asked.is_for("run", replace(wanted, worker="worker-1"))
+    assert not asked.is_for("run", replace(wanted, deed=Deed.PAUSE))
+
+
 def test_a_process_number_that_means_another_process_now_is_not_struck(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "paceline"]) as other:
         look = Look(tmp_path)
-        assert look.is_still(other.pid, now_ns())
-        assert not look.is_still(other.pid, now_ns() - 3600 * 10**9)  # said by one that is gone
-        assert not look.is_still(os.getpid(), now_ns()) or "paceline" in sys.argv[0]
-        other.kill()
+        try:
+            # A process has no words for a moment after it was started.
+            until(lambda: look.is_still(other.pid, now_ns()), "it can be seen")
+            assert not look.is_still(other.pid, now_ns() - 3600 * 10**9)  # said by one that is gone
+            assert not look.is_still(os.getpid(), now_ns()) or "paceline" in command_of(os.getpid())
+        finally:
+            other.kill()
 
 
 def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:

@@ -53,6 +53,20 @@ def test_status_and_top_once_tell_the_newest_run(folder: Path) -> None:
     assert told["data"]["counts"]["slow"] == 1
 
 
+def test_status_of_a_run_that_is_over_says_what_train_said(tmp_path: Path) -> None:
+    log = usual(30, 2)
+    log.tell(40.0, "launcher", "run_finished", outcome="finished")
+    log.write(tmp_path / "runs" / "one", a_plan(2))
+    code, said = call(tmp_path, "status")
+    assert code == 0
+    assert " in the end (running mean " in said
+    assert " live" not in said
+    code, said = call(tmp_path, "--json", "status")
+    told = json.loads(said)["data"]["loss"]
+    assert told["final"] == pytest.approx((1 / 29 + 1 / 30) / 2)  # of the last twenty steps
+    assert told["smooth"] > told["final"]
+
+
 def test_events_are_told_in_words_and_as_lines_of_json(folder: Path) -> None:
     code, said = call(folder, "events", "--kind", "run_started")
     assert (code, said.split("  ")[-1]) == (0, "▶ the run begins\n")

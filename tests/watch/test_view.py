@@ -12,6 +12,7 @@ from paceline.errors import PacelineError
 from paceline.launchers.restarts import Replace, Restarts
 from paceline.plan.codec import dumps
 from paceline.plan.plan import Elastic, EventDetail
+from paceline.watch.alerts import MOST_VALUES
 from paceline.watch.feed import Feed, Replay
 from paceline.watch.figures import Figures
 from paceline.watch.run_track import _LOST
@@ -82,8 +83,24 @@ def test_a_slow_worker_is_found_explained_and_alerted() -> None:
     alert = told["alerts"][0]
     assert (alert["rule"], alert["state"]) == ("WorkerStraggling", "firing")
     assert alert["labels"]["worker"] == "worker-3"
+    assert len(alert["values"]) == MOST_VALUES  # the newest, for a picture beside the threshold
+    assert all(value < alert["threshold"] for _, value in alert["values"])
     health = told["health"]
     assert health["arithmetic"].startswith(f"{health['score']} = 100 − 20 worker-3 works at")
+
+
+def test_what_a_node_was_is_remembered() -> None:
+    log = usual(2)
+    for second, node, role in (
+        (1, 1, "follower"),
+        (2, 1, "candidate"),
+        (3, 1, "leader"),
+        (4, 1, "leader"),
+        (5, None, ""),
+    ):
+        log.rows("watch", "coordinators", at_ns=T0_NS + second * 10**9, address="a:1", node=node, role=role)
+    (told,) = shot(seen(log))["coordinator"]["nodes"]
+    assert told["roles"] == [[1, "follower"], [2, "candidate"], [3, "leader"], [5, "down"]]
 
 
 def test_silence_is_in_the_log_and_shown(tmp_path: Path) -> None:

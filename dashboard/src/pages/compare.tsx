@@ -4,41 +4,43 @@ import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Chart, type Line } from "../chart";
 import { around, Bars, LINES, PhaseBars, Speedups, type Compared, type Row } from "../compared";
-import { ask } from "../connection";
+import { ask, askRuns } from "../connection";
 import { Legend } from "../ganttbox";
 import { Panel } from "../panel";
 import { saveCsv, saveHtml, saveJson, savePng } from "../saving";
-import { comparing, phaseColour, server, theme, view } from "../state";
+import { comparing, phaseColour, runs, server, theme, view } from "../state";
 import type { Json } from "../types";
 import { plain, seconds, share, si } from "../words";
 
-interface Known { run: string; mode: string | null; task: string | null; num_workers: number | null }
 const MOST = 6;
+const AGAIN_MS = 3000;
 
-// They outlast the page: who comes back sees what was there until there is something newer.
-const known = signal<Known[]>([]);
+// It outlasts the page: who comes back sees what was there until there is something newer.
 const compared = signal<Compared | null>(null);
 
 export function Compare() {
-  const all = known.value, found = compared.value;
+  const all = runs.value, found = compared.value;
   const [problem, setProblem] = useState("");
+  const [turn, setTurn] = useState(0); // grows when what failed is asked again
   const part = useRef<HTMLDivElement>(null);
+  const awaited = useRef(""); // the runs whose answer is on its way
+  const fail = (error: Error) => { setProblem(error.message); setTimeout(() => setTurn(turn + 1), AGAIN_MS); };
   useEffect(() => {
-    void ask<{ runs: Known[] }>("/api/v1/runs").then((answer) => {
-      known.value = answer.runs;
+    void askRuns().then((answer) => {
       if (comparing.value.length) return;
       const mine = server.value?.run;
-      const others = answer.runs.map((row) => row.run).filter((name) => name !== mine);
+      const others = answer.map((row) => row.run).filter((name) => name !== mine);
       comparing.value = [...(mine ? [mine] : []), ...others].slice(0, 2);
-    }, (error: Error) => setProblem(error.message));
-  }, []);
+    }, fail);
+  }, [turn]);
   const names = comparing.value.join();
   const moment = found?.runs.some((row) => row.state === "training") ? Math.floor((view.value?.now_s ?? 0) / 10) : 0;
   useEffect(() => {
-    let isWanted = true; // whoever chose again meanwhile wants another answer
-    if (names) void ask<Compared>("/api/v1/compare", { runs: names }).then((answer) => { if (isWanted) { compared.value = answer; setProblem(""); } }, (error: Error) => { if (isWanted) setProblem(error.message); });
-    return () => { isWanted = false; };
-  }, [names, moment]);
+    if (!names || awaited.current === names) return; // a slow answer is waited for, however slow
+    awaited.current = names;
+    const take = (act: () => void) => { if (awaited.current === names) { awaited.current = ""; act(); } }; // whoever chose again wants another one
+    void ask<Compared>("/api/v1/compare", { runs: names }).then((answer) => take(() => { compared.value = answer; setProblem(""); }), (error: Error) => take(() => fail(error)));
+  }, [names, moment, turn]);
   const flip = (name: string) => { comparing.value = comparing.value.includes(name) ? comparing.value.filter((n) => n !== name) : [...comparing.value, name].slice(-MOST); };
   return (
     <div class="compare">

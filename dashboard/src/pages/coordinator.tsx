@@ -3,13 +3,14 @@
 import { signal } from "@preact/signals";
 import { Actions } from "../acting";
 import { seek } from "../connection";
+import { Cutting } from "../cutting";
 import { lesson, type Page } from "../lesson";
 import { Panel } from "../panel";
 import { events, isReplay, phaseColour, playing, view } from "../state";
 import type { Coordinator as Nodes, Generation, RaftNode, View } from "../types";
 import { NOTHING, plain, seconds, short } from "../words";
 
-const ROLES: Record<string, string> = { leader: "★", candidate: "◐", follower: "○", learner: "◌" };
+const ROLES: Record<string, string> = { leader: "★", candidate: "◐", "pre-candidate": "◐", follower: "○", learner: "◌" };
 const STAGES = ["detect", "stop", "reform", "restore", "resume"] as const;
 const COLOURS = ["error", "wait", "comm", "backward", "checkpoint"]; // of the stages
 
@@ -84,10 +85,12 @@ function Raft({ found }: { found: Nodes }) {
         {nodes.map((node, i) => <Node key={node.address} node={node} x={place(i)[0]} y={place(i)[1]} share={(node.commit ?? 0) / most} />)}
       </svg>
       <Terms terms={found.terms ?? []} now_s={view.value!.now_s} />
+      <Roles nodes={nodes} now_s={view.value!.now_s} />
       <div class="scroll" tabIndex={0} role="region" aria-label="Table of nodes"><table>
-        <thead><tr>{["node", "role", "term", "commit", "applied", "lag", "connected", "address"].map((h) => <th scope="col" key={h}>{h}</th>)}</tr></thead>
-        <tbody>{nodes.map((n) => <tr key={n.address}><th scope="row">{n.node ?? "?"}</th><td><span aria-hidden="true">{glyph(n)}</span> {n.role || "down"}</td><td>{plain(n.term)}</td><td>{plain(n.commit)}</td><td>{plain(n.applied)}</td><td>{plain(n.lag)}</td><td>{n.is_connected === null ? NOTHING : n.is_connected ? "yes" : "no"}</td><td>{n.address}</td></tr>)}</tbody>
+        <thead><tr>{["node", "role", "term", "commit", "applied", "lag", "connected", "round trip", "address"].map((h) => <th scope="col" key={h}>{h}</th>)}</tr></thead>
+        <tbody>{nodes.map((n) => <tr key={n.address}><th scope="row">{n.node ?? "?"}</th><td><span aria-hidden="true">{glyph(n)}</span> {n.role || "down"}</td><td>{plain(n.term)}</td><td>{plain(n.commit)}</td><td>{plain(n.applied)}</td><td>{plain(n.lag)}</td><td>{n.is_connected === null ? NOTHING : n.is_connected ? "yes" : "no"}</td><td>{seconds(n.round_trip_s)}</td><td>{n.address}</td></tr>)}</tbody>
       </table></div>
+      <Cutting found={found} />
     </>
   );
 }
@@ -104,6 +107,26 @@ function Terms({ terms, now_s }: { terms: [number, number, number | string | nul
       <svg class="generations terms" viewBox="0 0 1000 22" preserveAspectRatio="none" role="img" aria-label={words.join("; ")}>
         {terms.map(([t, term, leader], i) => <rect key={`${term}-${t}`} x={x(t)} y="3" width={Math.max(2, x(terms[i + 1]?.[0] ?? end) - x(t) - 2)} height="16" class={leader === null ? "recovering" : i % 2 ? "odd" : "even"}><title>{words[i]}</title></rect>)}
       </svg>
+    </>
+  );
+}
+
+/** What each node was, when: one row for each, coloured by its role; the glyph says where it ends. */
+function Roles({ nodes, now_s }: { nodes: RaftNode[]; now_s: number }) {
+  const known = nodes.filter((node) => node.roles?.length);
+  if (!known.length) return null;
+  const start = Math.min(...known.map((node) => node.roles![0][0])), end = Math.max(now_s, start + 0.1);
+  const x = (t: number) => ((t - start) / (end - start)) * 1000;
+  return (
+    <>
+      <h3>Roles</h3>
+      <ul class="roles">{known.map((node) => {
+        const roles = node.roles!, words = roles.map(([t, role]) => `${role} from ${seconds(t)}`);
+        return <li key={node.address}><span><span aria-hidden="true">{glyph(node)}</span> {node.node ?? node.address}</span><svg class="generations terms" viewBox="0 0 1000 22" preserveAspectRatio="none" role="img" aria-label={`node ${node.node ?? node.address}: ${words.join(", ")}`}>
+          {roles.map(([t, role], i) => <rect key={t} x={x(t)} y="3" width={Math.max(2, x(roles[i + 1]?.[0] ?? end) - x(t))} height="16" class={`is-${role}`}><title>{words[i]}</title></rect>)}
+        </svg></li>;
+      })}</ul>
+      <p class="muted legend"><span><i class="swatch is-leader" /> leader</span> <span><i class="swatch is-candidate" /> candidate</span> <span><i class="swatch is-follower" /> follower</span> <span><i class="swatch is-down" /> down</span></p>
     </>
   );
 }

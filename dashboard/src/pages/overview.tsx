@@ -1,12 +1,15 @@
 // Is it fine, and if not, where?
 
 import { signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import { act, Stop } from "../acting";
 import { Chart, Spark, type Mark } from "../chart";
+import { askRuns } from "../connection";
+import { efficiency } from "../efficiency";
 import { GanttBox, lanesOf, Legend } from "../ganttbox";
 import { Panel } from "../panel";
 import { told } from "../ribbon";
-import { events, go, mayAct, phaseColour, range, selected, server, steps, view } from "../state";
+import { events, go, mayAct, phaseColour, range, runs, selected, server, steps, view } from "../state";
 import { endOf } from "../steps";
 import type { View } from "../types";
 import { NOTHING, bytes, plain, seconds, share, si, stateOf } from "../words";
@@ -36,13 +39,14 @@ function Tiles({ now }: { now: View }) {
   const recoveries = now.generations.filter((g) => g.recovery);
   const last = recoveries[recoveries.length - 1]?.recovery;
   const change = throughput.change_share;
-  const speeds = now.workers.map((w) => w.relative_speed).filter((v): v is number => v !== null && v !== undefined);
+  const found = efficiency(now, runs.value, server.value?.run);
+  useEffect(() => { void askRuns().catch(() => undefined); }, [server.value?.run]); // without them its own work is told
   return (
     <div class="tiles">
       <Tile name="Progress" value={`${progress.step} / ${progress.steps}`} note={`${stateOf(now.state).word}, ${progress.eta_s === null ? seconds(progress.elapsed_s) : `${seconds(progress.eta_s)} to go`}`}><progress max={1} value={progress.share} aria-label="Share of the steps that is done" />{mayAct.value && now.state === "training" && <Stop name={server.value!.run} />}</Tile>
       <Tile name="Throughput" value={si(throughput.samples_per_s, "/s")} note={change === null || change === undefined ? `samples; ${bytes(throughput.bytes_per_s)}/s sent` : `samples, ${change >= 0 ? "+" : "−"}${share(Math.abs(change))} in 5 min`} />
-      <Tile name="Loss" value={plain(loss.smooth ?? loss.last)} note={`best ${plain(loss.best)}${loss.best_step === null ? "" : ` at step ${loss.best_step}`}`}><Spark values={curve} label="How the loss fell" /></Tile>
-      <Tile name="Evenness" value={speeds.length ? share(Math.min(...speeds)) : NOTHING} note="speed of the slowest worker, of the median one" />
+      <Tile name="Loss" value={plain(loss.final ?? loss.smooth ?? loss.last)} note={`${loss.final ? "in the end; running mean's " : ""}best ${plain(loss.best)}${loss.best_step === null ? "" : ` at step ${loss.best_step}`}`}><Spark values={curve} label="How the loss fell" /></Tile>
+      <Tile name="Efficiency" value={share(found?.share)} note={found?.words ?? "not known yet"} />
       {now.staleness ? <Tile name="Staleness p95" value={plain(now.staleness.p95)} note={`updates behind; at most ${now.staleness.max}`} /> : <Tile name="Waiting" value={share(now.wait_share)} note="of all step time, last minute" />}
       <Tile name="Recovery" value={last ? seconds(last.total_s) : NOTHING} note={recoveries.length ? `the last of ${recoveries.length}` : now.run.is_elastic ? "nobody was lost" : "not elastic"}>
         {mayAct.value && now.run.is_elastic && now.state === "training" && <button onClick={() => void act("checkpoint")}>Checkpoint now</button>}
@@ -63,8 +67,9 @@ function HealthPanel({ now }: { now: View }) {
 }
 
 function Grid({ now }: { now: View }) {
+  const speeds = now.workers.map((w) => w.relative_speed).filter((v): v is number => v !== null && v !== undefined);
   return (
-    <Panel class="gridbox" title="Workers" what="one cell for each worker: its state and its step" good="all ● and the same step" todo="choose the one that differs">
+    <Panel class="gridbox" title="Workers" what="one cell for each worker: its state and its step" good="all ● and the same step" todo="choose the one that differs" side={speeds.length > 1 && <span class="muted">the slowest has {share(Math.min(...speeds))} of the median's speed</span>}>
       <ul class={now.workers.length > 96 ? "grid many" : "grid"}>
         {now.workers.map((w) => {
           const state = stateOf(w.state);

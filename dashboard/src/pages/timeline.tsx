@@ -39,7 +39,7 @@ export function Timeline() {
           <button aria-label="Later" onClick={() => move(0.5, 1)}>▶</button>
           <button aria-pressed={!!range.value} onClick={stay}>{range.value ? "Follow (L)" : "Stand still"}</button>
         </div>}>
-        <p class="muted">{seconds(from)} to {seconds(to)} since the start{now.run.staleness_bound !== null ? `; nobody may be more than ${now.run.staleness_bound} steps ahead` : ""}</p>
+        <p class="muted">{seconds(from)} to {seconds(to)} since the start{now.run.staleness_bound !== null ? `; nobody may be more than ${now.run.staleness_bound} steps ahead; dashed: so far behind the first one` : now.run.meets ? "; thin lines, once you are close enough: the last one came to the meeting" : ""}</p>
         <div class="lanes">
           <ol class="names">{lanes.length <= 40 && lanes.map((name) => <li key={name}>{name}</li>)}</ol>
           <GanttBox lanes={lanes} height={Math.max(120, Math.min(640, lanes.length * (lanes.length > 40 ? 5 : lanes.length > 12 ? 26 : 44)))} width_s={width_s.value} canMove label={`Phases of ${lanes.length} workers from ${seconds(from)} to ${seconds(to)}`} />
@@ -102,7 +102,7 @@ function HeatPanel({ lanes }: { lanes: string[] }) {
     const style = getComputedStyle(document.documentElement);
     drawHeat(canvas.current!, found, style.getPropertyValue("--paper").trim(), style.getPropertyValue("--line").trim());
   }, [found, theme.value]);
-  const unit = heat.value === "step time" ? seconds : heat.value === "loss" || heat.value === "staleness" ? plain : share;
+  const unit = heat.value === "step time" ? seconds : ["loss", "staleness", "gradient norm"].includes(heat.value) ? plain : share;
   const css = { height: `${Math.max(60, Math.min(300, lanes.length * 14))}px` };
   return (
     <Panel title="Heat map" what={`${heat.value} of each worker over the last ${back_s} s, or the chosen window; hatched: nothing known`} good="one colour" todo="a bright row is a worker, a bright column a moment; look at that one above"
@@ -127,6 +127,6 @@ function csv(lanes: string[], from: number, to: number): void {
 }
 
 function png(from: number, to: number): void {
-  const drawn = [...document.querySelectorAll<HTMLCanvasElement>("#page canvas")];
+  const drawn = [...document.querySelectorAll<HTMLCanvasElement>("#page canvas:not(.over)")];
   savePng("timeline.png", `${server.value?.run ?? ""}: ${seconds(from)} to ${seconds(to)} since the start; phases of steps, ${heat.value}`, drawn);
 }

@@ -7,14 +7,15 @@ import { ask } from "../connection";
 import { GanttBox } from "../ganttbox";
 import { Panel, State } from "../panel";
 import { events, mayAct, mayStrike, phaseColour, selected, view } from "../state";
-import { PHASES, type WorkerRow } from "../types";
+import { PHASES, type Gpu, type WorkerRow } from "../types";
 import { NOTHING, bytes, plain, seconds, share, si, stateOf } from "../words";
 
 const sort = signal<[string, 1 | -1]>(["worker", 1]);
 const filter = signal("");
-type Column = { name: string; of: (w: WorkerRow) => number | string | null; show?: (w: WorkerRow) => preact.ComponentChildren; title: string };
+type Column = { name: string; ifKnown?: boolean; of: (w: WorkerRow) => number | string | null; show?: (w: WorkerRow) => preact.ComponentChildren; title: string };
 const COLUMNS: Column[] = [
   { name: "worker", title: "its name", of: (w) => Number(w.worker.replace(/\D+/g, "")), show: (w) => w.worker },
+  { name: "node", title: "the machine that it is on", ifKnown: true, of: (w) => w.node, show: (w) => w.node ?? NOTHING },
   { name: "state", title: "what it does", of: (w) => w.state, show: (w) => <State {...stateOf(w.state)} /> },
   { name: "step", title: "of the run", of: (w) => w.step },
   { name: "lag", title: "steps behind the first", of: (w) => w.lag },
@@ -26,16 +27,30 @@ const COLUMNS: Column[] = [
   { name: "staleness", title: "p95", of: (w) => w.staleness_p95, show: (w) => plain(w.staleness_p95) },
   { name: "memory", title: "resident", of: (w) => w.memory_bytes, show: (w) => bytes(w.memory_bytes) },
   { name: "CPU", title: "of one core", of: (w) => w.cpu_share, show: (w) => share(w.cpu_share) },
+  { name: "GPU", title: "utilization of its GPU", ifKnown: true, of: (w) => gpuOf(w)?.utilization ?? null, show: (w) => share(gpuOf(w)?.utilization) },
+  { name: "GPU memory", title: "used on its GPU, by whomever", ifKnown: true, of: (w) => gpuOf(w)?.memory_used_bytes ?? null, show: (w) => bytes(gpuOf(w)?.memory_used_bytes) },
+  { name: "GPU °C", title: "temperature of its GPU", ifKnown: true, of: (w) => gpuOf(w)?.temperature_c ?? null, show: (w) => plain(gpuOf(w)?.temperature_c) },
+  { name: "round trip", title: "median of its TCP connections, measured by the kernel", ifKnown: true, of: (w) => w.round_trip_s, show: (w) => seconds(w.round_trip_s) },
+  { name: "gradient", title: "norm, the largest of the newest second", ifKnown: true, of: (w) => w.gradient_norm, show: (w) => plain(w.gradient_norm) },
   { name: "restarts", title: "processes before this one", of: (w) => w.restarts },
   { name: "seen", title: "seconds ago", of: (w) => w.last_seen_s, show: (w) => seconds(w.last_seen_s) },
 ];
+
+/** Local ranks take the GPUs of their machine in turn. */
+function gpuOf(w: WorkerRow): Gpu | undefined {
+  const now = view.value!;
+  if (now.run.device !== "cuda" || w.rank === null) return undefined;
+  const mine = now.gpus.filter((gpu) => gpu.node === w.node).sort((a, b) => a.gpu - b.gpu);
+  return mine[w.rank % mine.length];
+}
 
 const comm = (w: WorkerRow) => (w.phases.comm === undefined ? null : w.phases.comm + (w.phases.codec ?? 0));
 
 export function Workers() {
   const now = view.value!;
   const [name, way] = sort.value;
-  const column = COLUMNS.find((c) => c.name === name)!;
+  const shown = COLUMNS.filter((c) => !c.ifKnown || now.workers.some((w) => c.of(w) !== null && c.of(w) !== undefined));
+  const column = shown.find((c) => c.name === name) ?? shown[0];
   const rows = now.workers.filter((w) => `${w.worker} ${stateOf(w.state).word} ${w.node ?? ""}`.includes(filter.value)).sort((a, b) => compare(column.of(a), column.of(b)) * way);
   const chosen = now.workers.find((w) => w.worker === selected.value[0]);
   return (
@@ -44,10 +59,10 @@ export function Workers() {
         side={<label>Filter <input id="filter" type="search" value={filter.value} onInput={(e) => { filter.value = e.currentTarget.value; }} /></label>}>
         <div class="scroll" tabIndex={0} role="region" aria-label="Table of workers">
           <table>
-            <thead><tr>{COLUMNS.map((c) => <th key={c.name} scope="col" aria-sort={c.name === name ? (way > 0 ? "ascending" : "descending") : undefined}><button title={c.title} onClick={() => { sort.value = [c.name, c.name === name ? (-way as 1 | -1) : 1]; }}>{c.name}{c.name === name ? (way > 0 ? " ▴" : " ▾") : ""}</button></th>)}</tr></thead>
+            <thead><tr>{shown.map((c) => <th key={c.name} scope="col" aria-sort={c.name === name ? (way > 0 ? "ascending" : "descending") : undefined}><button title={c.title} onClick={() => { sort.value = [c.name, c.name === name ? (-way as 1 | -1) : 1]; }}>{c.name}{c.name === name ? (way > 0 ? " ▴" : " ▾") : ""}</button></th>)}</tr></thead>
             <tbody>{rows.map((w) => (
               <tr key={w.worker} class={selected.value.includes(w.worker) ? "chosen" : ""} data-worker={w.worker} data-state={w.state}>
-                {COLUMNS.map((c, i) => i === 0
+                {shown.map((c, i) => i === 0
                   ? <th scope="row" key={c.name}><button class="link" aria-pressed={selected.value.includes(w.worker)} onClick={(e) => choose(w.worker, e.shiftKey)}>{w.worker}</button></th>
                   : <td key={c.name}>{c.show ? c.show(w) : plain(c.of(w))}</td>)}
               </tr>))}

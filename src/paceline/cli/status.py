@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 GLYPHS = {"training": "●", "starting": "◐", "paused": "❚❚", "slow": "▲", "lost": "✕", "finished": "✔"}
 
+OVER = ("finished", "stopped", "failed")
+
 HEADS = (
     "worker",
     "state",
@@ -52,15 +54,32 @@ def lines_of(told: "dict[str, Json]", where: str) -> list[str]:
         f"{run['name']} ({run['mode']}, {run['task']}, {run['launcher']}) is {told['state']}: {where}",
         f"step      {progress['step']} of {progress['steps']}"
         + (f", {_seconds(eta)} to go" if eta is not None else f" in {_seconds(progress['elapsed_s'])}"),
-        f"loss      {_number(loss['smooth'])} (best {_number(loss['best'])})",
+        f"loss      {_loss(loss)}",
         f"pace      {_short(pace['samples_per_s'])} samples/s{_change(pace['change_share'])}",
-        f"workers   {counts['alive']} of {counts['desired']} live",
+        f"workers   {_crew(counts, is_over=told['state'] in OVER)}",
         f"health    {health['arithmetic']}",
         *(f"trend     {_dict(one)['words']}" for one in _list(told["trends"])),
         "",
         *worker_table(told),
         *_alert_lines(told),
     ]
+
+
+def _loss(loss: "dict[str, Json]") -> str:
+    """Of a run that is over, what `train` said in the end."""
+    running, best = _number(loss["smooth"]), _number(loss["best"])
+    if loss["final"] is None:
+        return f"{running} (best {best})"
+    return f"{_number(loss['final'])} in the end (running mean {running}, best {best})"
+
+
+def _crew(counts: "dict[str, Json]", *, is_over: bool) -> str:
+    """Nobody lives in a run that is over: what became of them is told then."""
+    if not is_over:
+        return f"{counts['alive']} of {counts['desired']} live"
+    who = {name: count for name, count in counts.items() if name not in ("alive", "desired")}
+    became = [f"{count} {name}" for name, count in who.items() if count]
+    return ", ".join(became) or "none"
 
 
 def worker_table(told: "dict[str, Json]") -> list[str]:

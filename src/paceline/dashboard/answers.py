@@ -13,7 +13,16 @@ from paceline.app.actions.desk import Asked
 from paceline.app.actions.wanted import Phase
 from paceline.clock import monotonic_s
 from paceline.dashboard import comparing
-from paceline.dashboard.asked import BadRequestError, body_of, integer, number, read_order, read_silence
+from paceline.dashboard.asked import (
+    LONGEST_S,
+    BadRequestError,
+    body_of,
+    integer,
+    moment,
+    number,
+    read_order,
+    read_silence,
+)
 from paceline.dashboard.hall import Hall
 from paceline.dashboard.replaying import SPEEDS
 from paceline.plan.codec import Json
@@ -55,7 +64,7 @@ async def asset(request: Request) -> Response:
 
 
 async def snapshot(request: Request) -> Response:
-    hall, run, at_s = hall_of(request), request.query_params.get("run"), number(request.query_params, "at_s")
+    hall, run, at_s = hall_of(request), request.query_params.get("run"), moment(request.query_params, "at_s")
     about = hall.about(run)
     if hall.settings.is_replay or at_s is not None:
         recorded = hall.recorded(run)
@@ -67,7 +76,7 @@ async def snapshot(request: Request) -> Response:
 
 async def stream(request: Request) -> Response:
     hall, query = hall_of(request), request.query_params
-    run, at_s = query.get("run"), number(query, "at_s")
+    run, at_s = query.get("run"), moment(query, "at_s")
     headers = {"X-Accel-Buffering": "no"}
     if hall.settings.is_replay or at_s is not None:
         speed = min(SPEEDS[1], max(SPEEDS[0], number(query, "speed") or 1.0))
@@ -86,6 +95,7 @@ async def _follow(hall: Hall, run: str | None, last_seq: int | None) -> AsyncIte
     bells: list[asyncio.Event] = []
     try:
         async with watched.viewer(last_seq) as (mailbox, bell):
+            watched.start()  # again, if it was forgotten before anybody watched it
             bells.append(bell)
             hall.bells.add(bell)
             yield b"retry: 1000\n\n"  # not before it is known as a viewer: a slow one would be forgotten
@@ -115,8 +125,8 @@ async def _play(hall: Hall, run: str | None, at_s: float, speed: float) -> Async
 
 async def timeline(request: Request) -> Response:
     hall, query = hall_of(request), request.query_params
-    at_s, to_s = number(query, "at_s"), number(query, "to_s") or 1e12
-    from_s, most = number(query, "from_s") or 0.0, integer(query, "most", 4000, most=20_000)
+    at_s, to_s = moment(query, "at_s"), moment(query, "to_s") or LONGEST_S
+    from_s, most = moment(query, "from_s") or 0.0, integer(query, "most", 4000, most=20_000)
     if hall.settings.is_replay or at_s is not None:
         return as_json(await hall.recorded(query.get("run")).timeline(at_s, from_s, to_s, most))
     return as_json(await (await hall.watched(query.get("run"))).timeline(from_s, to_s, most))
@@ -124,7 +134,7 @@ async def timeline(request: Request) -> Response:
 
 async def series(request: Request) -> Response:
     hall, query = hall_of(request), request.query_params
-    at_s, from_s, to_s = (number(query, name) for name in ("at_s", "from_s", "to_s"))
+    at_s, from_s, to_s = (moment(query, name) for name in ("at_s", "from_s", "to_s"))
     names = [name for name in query.get("names", "").split(",") if name] or None
     points = integer(query, "points", 600, most=4000)
     if hall.settings.is_replay or at_s is not None:
@@ -197,6 +207,8 @@ async def act(request: Request) -> Response:
     if why_not := hall.why_not(order.run, order.wanted.deed):
         return as_json({"error": why_not, "hint": "see docs/guides/dashboard.md"}, 403)
     asked, is_new = hall.desk.ask(name, folder, order.wanted)
+    if not asked.is_for(name, order.wanted):
+        raise BadRequestError("this key was sent with another wish before", "take a new key for each wish")
     await _until_answered(asked)
     is_refused = bool(asked.steps) and asked.steps[-1].phase is Phase.REFUSED
     return as_json(asked.json(), 409 if is_refused else 202 if is_new else 200)
@@ -246,9 +258,9 @@ async def trace(request: Request) -> Response:
     """What Perfetto and chrome://tracing open."""
     hall, query = hall_of(request), request.query_params
     if hall.settings.is_replay:
-        view = await hall.recorded(query.get("run")).timeline(None, 0.0, 1e12, MOST_TRACED)
+        view = await hall.recorded(query.get("run")).timeline(None, 0.0, LONGEST_S, MOST_TRACED)
     else:
-        view = await (await hall.watched(query.get("run"))).timeline(0.0, 1e12, MOST_TRACED)
+        view = await (await hall.watched(query.get("run"))).timeline(0.0, LONGEST_S, MOST_TRACED)
     return await asyncio.to_thread(lambda: as_json({"traceEvents": trace_events(view)}))
 
 

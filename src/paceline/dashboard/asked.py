@@ -12,6 +12,8 @@ from paceline.errors import ExitCode, PacelineError
 
 MOST_BYTES = 10_000
 MOST_KEY = 100
+MOST_NUMBER = 1e15
+LONGEST_S = 1e9  # of a run: thirty years, which nanoseconds can count
 
 
 class BadRequestError(PacelineError):
@@ -44,6 +46,12 @@ def number(query: Mapping[str, str], name: str) -> float | None:
     if not math.isfinite(value):
         raise BadRequestError(f"{name} is {said!r}, but it must be a number", f"say {name}=12.5, for example")
     return value
+
+
+def moment(query: Mapping[str, str], name: str) -> float | None:
+    """Of a run, in seconds since it began: what is further away than any run lasts is its end."""
+    value = number(query, name)
+    return None if value is None else max(0.0, min(LONGEST_S, value))
 
 
 def integer(query: Mapping[str, str], name: str, usual: int, *, most: int) -> int:
@@ -103,7 +111,7 @@ def read_silence(body: bytes) -> tuple[str, float, str | None]:
 def _object(body: bytes) -> dict[str, object]:
     try:
         said = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is no JSON: {error}", "send one JSON object") from error
     if not isinstance(said, dict):
         raise BadRequestError("the body is no object", 'send {"key": …, "action": …}')
@@ -116,6 +124,9 @@ def _text(value: object) -> str | None:
 
 def _number(said: Mapping[str, object], name: str, usual: float) -> float:
     value = said.get(name, usual)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if (
+        not is_number or not -MOST_NUMBER <= float(str(value)) <= MOST_NUMBER
+    ):  # by its text: an int may be longer
         raise BadRequestError(f"{name} is {value!r}, but it must be a number", f'send "{name}": {usual:g}')
-    return float(value)
+    return float(str(value))

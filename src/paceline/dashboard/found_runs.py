@@ -1,6 +1,8 @@
 """Which runs can be looked at? The folders with an event log below one folder, and nothing else."""
 
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,10 +36,7 @@ class FoundRuns:
 
     def names(self) -> list[str]:
         """Newest first."""
-        found: list[Path] = []
-        for depth in range(1, DEEPEST + 1):
-            found += self.root.glob("/".join(["*"] * depth) + f"/{LOG}")
-        found.sort(key=_changed_s, reverse=True)
+        found = sorted(_logs(self.root, DEEPEST), key=_changed_s, reverse=True)
         return [str(path.parent.relative_to(self.root)) for path in found]
 
     def folder(self, name: str) -> Path:
@@ -62,12 +61,26 @@ class FoundRuns:
         folder = self.root / name
         row: dict[str, Json] = {"run": name, "changed_unix_s": _changed_s(folder / LOG)}
         plan, result = _read(folder / "plan.json"), _read(folder / "result.json")
-        for key in ("task", "mode", "num_workers", "steps"):
+        for key in ("task", "mode", "num_workers", "steps", "device"):
             row[key] = plan.get(key)
         row["is_over"] = bool(result)
         for key in ("wall_s", "samples_per_s", "loss"):
             row[key] = result.get(key)
         return row
+
+
+def _logs(folder: Path, deep: int) -> Iterator[Path]:
+    """Not by glob, which fails when a folder goes while one looks: runs at work make and remove some."""
+    try:
+        with os.scandir(folder) as entries:
+            inner = [Path(entry.path) for entry in entries if entry.is_dir()]
+    except OSError:
+        return
+    for path in inner:
+        if (path / LOG).exists():
+            yield path / LOG
+        if deep > 1:
+            yield from _logs(path, deep - 1)
 
 
 def _changed_s(path: Path) -> float:

@@ -55,13 +55,16 @@ ROADS = (
         "what was measured, as [t_s, min, max, last], thinned",
         f"{_RUN}; names (with commas), from_s, to_s, points; {_AT}",
     ),
-    Road("GET", "/api/v1/runs", answers.runs, "the runs in this folder, newest first"),
+    Road("GET", "/api/v1/runs", answers.runs, "the runs in this folder, newest first, and the `usual` one"),
     Road(
         "GET",
         "/api/v1/compare",
         answers.compare,
-        "runs side by side, and in which settings they differ",
-        "runs",
+        "runs side by side: what each came to, with `repeats`, `throughput`, `speedup` and `efficiency` "
+        "(value, and low and high with three rounds or more) against the `base`, `target_s` to the "
+        "`target_loss` that all came to, `cost_worker_s`; `scaling` (Amdahl's law by mode), what may be said "
+        "in `words`, and the settings that `differs`",
+        "runs (two to six, with commas)",
     ),
     Road("GET", "/api/v1/logs", answers.logs, "the last 200 lines that a worker printed", f"{_RUN}; worker"),
     Road("GET", "/api/v1/trace", answers.trace, "the timeline as a Chrome trace, for Perfetto", _RUN),

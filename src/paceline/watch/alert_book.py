@@ -12,6 +12,8 @@ from paceline.watch.alerts import Alert, AlertEngine, State
 from paceline.watch.figures import Figures
 from paceline.watch.rules import Rules
 
+MOST_PICTURES = 12  # alerts whose values are told too: with hundreds of workers there may be hundreds
+
 
 def summary_of(alert: Alert) -> str:
     return _filled(alert.rule.summary, alert)
@@ -55,7 +57,10 @@ def told_alerts(
         if most_over is None
         else engine.resolved[len(engine.resolved) - min(most_over, len(engine.resolved)) :]
     )
-    return [told(alert, active, rules, figures) for alert in (*listed, *reversed(over))]
+    found = [told(alert, active, rules, figures) for alert in (*listed, *reversed(over))]
+    for one in found[MOST_PICTURES:]:
+        one["values"] = []
+    return found
 
 
 def told(alert: Alert, active: Sequence[Alert], rules: Rules, figures: Figures) -> dict[str, Json]:
@@ -73,6 +78,11 @@ def told(alert: Alert, active: Sequence[Alert], rules: Rules, figures: Figures) 
         "fires_in_s": None if fires_in is None else round(fires_in, 3),
         "value": alert.value if math.isfinite(alert.value) else "nan",
         "threshold": alert.limit if alert.limit is None or math.isfinite(alert.limit) else "nan",
+        "values": [
+            [_seconds(at_s, began), float(f"{value:.6g}")]
+            for at_s, value in alert.values
+            if math.isfinite(value)
+        ],
         "labels": labels,
         "summary": summary_of(alert),
         "description": _filled(alert.rule.description, alert),

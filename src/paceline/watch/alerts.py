@@ -16,6 +16,7 @@ from paceline.watch.rules import Compare, Condition, Reading, Rule, Rules
 from paceline.watch.sample import Labels, Sample
 
 MOST_RESOLVED = 2_000  # of which somebody may still have to be told
+MOST_VALUES = 40  # of one alert, newest last: what a small picture shows
 
 _OPERATORS: dict[Compare, Callable[[float, float], bool]] = {
     Compare.ABOVE: operator.gt,
@@ -45,6 +46,7 @@ class Alert:
     fired_s: float | None = None
     resolved_s: float | None = None
     keeps_since_s: float | None = None  # the conditions hold no more, but it is kept
+    values: tuple[tuple[float, float], ...] = ()  # the newest while its conditions held: when, and how much
 
     @property
     def fingerprint(self) -> str:
@@ -106,7 +108,8 @@ class AlertEngine:
                 )
                 if rule.hold_s > 0:
                     made.append(Transition(now_s, State.PENDING, alert))
-            alert = replace(alert, value=hit.value, limit=hit.limit, keeps_since_s=None)
+            values = (*alert.values[1 - MOST_VALUES :], (now_s, hit.value))
+            alert = replace(alert, value=hit.value, limit=hit.limit, keeps_since_s=None, values=values)
             if alert.state is State.PENDING and now_s - alert.active_s >= rule.hold_s:
                 alert = replace(alert, state=State.FIRING, fired_s=now_s)
                 made.append(Transition(now_s, State.FIRING, alert))

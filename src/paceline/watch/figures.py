@@ -207,3 +207,8 @@ class Figures:
     def uses_server(self) -> bool:
         mode = MODES.get(self.plan.mode)
         return mode is not None and mode.channel.value == "store"
+
+    def meets(self) -> bool:
+        """Do all workers come together, at every step or now and then?"""
+        mode = MODES.get(self.plan.mode)
+        return mode is not None and mode.channel.value in ("collective", "torch")

@@ -9,6 +9,7 @@ from paceline.watch.columns import Columns
 
 KEPT = 120  # rows of a host, from which rates are made
 RATE_S = 10.0
+MOST_ROLES = 100  # of a node, that are remembered
 SILENT_S = 15.0  # a machine that said nothing for so long is not shown as if it still did
 
 
@@ -88,11 +89,15 @@ class CoordinatorTrack:
     term: int = 0
     leader_changes: int = 0
     terms: list[tuple[float, int, int | None]] = field(default_factory=list)  # at_s, term, leader
+    roles: dict[str, list[tuple[float, str]]] = field(
+        default_factory=dict
+    )  # by address: at_s, role from then on
 
     def take(self, columns: Columns, origin_ns: int) -> None:
         rows = [CoordinatorRow(*row) for row in columns.rows(*CoordinatorRow._fields)]  # type: ignore[arg-type]
         for row in rows:
             self.nodes[row.address] = row
+            self._note_role(row, (row.at_ns - origin_ns) / 1e9)
         newest = max((r for r in rows if r.term is not None), key=lambda r: r.term or 0, default=None)
         leader = None if newest is None else newest.leader
         term = self.term if newest is None else max(self.term, newest.term or 0)
@@ -102,6 +107,13 @@ class CoordinatorTrack:
             at_s = (rows[0].at_ns - origin_ns) / 1e9 if rows else 0.0
             self.terms.append((at_s, term, leader))
             self.leader, self.term = leader, term
+
+    def _note_role(self, row: CoordinatorRow, at_s: float) -> None:
+        role = "down" if row.node is None else row.role
+        known = self.roles.setdefault(row.address, [])
+        if not known or known[-1][1] != role:
+            known.append((at_s, role))
+            del known[:-MOST_ROLES]
 
     @property
     def voters(self) -> list[CoordinatorRow]:
@@ -115,6 +127,9 @@ class CoordinatorTrack:
     def round_trip_s(self) -> float | None:
         found = [row.round_trip_s for row in self.nodes.values() if row.round_trip_s is not None]
         return max(found, default=None)
+
+    def _told_roles(self, address: str) -> list[Json]:
+        return [[at_s, role] for at_s, role in self.roles[address]]
 
     def told(self) -> dict[str, Json] | None:
         if not self.nodes:
@@ -132,5 +147,8 @@ class CoordinatorTrack:
             "leader_changes": self.leader_changes,
             "round_trip_s": self.round_trip_s,
             "terms": [[at_s, term, leader] for at_s, term, leader in self.terms[-200:]],
-            "nodes": [{n: getattr(row, n) for n in names} for _, row in sorted(self.nodes.items())],
+            "nodes": [
+                {**{n: getattr(row, n) for n in names}, "roles": self._told_roles(address)}
+                for address, row in sorted(self.nodes.items())
+            ],
         }

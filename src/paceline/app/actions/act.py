@@ -7,8 +7,8 @@ kernel, shows it. What was asked of a run with a coordinator is noted there as w
 import os
 import signal
 import subprocess
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from paceline.app.actions import effects, hold, mender, noted
 from paceline.app.actions.apart import Apart
 from paceline.app.actions.look import Look
 from paceline.app.actions.sides import Sides, sides_in
+from paceline.app.actions.turn import Turn
 from paceline.app.actions.wanted import FAULTS, LASTING, Deed, Phase, Step, Wanted, refusal
 from paceline.clock import SystemClock, monotonic_s
 from paceline.errors import PacelineError
@@ -113,7 +114,8 @@ class Act:
                 self._hold(who, share=share)
                 return f"{who} is stopped {share:.0%} of the time, for {wanted.for_s:g} s"
             case Deed.RESUME:
-                was_held = hold.end(self.run_dir, who)
+                with self._turn_at(who):
+                    was_held = hold.end(self.run_dir, who)
                 return f"{who} was {'let go' if was_held else 'held by nobody'}" + (
                     "" if was_held else "; " + self._signal(who, signal.SIGCONT, "SIGCONT")
                 )
@@ -128,9 +130,21 @@ class Act:
 
     def _hold(self, who: str, *, share: float) -> None:
         wanted = self.wanted
-        self.holders.append(
-            hold.begin(self.run_dir, who, self._pid(who), share=share, for_s=wanted.for_s, wish=wanted.id)
-        )
+        with self._turn_at(who):
+            self.holders.append(
+                hold.begin(self.run_dir, who, self._pid(who), share=share, for_s=wanted.for_s, wish=wanted.id)
+            )
+
+    @contextmanager
+    def _turn_at(self, who: str) -> Iterator[None]:
+        """Two who begin to hold one worker at once would leave one that nobody finds."""
+        turn = Turn(f"{self.run_dir.resolve()} {who}")
+        if not turn.take():
+            raise _RefusedError(f"somebody else is just stopping {who}, or letting it go; ask again")
+        try:
+            yield
+        finally:
+            turn.end()
 
     def _sides(self) -> Sides:
         sides = sides_in(self.wanted.worker)
@@ -138,16 +152,23 @@ class Act:
         return sides
 
     def _why_not_apart(self) -> str:
-        if self.wanted.deed is not Deed.PARTITION:
+        """Whoever may go on has the turn: nobody else cuts or mends until it is done."""
+        if self._apart is None:
             return ""
-        assert self._apart is not None, "it was opened before"
+        if not self._apart.turn.take():
+            return "somebody else is cutting or mending there; ask again"
+        if self.wanted.deed is Deed.HEAL:
+            return ""
         return self._apart.why_not(self._sides(), self.look.pids, is_forced=self.wanted.is_forced)
 
     def _cut(self) -> str:
         assert self._apart is not None, "it was opened before"
         wanted, sides = self.wanted, self._sides()
         pids = {worker: self._pid(worker) for worker in sides.workers}
-        return self._apart.cut(sides, pids, wanted.for_s)
+        mender.end(self.run_dir)  # of a cut that is over; later it would mend this one
+        said = self._apart.cut(sides, pids, wanted.for_s)
+        self._apart.turn.end()
+        return said
 
     def _await_end(self) -> None:
         wanted = self.wanted
@@ -157,6 +178,7 @@ class Act:
         assert self._apart is not None, "it was opened before"
         was_held = mender.end(self.run_dir)
         missed = self._apart.mend()
+        self._apart.turn.end()
         silent = f"; {', '.join(f'node-{node}' for node in missed)} did not answer" if missed else ""
         return "all hear each other again" + ("" if was_held else "; nobody waited to do it") + silent
 

@@ -16,6 +16,7 @@ import grpc.aio
 from paceline.app import cluster_access, run_seat
 from paceline.app.actions.look import Look
 from paceline.app.actions.sides import Sides, orders, why_not_left
+from paceline.app.actions.turn import Turn
 from paceline.coordinator.blocking import BlockingClient
 from paceline.coordinator.client import RefusedError, UnreachableError, refused
 from paceline.coordinator.proto import cluster_pb2 as pb
@@ -38,6 +39,7 @@ class Apart:
     leader: int  # 0: nobody leads
     _client: BlockingClient
     _access: Token | Certificate
+    turn: Turn  # of all who cut or mend nodes of this cluster
     _cut: dict[int, str] = field(default_factory=dict)  # whom we asked
 
     @classmethod
@@ -60,6 +62,7 @@ class Apart:
                 leader=newest.leader,
                 _client=client,
                 _access=found.access,
+                turn=Turn(newest.cluster),
             )
         except BaseException:
             client.close()
@@ -71,6 +74,7 @@ class Apart:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.turn.end()
         self._client.close()
 
     def why_not(self, sides: Sides, workers: Mapping[str, int], *, is_forced: bool) -> str:

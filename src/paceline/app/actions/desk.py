@@ -33,6 +33,11 @@ class Asked:
     steps: list[Step] = field(default_factory=list)
     has_answer: threading.Event = field(default_factory=threading.Event)  # accepted, or not
 
+    def is_for(self, run: str, wanted: Wanted) -> bool:
+        """Is this the same wish, asked again?"""
+        mine = self.wanted
+        return (self.run, mine.deed, mine.worker) == (run, wanted.deed, wanted.worker)
+
     def json(self) -> dict[str, Json]:
         wanted = self.wanted
         return {
@@ -98,6 +103,9 @@ class Desk:
         except (PacelineError, OSError) as error:
             what = error.what if isinstance(error, PacelineError) else str(error)
             tell(Step(Phase.FAILED, what, 0.0))
+        except BaseException as error:  # a fault of ours: whoever asked is told, too, and it is not hidden
+            tell(Step(Phase.FAILED, f"it broke: {type(error).__name__}: {error}", 0.0))
+            raise
         finally:
             asked.has_answer.set()
             self._bury()

@@ -91,6 +91,7 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
 @dataclass(slots=True)
 class Why:
     words: str = "its time is over"
+    is_in_time: bool = False  # and nothing else ended it
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Who mends a cut when its time is over, or whoever wanted it is gone? A small process that waits for that.
 
 `python -m paceline.app.actions.mender RUN SECONDS WISH TARGET` asks the nodes of the run's coordinator to
-hear everybody again: when the time is over, when it is told to end, and when whoever started it
-is gone, which closes its stdin. It says so in the run's log. Should it be killed, the
-nodes mend it themselves when the time is over; only nobody says so then.
+hear everybody again: when the run is over, when it is told to end, and when whoever started it
+is gone, which closes its stdin. It says so in the run's log. When the time is over it only says so: the
+nodes mend it themselves, and by then somebody may have made another cut.
 """
 
 import subprocess
@@ -40,7 +40,9 @@ def main(run_dir: Path, for_s: float, wish: str, target: str) -> None:
                 if hold.is_alone(min(left_s, LOOK_S)):
                     why.words = "whoever wanted it is gone"
                     break
-        missed = apart.mend()
+            else:
+                why.is_in_time = True
+        missed = [] if why.is_in_time else apart.mend()
     silent = f"; {', '.join(f'node-{node}' for node in missed)} did not answer" if missed else ""
     hold.tell(run_dir, target, wish, action="heal", note=f"{target} was let back in: {why.words}{silent}")
 

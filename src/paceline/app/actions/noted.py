@@ -97,7 +97,9 @@ class _Coordinated:
             listed = self._client.read(
                 "Actions.List", pb.ListActions(run=self._action.run), pb.ActionList
             ).actions
-            found = next(action for action in listed if action.action == self._action.action)
+            found = next((action for action in listed if action.action == self._action.action), None)
+            if found is None:
+                raise TrainingError("the coordinator has forgotten it", "ask again")
             if found.phase in (pb.ACTION_REFUSED, pb.ACTION_FAILED):
                 raise TrainingError(f"the run did not do it: {found.steps[-1].note}", "look at its log")
             if found.phase >= pb.ACTION_ACCEPTED:

@@ -132,8 +132,8 @@ def _item() -> Object:
 
 
 def _container(asked: Dashboard) -> Object:
-    # Its page and all else need the token, which a probe has not: that it listens must do.
-    listens: Object = {"tcpSocket": {"port": "http"}}
+    # Its page and all else need the token, which a probe has not.
+    answers: Object = {"httpGet": {"path": "/healthz", "port": "http"}, "timeoutSeconds": 5}
     return {
         "name": "dashboard",
         "image": asked.image,
@@ -143,9 +143,9 @@ def _container(asked: Dashboard) -> Object:
         "args": list(arguments(asked)),
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": service.amounts(asked.cpu, asked.memory),
-        "startupProbe": {**listens, "periodSeconds": 2, "failureThreshold": 60},
-        "livenessProbe": {**listens, "periodSeconds": 10, "failureThreshold": 6},
-        "readinessProbe": {**listens, "periodSeconds": 5},
+        "startupProbe": {**answers, "periodSeconds": 2, "failureThreshold": 60},
+        "livenessProbe": {**answers, "periodSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": {**answers, "periodSeconds": 5},
         "securityContext": dict(service.CONTAINER_SECURITY),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
