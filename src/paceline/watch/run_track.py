@@ -15,13 +15,14 @@ from paceline.plan.plan import Plan
 from paceline.watch.columns import Columns, maybe, number
 from paceline.watch.generations import Generations
 from paceline.watch.happenings import told
+from paceline.watch.lane import Batch, LaneRow
 from paceline.watch.loss_record import LossRecord
 from paceline.watch.machines import CoordinatorTrack, Machines
-from paceline.watch.worker_track import LaneRow, WorkerTrack
+from paceline.watch.worker_track import WorkerTrack
 
 EVENTS_KEPT = 2_000
 BATCHES_KEPT = 4_000
-BATCHED_ROWS = 100_000  # in all of them: a row takes about 400 bytes
+BATCHED_ROWS = 100_000  # in all of them: a row takes 88 bytes
 REBOOTED_S = 10.0  # a resumed run whose clock differs by more is on another machine, or the same one rebooted
 LAUNCHERS_LOOK = "watch"  # who writes the launcher's own machine, each second
 _LOST = re.compile(r"(worker-\d+) (?:was lost|ended) \(")
@@ -58,7 +59,8 @@ class RunTrack:
         self.silences: list[Mapping[str, object]] = []
         self.notifications: dict[tuple[str, str], int] = {}
         self.events: deque[dict[str, Json]] = deque(maxlen=EVENTS_KEPT)
-        self.batches: deque[tuple[int, str, list[LaneRow]]] = deque()
+        self.batches: deque[Batch] = deque()
+        self.newest_rows: list[LaneRow] = []  # of the line of steps that was told last
         self._batched = 0  # rows in them
 
     def keep_all_events(self) -> deque[dict[str, Json]]:
@@ -137,10 +139,11 @@ class RunTrack:
         worker.has_started = True
         fresh = worker.take_steps(columns, self.t0_ns - self._shift_ns)
         self.max_position = max(self.max_position, *columns.ints("position"))
-        self.batches.append((self.seq, who, fresh))
+        self.newest_rows = fresh
+        self.batches.append(Batch(self.seq, who, fresh))
         self._batched += len(fresh)
         while self._batched > BATCHED_ROWS or len(self.batches) > BATCHES_KEPT:
-            self._batched -= len(self.batches.popleft()[2])
+            self._batched -= len(self.batches.popleft())
         step = self.step
         for row in fresh:
             end_s = row[1] + sum(row[2:10])
