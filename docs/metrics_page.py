@@ -12,6 +12,8 @@ def metrics_page() -> list[str]:
         "[metrics and Grafana](../guides/metrics.md). A family is there only where its number is",
         "known: without a GPU there are none of GPUs. Above 64 workers, histograms are summed over",
         "workers (`worker` is then empty).",
+        "[Decision 0058](../decisions/0058-metrics-are-named-after-what-they-count.md) says why some have",
+        "other names than elsewhere: `coordinator_` for Raft's, `eval_metric` for what a task evaluates.",
     ]
     for group in dict.fromkeys(family.group for family in FAMILIES):
         rows = (

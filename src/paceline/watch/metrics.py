@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from paceline import __version__
 from paceline.events.sample_rows import GpuRow, HostRow
 from paceline.events.schema import PHASES
+from paceline.events.timings import BOUNDS_S, Timings
 from paceline.watch.alerts import AlertEngine, State
 from paceline.watch.catalogue import PREFIX
+from paceline.watch.causes import CHANGES, RESTARTS
 from paceline.watch.figures import COMM, WAIT, Figures
 from paceline.watch.health import Health
 from paceline.watch.rules import Severity
@@ -82,6 +84,25 @@ class Metrics:
                 recoveries.add(took_s)
         if sum(recoveries.counts):
             yield PREFIX + "recovery_duration_seconds", {"run": self._run}, recoveries
+        yield from self._histograms_of_run()
+
+    def _histograms_of_run(self) -> Iterator[tuple[str, Mapping[str, str], Histogram]]:
+        track = self._track
+        for stage, took in track.checkpoint_stages.items():
+            if track.checkpoints:
+                yield PREFIX + "checkpoint_duration_seconds", {"run": self._run, "stage": stage}, took
+        if sum(track.collectives.counts):
+            labels = {"run": self._run, "op": self._figures.op}
+            yield PREFIX + "collective_duration_seconds", labels, track.collectives
+        for address, timed in () if track.is_over else track.coordinator.timings.items():
+            node = track.coordinator.name_of(address)
+            for name, timings in (("commit", timed.commits), ("fsync", timed.fsyncs)):
+                if timings is not None:
+                    found = {"run": self._run, "node": node}
+                    yield f"{PREFIX}coordinator_{name}_duration_seconds", found, _counted(timings)
+            for peer, timings in timed.round_trips.items():
+                labels = {"run": self._run, "node": node, "peer": peer}
+                yield PREFIX + "coordinator_peer_round_trip_seconds", labels, _counted(timings)
 
     def _one(self, name: str, value: float | None, /, **labels: object) -> Iterator[Sample]:
         if value is not None and self._wants(name):
@@ -181,9 +202,15 @@ class Metrics:
         yield from self._one("workers_alive", figures.alive)
         if track.generations.newest is not None:
             yield from self._one("generation", track.generations.newest.number)
-            yield from self._one("generation_changes_total", len(track.generations.all) - 1)
+            causes = Counter(generation.cause for generation in track.generations.all[1:])
+            for cause in CHANGES:
+                yield from self._one("generation_changes_total", causes[cause], cause=cause)
             recovered = [g.recovery_s for g in track.generations.all if g.recovery_s is not None]
             yield from self._one("recovery_last_seconds", recovered[-1] if recovered else None)
+            yield from self._one("recovery_p95_seconds", track.generations.recovery_p95_s(figures.now_s))
+        for cause in RESTARTS:
+            yield from self._one("restarts_total", track.setbacks.restarts[cause], cause=cause)
+        yield from self._one("lost_steps_total", track.setbacks.lost_steps + track.generations.lost_steps)
         for kind, count in sorted(Counter(fault for _, _, fault in track.injected).items()):
             yield from self._one("faults_injected_total", count, kind=kind)
 
@@ -211,13 +238,18 @@ class Metrics:
         # Of 3 voters one may be lost, of 5 two.
         yield from self._one("coordinator_spare_voters", (voters - 1) // 2 - known.missing)
         for row in known.nodes.values():
-            node = row.address if row.node is None else row.node
+            node = known.name_of(row.address)
             yield from self._one(
                 "coordinator_is_leader", float(row.node is not None and row.node == known.leader), node=node
             )
             yield from self._one("coordinator_commit_index", row.commit, node=node)
             yield from self._one("coordinator_applied_index", row.applied, node=node)
             yield from self._one("coordinator_round_trip_seconds", row.round_trip_s, node=node)
+            yield from self._one("coordinator_elections_total", row.elections, node=node)
+            yield from self._one("coordinator_proposals_failed_total", row.proposals_failed, node=node)
+            if (timed := known.timings.get(row.address)) is not None and row.node is not None:
+                slow_s = timed.commit_quantile(0.99, known.last_s)
+                yield from self._one("coordinator_commit_p99_seconds", slow_s, node=node)
 
     def _of_machines(self) -> Iterator[Sample]:
         machines, now_ns = self._track.machines, round(self._figures.now_s * 1e9) + self._track.t0_ns
@@ -248,6 +280,12 @@ class Metrics:
                 yield from self._one("health_component_ratio", score / 100, component=component)
         for (notifier, outcome), count in sorted(self._track.notifications.items()):
             yield from self._one("notifications_total", count, notifier=notifier, outcome=outcome)
+
+
+def _counted(timings: Timings) -> Histogram:
+    found = Histogram(BOUNDS_S)
+    found.counts, found.total = list(timings.counts), timings.total_s
+    return found
 
 
 def _summed(histograms: list[Histogram]) -> Histogram:

@@ -6,6 +6,7 @@ however many steps there are in a second. Pure.
 
 import math
 from array import array
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -42,8 +43,7 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        place = next((i for i, bound in enumerate(self.bounds) if value <= bound), len(self.bounds))
-        self.counts[place] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
@@ -65,6 +65,8 @@ class WorkerTrack:
     has_started: bool = False
     started_s: float = 0.0
     starts: int = 0
+    started_session: int = 0  # of the run, in which it was last started
+    lost_because: str | None = None  # by what the launcher said, since its last start
     is_lost: bool = False
     is_finished: bool = False
     is_called_slow: bool = False
