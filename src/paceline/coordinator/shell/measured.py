@@ -25,8 +25,11 @@ class Measured:
         self._proposed: deque[tuple[Index, float, int]] = deque()  # the last of a batch, when, how many
         self._sent: dict[NodeId, tuple[Index, float]] = {}  # the last entry of the message that is timed
 
-    def proposed(self, last: Index, count: int) -> None:
-        self._proposed.append((last, monotonic_s(), count))
+    def proposed(self, last: Index, count: int, *, is_taken: bool) -> None:
+        if is_taken:
+            self._proposed.append((last, monotonic_s(), count))
+        else:
+            self.proposals_failed += count
 
     def applied(self, index: Index) -> None:
         while self._proposed and self._proposed[0][0] <= index:

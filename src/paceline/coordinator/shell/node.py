@@ -192,8 +192,9 @@ class Node:
         for command, answer in inbox.commands:
             command.at_ms = int(unix_now_s() * 1000)
             _keep(self._answers, self.raft.propose(command.SerializeToString()), answer)
-        if inbox.commands:
-            self.measured.proposed(self.raft.log.last_index, len(inbox.commands))
+        if inbox.commands:  # all were taken in, or none
+            is_taken = self.raft.is_leader and not self.raft.is_handing_over
+            self.measured.proposed(self.raft.log.last_index, len(inbox.commands), is_taken=is_taken)
         for read in inbox.reads:
             self._next_read += 1
             if self.raft.read(self._next_read):
