@@ -14,6 +14,8 @@ def metrics_page() -> list[str]:
         "workers (`worker` is then empty).",
         "[Decision 0058](../decisions/0058-metrics-are-named-after-what-they-count.md) says why some have",
         "other names than elsewhere: `coordinator_` for Raft's, `eval_metric` for what a task evaluates.",
+        "The dashboard's page has four more, of itself: `paceline_dashboard_viewers`, `_frames_total`,",
+        "`_frames_dropped_total` and the histogram `_event_delay_seconds`.",
     ]
     for group in dict.fromkeys(family.group for family in FAMILIES):
         rows = (

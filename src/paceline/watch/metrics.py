@@ -5,23 +5,22 @@ Only numbers that are known are given out: a family without any is absent, never
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from paceline import __version__
 from paceline.events.sample_rows import GpuRow, HostRow
 from paceline.events.schema import PHASES
-from paceline.events.timings import BOUNDS_S, Timings
 from paceline.watch.alerts import AlertEngine, State
 from paceline.watch.catalogue import PREFIX
 from paceline.watch.causes import CHANGES, RESTARTS
 from paceline.watch.figures import COMM, WAIT, Figures
 from paceline.watch.health import Health
+from paceline.watch.histograms import Labelled, histograms
 from paceline.watch.rules import Severity
 from paceline.watch.sample import Sample, labels_of
-from paceline.watch.worker_track import Histogram, WorkerTrack
+from paceline.watch.worker_track import WorkerTrack
 
 STATES = ("starting", "training", "stopping", "finished", "stopped", "failed")
-FULL_DETAIL_WORKERS = 64  # above, histograms are summed over workers
 
 _HOST = {
     "host_cpu_usage_ratio": "cpu_share",
@@ -67,42 +66,8 @@ class Metrics:
         yield from self._of_machines()
         yield from self._of_alerts(engine, health)
 
-    def histograms(self) -> Iterator[tuple[str, Mapping[str, str], Histogram]]:
-        """(name, labels, histogram)"""
-        workers = self._figures.workers
-        steps = [(w.name, w.step_histogram) for w in workers]
-        stale = [(w.name, w.staleness_histogram) for w in workers]
-        for name, listed in (("step_duration_seconds", steps), ("gradient_staleness_steps", stale)):
-            mine = [(worker, histogram) for worker, histogram in listed if sum(histogram.counts)]
-            if len(workers) > FULL_DETAIL_WORKERS and mine:
-                mine = [("", _summed([histogram for _, histogram in mine]))]
-            for worker, histogram in mine:
-                yield PREFIX + name, {"run": self._run, "worker": worker}, histogram
-        recoveries = Histogram((0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0))
-        for generation in self._track.generations.all:
-            if (took_s := generation.recovery_s) is not None:
-                recoveries.add(took_s)
-        if sum(recoveries.counts):
-            yield PREFIX + "recovery_duration_seconds", {"run": self._run}, recoveries
-        yield from self._histograms_of_run()
-
-    def _histograms_of_run(self) -> Iterator[tuple[str, Mapping[str, str], Histogram]]:
-        track = self._track
-        for stage, took in track.checkpoint_stages.items():
-            if track.checkpoints:
-                yield PREFIX + "checkpoint_duration_seconds", {"run": self._run, "stage": stage}, took
-        if sum(track.collectives.counts):
-            labels = {"run": self._run, "op": self._figures.op}
-            yield PREFIX + "collective_duration_seconds", labels, track.collectives
-        for address, timed in () if track.is_over else track.coordinator.timings.items():
-            node = track.coordinator.name_of(address)
-            for name, timings in (("commit", timed.commits), ("fsync", timed.fsyncs)):
-                if timings is not None:
-                    found = {"run": self._run, "node": node}
-                    yield f"{PREFIX}coordinator_{name}_duration_seconds", found, _counted(timings)
-            for peer, timings in timed.round_trips.items():
-                labels = {"run": self._run, "node": node, "peer": peer}
-                yield PREFIX + "coordinator_peer_round_trip_seconds", labels, _counted(timings)
+    def histograms(self) -> Iterator[Labelled]:
+        return histograms(self._figures)
 
     def _one(self, name: str, value: float | None, /, **labels: object) -> Iterator[Sample]:
         if value is not None and self._wants(name):
@@ -280,17 +245,3 @@ class Metrics:
                 yield from self._one("health_component_ratio", score / 100, component=component)
         for (notifier, outcome), count in sorted(self._track.notifications.items()):
             yield from self._one("notifications_total", count, notifier=notifier, outcome=outcome)
-
-
-def _counted(timings: Timings) -> Histogram:
-    found = Histogram(BOUNDS_S)
-    found.counts, found.total = list(timings.counts), timings.total_s
-    return found
-
-
-def _summed(histograms: list[Histogram]) -> Histogram:
-    whole = Histogram(histograms[0].bounds)
-    for one in histograms:
-        whole.counts = [a + b for a, b in zip(whole.counts, one.counts, strict=True)]
-        whole.total += one.total
-    return whole
