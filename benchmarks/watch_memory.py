@@ -9,7 +9,7 @@ import argparse
 import gc
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import psutil
 
@@ -68,7 +68,7 @@ def _steps(rank: int, step: int, period_s: float) -> str:
     return _line(f"worker-{rank}", "steps", 1, columns)
 
 
-def _line(who: str, kind: str, rows: int, columns: dict[str, object]) -> str:
+def _line(who: str, kind: str, rows: int, columns: Mapping[str, object]) -> str:
     return json.dumps({"kind": kind, "who": who, "rows": rows, "columns": columns})
 
 
