@@ -26,7 +26,8 @@ def told(log: ScriptedLog, **plan: object) -> dict[str, dict[str, float]]:
     ("why", "cause"),
     [
         ("generation 1 was revoked: worker worker-1 was lost: killed by signal 9", "lost"),
-        ("generation 1 was revoked: worker worker-1 left", "left"),
+        ("generation 1 was revoked: worker worker-1 left: killed by signal 9", "lost"),
+        ("generation 1 was revoked: worker worker-1 left: done", "left"),
         ("worker-2 joined", "joined"),
         ("generation 1 was revoked: no reason was given", "other"),
     ],
@@ -58,7 +59,7 @@ def test_changes_restarts_and_lost_steps_of_an_elastic_run_are_counted() -> None
     )
     log.tell(1.1, "worker-0", "generation_lost", number=1, committed=40, why="w")
     log.tell(1.2, "worker-1", "worker_started", pid=3, clock=0)
-    enter(1.3, 2, 38, "generation 1 was revoked: worker worker-1 was lost: killed by signal 9")
+    enter(1.3, 2, 38, "generation 1 was revoked: worker worker-1 left: out of memory")
     found = told(log, elastic=Elastic(workers=2, min_workers=1, max_workers=2))
     assert found["generation_changes_total"] == {
         "lost": 1, "left": 0, "joined": 0, "resumed": 0, "other": 0,

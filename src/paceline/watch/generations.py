@@ -112,7 +112,8 @@ class Generations:
 
     def entered(self, at_s: float, number: int, workers: list[str], why: str, committed: int) -> None:
         if self.newest is None or number > self.newest.number or self._is_new_session:
-            cause = of_change(why, is_new_session=self._is_new_session)
+            is_noticed = self._noticed_s is not None
+            cause = of_change(why, is_new_session=self._is_new_session, is_loss_noticed=is_noticed)
             self._is_new_session = False
             self.all.append(Generation(number, at_s, workers, why, committed, self._change, cause))
             self.lost_steps += max(0, self._left_with - committed)
