@@ -29,6 +29,7 @@ _MEMBERS = 2  # fields of a message, values of an enumeration, methods of a serv
 _KINDS = {
     FieldDescriptorProto.TYPE_BOOL: "bool",
     FieldDescriptorProto.TYPE_BYTES: "bytes",
+    FieldDescriptorProto.TYPE_DOUBLE: "double",
     FieldDescriptorProto.TYPE_FIXED32: "fixed32",
     FieldDescriptorProto.TYPE_INT64: "int64",
     FieldDescriptorProto.TYPE_STRING: "string",

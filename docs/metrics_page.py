@@ -12,6 +12,10 @@ def metrics_page() -> list[str]:
         "[metrics and Grafana](../guides/metrics.md). A family is there only where its number is",
         "known: without a GPU there are none of GPUs. Above 64 workers, histograms are summed over",
         "workers (`worker` is then empty).",
+        "[Decision 0057](../decisions/0057-metrics-are-named-after-what-they-count.md) says why some have",
+        "other names than elsewhere: `coordinator_` for Raft's, `eval_metric` for what a task evaluates.",
+        "The dashboard's page has four more, of itself: `paceline_dashboard_viewers`, `_frames_total`,",
+        "`_frames_dropped_total` and the histogram `_event_delay_seconds`.",
     ]
     for group in dict.fromkeys(family.group for family in FAMILIES):
         rows = (

@@ -108,6 +108,11 @@ TEXTS: dict[str, tuple[str, list[str], list[str]]] = {
         ["Round trips of the coordinator's nodes", "CPU and disk of their machines"],
         ["Give the nodes their own cores and disks", "Far apart? Longer election times"],
     ),
+    "CoordinatorCommitSlow": (
+        "One of a hundred commands of the last five minutes took the leader more than a quarter of a second, from its arrival until a majority had it on disk and it was applied.",
+        ["`paceline_coordinator_fsync_duration_seconds` of each node: a slow disk is the usual cause", "`paceline_coordinator_peer_round_trip_seconds`: which of the other nodes answers late"],
+        ["Give the nodes a disk of their own; other writers on the same one hold up every fsync", "Move a node that is far away, or overloaded, and hand over the lead: `paceline coordinator step-down`"],
+    ),
     "CoordinatorSlow": (
         "One of a hundred answers of a coordinator's node takes more than a quarter of a second.",
         ["CPU, disk and network of that node"],

@@ -35,6 +35,9 @@ def test_what_was_written_is_there_the_next_time(tmp_path: Path) -> None:
             assert names(node.client) == [f"run-{n}" for n in range(1, count + 1)]
             status = node.client.of_node(node.address, "Status", pb.StatusRequest())
             assert (status.role, status.leader_address) == ("leader", node.address)
+            assert (status.elections, status.proposals_failed) == (1, 0)
+            assert sum(status.commit_timings.counts) > 0, "it was measured how long the command took"
+            assert sum(status.fsync_timings.counts) > 0
     assert THREAD not in [thread.name for thread in threading.enumerate()]
 
 

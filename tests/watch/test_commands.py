@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.fixtures.waiting import until
-from tests.watch.scripted_log import ScriptedLog, a_plan, usual
+from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, usual
 from textual.widgets import Static
 
 from paceline.app.metrics_server import MetricsServer, name_of
@@ -24,9 +25,11 @@ from paceline.clock import SystemClock
 from paceline.errors import ConfigError
 from paceline.events.log import EventLog
 from paceline.watch.collector import Collector
+from paceline.watch.deserted import is_deserted
 from paceline.watch.feed import Feed
 from paceline.watch.gpu_door import GpuDoor
 from paceline.watch.host_door import HostDoor
+from paceline.watch.run_track import RunTrack
 
 
 def call(folder: Path, *args: str) -> tuple[int, str]:
@@ -102,7 +105,7 @@ def test_alerts_are_listed_silenced_exported_and_checked(folder: Path) -> None:
         or "silenced" in call(folder, "alerts", "list")[1]
     )
     assert "alert: WorkerStraggling" in call(folder, "alerts", "export")[1]
-    assert "29 rules, notifiers: none" in call(folder, "alerts", "check")[1]
+    assert "30 rules, notifiers: none" in call(folder, "alerts", "check")[1]
     with pytest.raises(Exception, match="no rule 'Nope'"):
         CliRunner().invoke(
             cli,
@@ -304,3 +307,39 @@ def test_a_gpu_that_cannot_answer_everything_is_told_by_what_it_can() -> None:
 
 def test_a_machine_without_a_driver_has_no_gpus() -> None:
     assert GpuDoor("here", None).look(1) == []
+
+
+def test_events_of_a_run_whose_processes_are_all_gone_end_with_a_word(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    log = ScriptedLog()
+    log.tell(0.0, "launcher", "run_started", plan="p", launcher="local", pid=gone.pid)
+    log.tell(0.1, "worker-0", "worker_started", pid=gone.pid, clock=0, node=socket.gethostname())
+    log.rows("watch", "hosts", 1, at_ns=T0_NS, node=socket.gethostname())
+    log.write(tmp_path / "runs" / "one", a_plan())
+    done = CliRunner().invoke(cli, ["events", "--follow"], obj=Session(folder=tmp_path))
+    assert done.exit_code == 0
+    assert "worker-0 is ready" in done.stdout
+    assert "nobody is left of it" in done.stderr
+
+
+def test_a_run_is_deserted_only_where_all_its_processes_can_be_seen() -> None:
+    here, mine = socket.gethostname(), os.getpid()
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+
+    def is_left(launcher: int | None, worker: int, node: str) -> bool:
+        track = RunTrack(a_plan())
+        log = ScriptedLog()
+        log.tell(0.0, "launcher", "run_started", plan="p", launcher="local", pid=launcher)
+        log.rows("watch", "hosts", 1, at_ns=T0_NS, node=here)
+        log.tell(0.1, "worker-0", "worker_started", pid=worker, clock=0, node=node)
+        for line in log.lines:
+            track.take(line)
+        return is_deserted(track)
+
+    assert is_left(gone.pid, gone.pid, here)
+    assert not is_left(mine, gone.pid, here), "the launcher lives"
+    assert not is_left(gone.pid, mine, here), "a worker lives"
+    assert not is_left(gone.pid, gone.pid, "another-machine"), "who knows"
+    assert not is_left(None, gone.pid, here), "an older log does not say"

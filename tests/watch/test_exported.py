@@ -30,10 +30,13 @@ def whole() -> RunView:
         power_limit_w=200, energy_j=5, is_throttled=True,
         uncorrected_errors=0,
     )  # fmt: skip
-    log.rows(
-        "watch", "coordinators", at_ns=at_ns, address="a:1", node=1, role="leader", is_voter=True, leader=1,
-        term=3, commit=7, applied=7, lag=0, is_connected=True, round_trip_s=0.001,
-    )  # fmt: skip
+    for before_ns, commits in ((1_000_000_000, "0/"), (0, "0.01/4:6")):
+        log.rows(
+            "watch", "coordinators", at_ns=at_ns - before_ns, address="a:1", node=1, role="leader",
+            is_voter=True, leader=1, term=3, commit=7, applied=7, lag=0, is_connected=True,
+            round_trip_s=0.001, commits=commits, fsyncs="0.01/3:9", round_trips="2=0.01/4:6;3=0.02/5:6",
+            elections=1, proposals_failed=0,
+        )  # fmt: skip
     log.rows(
         "server-0", "server", at_ns=at_ns, op="apply", rank=0, step=1, position=1, version=1, read_version=0,
         staleness=1, gap=1, age_ns=1, rate_factor=1.0,

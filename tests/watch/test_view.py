@@ -282,7 +282,7 @@ def test_rows_for_viewers_are_bounded_by_their_number(monkeypatch: pytest.Monkey
     for number in range(3):
         log.steps("worker-0", number * 60, [number + i / 100 for i in range(60)])
     monkeypatch.setattr("paceline.watch.run_track.BATCHED_ROWS", 130)
-    assert [len(rows) for _, _, rows in seen(log, 1).track.batches] == [60, 60]
+    assert [len(batch) for batch in seen(log, 1).track.batches] == [60, 60]
 
 
 def _begun_at(log: ScriptedLog, unix_s: float) -> None:

@@ -15,6 +15,7 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell.private_files import SecretError
 from paceline.errors import PacelineError
 from paceline.events.sample_rows import CoordinatorRow
+from paceline.events.timings import Timings
 
 PATIENCE_S = 1.0
 
@@ -109,4 +110,20 @@ def _row(
         lag,
         is_connected,
         took_s,
+        _word(status.commit_timings),
+        _word(status.fsync_timings),
+        _words(status),
+        status.elections,
+        status.proposals_failed,
     )
+
+
+def _word(timings: pb.Timings) -> str | None:
+    """None: it counts by other bounds, or is of an older version and does not count."""
+    found = Timings.of(timings.counts, timings.total_s)
+    return None if found is None else found.word()
+
+
+def _words(status: pb.NodeStatus) -> str | None:
+    told = [(peer.node, _word(peer.round_trip_timings)) for peer in status.peers]
+    return ";".join(f"{node}={word}" for node, word in told if word is not None) or None

@@ -8,17 +8,19 @@ import click
 
 from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
+from paceline.cli.output import say
 from paceline.cli.session import Session
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
 
 LOOK_S = 0.2
+QUIET_S = 1.0  # the launcher writes each second: as long as it does nobody need look for it
 
 
 @click.command("events")
 @click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
-@click.option("--follow", "-f", is_flag=True, help="Go on until the run is over.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run is over, or nobody of it is left.")
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only these kinds. Repeatable.")
 @click.option("--last", type=click.IntRange(min=0), metavar="N", help="Only the newest so many, at first.")
 @common_options
@@ -30,14 +32,16 @@ def events(
     With --json each event is one JSON object on its own line.
     """
     from paceline.app.watching import find_run
-    from paceline.clock import SystemClock
+    from paceline.clock import SystemClock, monotonic_s
+    from paceline.watch.deserted import is_deserted
     from paceline.watch.feed import Feed
 
     _check(kinds)
-    feed, is_first = Feed(find_run(session.folder, run), is_glance=True), True
-    told = feed.view.track.keep_all_events()
+    feed, is_first, is_left = Feed(find_run(session.folder, run), is_glance=True), True, False
+    told, heard_s = feed.view.track.keep_all_events(), monotonic_s()
     while True:
-        feed.read()
+        if feed.read():
+            heard_s = monotonic_s()
         shown = [event for event in told if not kinds or event["kind"] in kinds]
         told.clear()
         if is_first and last is not None:
@@ -46,6 +50,10 @@ def events(
             print(json.dumps(event) if session.common.json else _line(event), flush=True)
         is_first = False
         if not follow or feed.view.track.is_over:
+            return
+        was_left, is_left = is_left, monotonic_s() - heard_s > QUIET_S and is_deserted(feed.view.track)
+        if was_left and is_left:  # twice: what was written last has been read in between
+            say(session, "the run is not over, but nobody is left of it: neither the command nor a worker")
             return
         SystemClock().sleep(LOOK_S)
 

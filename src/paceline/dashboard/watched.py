@@ -177,6 +177,7 @@ class Watched:
         self._told_seq = self.feed.view.seq
         if any(message.kind is Kind.FRAME for message in messages):
             self._framed_seq = self._told_seq
+            self._counted.delays.add(max(0.0, (self.feed.now_ns() - self.feed.view.last_ns) / 1e9))
         return messages
 
     def _whole(self) -> Message:

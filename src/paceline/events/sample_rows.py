@@ -98,6 +98,14 @@ class CoordinatorRow(NamedTuple):
     lag: int | None  # entries that it lacks, says the leader
     is_connected: bool | None  # to the leader, says the leader
     round_trip_s: float | None  # of being asked
+    # Since the node started, counted by length (events/timings.py): while it led, from a command's arrival
+    # until it was applied; writes to its log until they were on disk; and, for each other node behind its
+    # number and =, from sending it entries until it said that it has them.
+    commits: str | None = None
+    fsyncs: str | None = None
+    round_trips: str | None = None
+    elections: int | None = None  # that it stood in, since it started
+    proposals_failed: int | None = None  # whose outcome it could not tell, or which it had no room for
 
 
 SAMPLE_KINDS: dict[str, tuple[str, ...]] = {

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from paceline.events.schema import PHASES
-from paceline.plan.catalog import MODES
+from paceline.plan.catalog import MODES, Channel
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
 from paceline.watch.quantiles import median, quantile
@@ -16,6 +16,13 @@ STALLED_S = 2.0  # without a step for so long, time goes on without work
 SLOW_BELOW = 0.7
 BEFORE_S = 300
 INJECTED_S = 120.0
+_OPS = {
+    Channel.ALONE: "none",
+    Channel.COLLECTIVE: "all_reduce",
+    Channel.TORCH: "all_reduce",
+    Channel.STORE: "push_pull",
+    Channel.PEERS: "exchange",
+}
 WAIT, COMM = PHASES.index("wait"), PHASES.index("comm")
 
 
@@ -203,6 +210,12 @@ class Figures:
         worker = self.track.workers.get(who)
         is_asked_for = bool(self.plan.stragglers)  # a pace is a delay too, and the same for all
         return is_asked_for and worker is not None and worker.phase_shares().get("delay", 0.0) > 0.2
+
+    @property
+    def op(self) -> str:
+        """What a step's `comm` is, in this mode."""
+        mode = MODES.get(self.plan.mode)
+        return "all_reduce" if mode is None else _OPS[mode.channel]
 
     def uses_server(self) -> bool:
         mode = MODES.get(self.plan.mode)

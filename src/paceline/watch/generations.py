@@ -12,9 +12,12 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from paceline.plan.codec import Json
+from paceline.watch.causes import of_change
+from paceline.watch.quantiles import quantile
 
 STAGES = ("detect", "stop", "reform", "restore", "resume")
 ENDS_KEPT = 4_096
+RECENT_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class Generation:
     why: str
     committed: int
     change: Change | None = None
+    cause: str = "other"
 
     @property
     def recovery_s(self) -> float | None:
@@ -75,21 +79,31 @@ class Generations:
     _change: Change | None = None
     _noticed_s: float | None = None
     _is_new_session: bool = False
+    _left_with: int = 0  # steps, the most that anybody had when the generation ended
+    lost_steps: int = 0  # that somebody had, and the next generation began without
 
     @property
     def newest(self) -> Generation | None:
         return self.all[-1] if self.all else None
 
+    def recovery_p95_s(self, now_s: float) -> float | None:
+        """Of those of the last hour."""
+        recent = [g.recovery_s for g in self.all if now_s - g.at_s <= RECENT_S]
+        return quantile([took_s for took_s in recent if took_s is not None], 0.95)
+
     def begin_session(self) -> None:
         """A resumed run counts its generations from 1 again, and the time between is no recovery."""
         self._is_new_session, self._change, self._noticed_s = bool(self.all), None, None
+        self._left_with = 0
 
     def lost_noticed(self, at_s: float) -> None:
         """Somebody was found dead; the generation ends, or will."""
         if self._noticed_s is None:
             self._noticed_s = at_s
 
-    def lost(self, at_s: float) -> None:
+    def lost(self, at_s: float, committed: int = 0) -> None:
+        """`committed`: the steps that whoever leaves the generation has."""
+        self._left_with = max(self._left_with, committed)
         if self._change is None or self._change.entered_s is not None:
             noticed_s = at_s if self._noticed_s is None else min(self._noticed_s, at_s)
             before = [end for end in self._ends_s if end <= noticed_s]
@@ -98,8 +112,12 @@ class Generations:
 
     def entered(self, at_s: float, number: int, workers: list[str], why: str, committed: int) -> None:
         if self.newest is None or number > self.newest.number or self._is_new_session:
+            is_noticed = self._noticed_s is not None
+            cause = of_change(why, is_new_session=self._is_new_session, is_loss_noticed=is_noticed)
             self._is_new_session = False
-            self.all.append(Generation(number, at_s, workers, why, committed, self._change))
+            self.all.append(Generation(number, at_s, workers, why, committed, self._change, cause))
+            self.lost_steps += max(0, self._left_with - committed)
+            self._left_with = 0
             self._noticed_s = None
         change = self.all[-1].change
         if change is not None and number == self.all[-1].number:

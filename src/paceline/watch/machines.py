@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from paceline.events.sample_rows import CoordinatorRow, GpuRow, HostRow
 from paceline.plan.codec import Json
 from paceline.watch.columns import Columns
+from paceline.watch.node_timings import NodeTimings
 
 KEPT = 120  # rows of a host, from which rates are made
 RATE_S = 10.0
 MOST_ROLES = 100  # of a node, that are remembered
+_COUNTED = ("at_ns", "commits", "fsyncs", "round_trips")  # told otherwise
 SILENT_S = 15.0  # a machine that said nothing for so long is not shown as if it still did
 
 
@@ -92,12 +94,17 @@ class CoordinatorTrack:
     roles: dict[str, list[tuple[float, str]]] = field(
         default_factory=dict
     )  # by address: at_s, role from then on
+    timings: dict[str, NodeTimings] = field(default_factory=dict)  # by address
+    last_s: float = 0.0
 
     def take(self, columns: Columns, origin_ns: int) -> None:
         rows = [CoordinatorRow(*row) for row in columns.rows(*CoordinatorRow._fields)]  # type: ignore[arg-type]
         for row in rows:
             self.nodes[row.address] = row
-            self._note_role(row, (row.at_ns - origin_ns) / 1e9)
+            self.last_s = (row.at_ns - origin_ns) / 1e9
+            self._note_role(row, self.last_s)
+            if row.node is not None:  # what a silent one counted is not known, and did not go back to nothing
+                self.timings.setdefault(row.address, NodeTimings()).take(row, self.last_s)
         newest = max((r for r in rows if r.term is not None), key=lambda r: r.term or 0, default=None)
         leader = None if newest is None else newest.leader
         term = self.term if newest is None else max(self.term, newest.term or 0)
@@ -114,6 +121,11 @@ class CoordinatorTrack:
         if not known or known[-1][1] != role:
             known.append((at_s, role))
             del known[:-MOST_ROLES]
+
+    def name_of(self, address: str) -> str:
+        """A node by its number; one that never said its own, by its address."""
+        row = self.nodes[address]
+        return address if row.node is None else str(row.node)
 
     @property
     def voters(self) -> list[CoordinatorRow]:
@@ -135,7 +147,7 @@ class CoordinatorTrack:
         if not self.nodes:
             return None
         newest = max(self.nodes.values(), key=lambda row: row.commit or 0)
-        names = [name for name in CoordinatorRow._fields if name != "at_ns"]
+        names = [name for name in CoordinatorRow._fields if name not in _COUNTED]
         return {
             "has_leader": self.leader is not None,
             "leader": self.leader,
@@ -148,7 +160,15 @@ class CoordinatorTrack:
             "round_trip_s": self.round_trip_s,
             "terms": [[at_s, term, leader] for at_s, term, leader in self.terms[-200:]],
             "nodes": [
-                {**{n: getattr(row, n) for n in names}, "roles": self._told_roles(address)}
+                {
+                    **{n: getattr(row, n) for n in names},
+                    **self._timed(address),
+                    "roles": self._told_roles(address),
+                }
                 for address, row in sorted(self.nodes.items())
             ],
         }
+
+    def _timed(self, address: str) -> dict[str, Json]:
+        known = self.timings.get(address)
+        return {} if known is None else known.told(self.last_s)

@@ -5,21 +5,22 @@ Only numbers that are known are given out: a family without any is absent, never
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from paceline import __version__
 from paceline.events.sample_rows import GpuRow, HostRow
 from paceline.events.schema import PHASES
 from paceline.watch.alerts import AlertEngine, State
 from paceline.watch.catalogue import PREFIX
+from paceline.watch.causes import CHANGES, RESTARTS
 from paceline.watch.figures import COMM, WAIT, Figures
 from paceline.watch.health import Health
+from paceline.watch.histograms import Labelled, histograms
 from paceline.watch.rules import Severity
 from paceline.watch.sample import Sample, labels_of
-from paceline.watch.worker_track import Histogram, WorkerTrack
+from paceline.watch.worker_track import WorkerTrack
 
 STATES = ("starting", "training", "stopping", "finished", "stopped", "failed")
-FULL_DETAIL_WORKERS = 64  # above, histograms are summed over workers
 
 _HOST = {
     "host_cpu_usage_ratio": "cpu_share",
@@ -65,23 +66,8 @@ class Metrics:
         yield from self._of_machines()
         yield from self._of_alerts(engine, health)
 
-    def histograms(self) -> Iterator[tuple[str, Mapping[str, str], Histogram]]:
-        """(name, labels, histogram)"""
-        workers = self._figures.workers
-        steps = [(w.name, w.step_histogram) for w in workers]
-        stale = [(w.name, w.staleness_histogram) for w in workers]
-        for name, listed in (("step_duration_seconds", steps), ("gradient_staleness_steps", stale)):
-            mine = [(worker, histogram) for worker, histogram in listed if sum(histogram.counts)]
-            if len(workers) > FULL_DETAIL_WORKERS and mine:
-                mine = [("", _summed([histogram for _, histogram in mine]))]
-            for worker, histogram in mine:
-                yield PREFIX + name, {"run": self._run, "worker": worker}, histogram
-        recoveries = Histogram((0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0))
-        for generation in self._track.generations.all:
-            if (took_s := generation.recovery_s) is not None:
-                recoveries.add(took_s)
-        if sum(recoveries.counts):
-            yield PREFIX + "recovery_duration_seconds", {"run": self._run}, recoveries
+    def histograms(self) -> Iterator[Labelled]:
+        return histograms(self._figures)
 
     def _one(self, name: str, value: float | None, /, **labels: object) -> Iterator[Sample]:
         if value is not None and self._wants(name):
@@ -181,9 +167,15 @@ class Metrics:
         yield from self._one("workers_alive", figures.alive)
         if track.generations.newest is not None:
             yield from self._one("generation", track.generations.newest.number)
-            yield from self._one("generation_changes_total", len(track.generations.all) - 1)
+            causes = Counter(generation.cause for generation in track.generations.all[1:])
+            for cause in CHANGES:
+                yield from self._one("generation_changes_total", causes[cause], cause=cause)
             recovered = [g.recovery_s for g in track.generations.all if g.recovery_s is not None]
             yield from self._one("recovery_last_seconds", recovered[-1] if recovered else None)
+            yield from self._one("recovery_p95_seconds", track.generations.recovery_p95_s(figures.now_s))
+        for cause in RESTARTS:
+            yield from self._one("restarts_total", track.setbacks.restarts[cause], cause=cause)
+        yield from self._one("lost_steps_total", track.setbacks.lost_steps + track.generations.lost_steps)
         for kind, count in sorted(Counter(fault for _, _, fault in track.injected).items()):
             yield from self._one("faults_injected_total", count, kind=kind)
 
@@ -211,13 +203,18 @@ class Metrics:
         # Of 3 voters one may be lost, of 5 two.
         yield from self._one("coordinator_spare_voters", (voters - 1) // 2 - known.missing)
         for row in known.nodes.values():
-            node = row.address if row.node is None else row.node
+            node = known.name_of(row.address)
             yield from self._one(
                 "coordinator_is_leader", float(row.node is not None and row.node == known.leader), node=node
             )
             yield from self._one("coordinator_commit_index", row.commit, node=node)
             yield from self._one("coordinator_applied_index", row.applied, node=node)
             yield from self._one("coordinator_round_trip_seconds", row.round_trip_s, node=node)
+            yield from self._one("coordinator_elections_total", row.elections, node=node)
+            yield from self._one("coordinator_proposals_failed_total", row.proposals_failed, node=node)
+            if (timed := known.timings.get(row.address)) is not None and row.node is not None:
+                slow_s = timed.commit_quantile(0.99, known.last_s)
+                yield from self._one("coordinator_commit_p99_seconds", slow_s, node=node)
 
     def _of_machines(self) -> Iterator[Sample]:
         machines, now_ns = self._track.machines, round(self._figures.now_s * 1e9) + self._track.t0_ns
@@ -248,11 +245,3 @@ class Metrics:
                 yield from self._one("health_component_ratio", score / 100, component=component)
         for (notifier, outcome), count in sorted(self._track.notifications.items()):
             yield from self._one("notifications_total", count, notifier=notifier, outcome=outcome)
-
-
-def _summed(histograms: list[Histogram]) -> Histogram:
-    whole = Histogram(histograms[0].bounds)
-    for one in histograms:
-        whole.counts = [a + b for a, b in zip(whole.counts, one.counts, strict=True)]
-        whole.total += one.total
-    return whole

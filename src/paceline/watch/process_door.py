@@ -12,6 +12,7 @@ from paceline.clock import monotonic_s
 from paceline.events.sample_rows import ProcessRow
 
 PROC = Path("/proc")
+GONE = ("Z", "X")  # it ended, and whoever began it has not looked yet
 STOPPED = ("T", "t")  # by a signal, or by a debugger
 # Places in /proc/PID/stat behind the command's name, which may itself hold anything.
 _STATE, _USER, _SYSTEM, _BEGAN, _PAGES = 0, 11, 12, 19, 21
@@ -19,6 +20,17 @@ _STATE, _USER, _SYSTEM, _BEGAN, _PAGES = 0, 11, 12, 19, 21
 
 def has_proc() -> bool:
     return (PROC / "self" / "stat").exists()
+
+
+def lives(pid: int) -> bool:
+    """Where there is no /proc, nobody is known to be gone."""
+    if not has_proc():
+        return True
+    try:
+        said = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return said.rpartition(")")[2].split()[_STATE] not in GONE
 
 
 class ProcessDoor:

@@ -5,7 +5,8 @@ told this time has ended: it has no newest value any more, but what is in a wind
 """
 
 import math
-from collections import deque
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -15,6 +16,34 @@ from paceline.watch.sample import Labels, Sample
 
 Point = tuple[float, float]  # seconds, value
 Values = dict[Labels, float]
+
+
+class _Points:
+    """One series, in 16 bytes a sample; times only ever grow."""
+
+    __slots__ = ("_first", "_times", "_values")
+
+    def __init__(self) -> None:
+        self._first = 0  # what is before is forgotten, and removed now and then
+        self._times, self._values = array("d"), array("d")
+
+    def add(self, at_s: float, value: float) -> None:
+        self._times.append(at_s)
+        self._values.append(value)
+
+    def forget(self, before_s: float) -> None:
+        self._first = bisect_left(self._times, before_s, lo=self._first)
+        if self._first > 64 and self._first > len(self._times) // 8:
+            del self._times[: self._first], self._values[: self._first]
+            self._first = 0
+
+    @property
+    def newest(self) -> Point | None:
+        return (self._times[-1], self._values[-1]) if self._first < len(self._times) else None
+
+    def since(self, begin_s: float) -> list[Point]:
+        begin = bisect_left(self._times, begin_s, lo=self._first)
+        return list(zip(self._times[begin:], self._values[begin:], strict=True))
 
 
 class Memory:
@@ -28,7 +57,7 @@ class Memory:
                     if isinstance(reading, Reading):
                         known = self._windows.get(reading.metric, 0.0)
                         self._windows[reading.metric] = max(known, reading.window_s)
-        self._series: dict[str, dict[Labels, deque[Point]]] = {name: {} for name in self._windows}
+        self._series: dict[str, dict[Labels, _Points]] = {name: {} for name in self._windows}
         self._now_s = -math.inf
 
     def take(self, now_s: float, samples: Iterable[Sample]) -> None:
@@ -36,17 +65,17 @@ class Memory:
         for name, labels, value in samples:
             mine = self._series.get(name)
             if mine is not None:
-                mine.setdefault(labels, deque()).append((now_s, value))
+                if labels not in mine:
+                    mine[labels] = _Points()
+                mine[labels].add(now_s, value)
         for name, window_s in self._windows.items():
             self._forget(self._series[name], now_s - window_s)
 
     @staticmethod
-    def _forget(series: dict[Labels, deque[Point]], before_s: float) -> None:
-        for labels in list(series):
-            points = series[labels]
-            while points and points[0][0] < before_s:
-                points.popleft()
-            if not points:
+    def _forget(series: dict[Labels, _Points], before_s: float) -> None:
+        for labels, points in list(series.items()):
+            points.forget(before_s)
+            if points.newest is None:
                 del series[labels]
 
     def read(self, reading: Reading) -> Values:
@@ -63,8 +92,9 @@ class Memory:
             return {} if found else {reading.where: 1.0}
         return found
 
-    def _value(self, reading: Reading, points: Sequence[Point]) -> float | None:
-        newest_s, newest = points[-1]
+    def _value(self, reading: Reading, points: _Points) -> float | None:
+        assert points.newest is not None, "what has no sample any more was forgotten"
+        newest_s, newest = points.newest
         match reading.reduce:
             case Reduce.LAST | Reduce.ABSENT:
                 return newest if newest_s == self._now_s else None
@@ -72,7 +102,7 @@ class Memory:
                 return self._now_s - newest if newest_s == self._now_s else None
             case _:
                 begin_s = self._now_s - reading.window_s
-                inside = [point for point in points if point[0] >= begin_s]
+                inside = points.since(begin_s)
                 return _reduced(reading, inside, begin_s, self._now_s) if inside else None
 
 

@@ -12,19 +12,21 @@ from paceline.events.sample_rows import CustomRow, LinkRow, ProcessRow
 from paceline.events.schema import SCHEMA
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
-from paceline.watch.columns import Columns, maybe, number
+from paceline.watch.columns import Columns, maybe, maybe_int, number
 from paceline.watch.generations import Generations
 from paceline.watch.happenings import told
+from paceline.watch.lane import Batch, LaneRow
 from paceline.watch.loss_record import LossRecord
 from paceline.watch.machines import CoordinatorTrack, Machines
-from paceline.watch.worker_track import LaneRow, WorkerTrack
+from paceline.watch.setbacks import Setbacks
+from paceline.watch.worker_track import BOUNDS_S, Histogram, WorkerTrack
 
 EVENTS_KEPT = 2_000
 BATCHES_KEPT = 4_000
-BATCHED_ROWS = 100_000  # in all of them: a row takes about 400 bytes
+BATCHED_ROWS = 100_000  # in all of them: a row takes 88 bytes
 REBOOTED_S = 10.0  # a resumed run whose clock differs by more is on another machine, or the same one rebooted
 LAUNCHERS_LOOK = "watch"  # who writes the launcher's own machine, each second
-_LOST = re.compile(r"(worker-\d+) (?:was lost|ended) \(")
+_LOST = re.compile(r"(worker-\d+) (?:was lost|ended) \((.*)")
 _LEFT = re.compile(r"(worker-\d+) left the run")
 
 
@@ -42,6 +44,8 @@ class RunTrack:
         self.coordinator = CoordinatorTrack()
         self.outcome: str | None = None
         self.is_stopping = False
+        self.launcher_pid: int | None = None  # of the command that began this session
+        self.launcher_node: str | None = None
         self.last_step_s: float | None = None
         self.first_step_s: float | None = None
         self.last_tick_s: float | None = None
@@ -53,12 +57,16 @@ class RunTrack:
         self.checkpoint_s: float | None = None
         self.checkpoints = self.checkpoints_failed = self.checkpoints_skipped = 0
         self.checkpoint_write_s = self.checkpoint_pause_s = 0.0
+        self.checkpoint_stages = {"copy": Histogram(BOUNDS_S), "write": Histogram(BOUNDS_S)}
+        self.collectives = Histogram(BOUNDS_S)  # of the steps that moved something
+        self.setbacks = Setbacks()
         self.custom: dict[tuple[str, str], CustomRow] = {}
         self.injected: list[tuple[float, str, str]] = []  # when, whom it struck, and what it was
         self.silences: list[Mapping[str, object]] = []
         self.notifications: dict[tuple[str, str], int] = {}
         self.events: deque[dict[str, Json]] = deque(maxlen=EVENTS_KEPT)
-        self.batches: deque[tuple[int, str, list[LaneRow]]] = deque()
+        self.batches: deque[Batch] = deque()
+        self.newest_rows: list[LaneRow] = []  # of the line of steps that was told last
         self._batched = 0  # rows in them
 
     def keep_all_events(self) -> deque[dict[str, Json]]:
@@ -117,6 +125,7 @@ class RunTrack:
                 self.machines.take_hosts(columns, self._shift_ns)
                 if who == LAUNCHERS_LOOK:  # what other machines tell comes late, in batches
                     self.last_tick_s = self._at(max(columns.ints("at_ns")))
+                    self.launcher_node = str(columns.of("node")[-1])
             case "gpus":
                 self.machines.take_gpus(columns, self._shift_ns)
             case "links":
@@ -137,13 +146,16 @@ class RunTrack:
         worker.has_started = True
         fresh = worker.take_steps(columns, self.t0_ns - self._shift_ns)
         self.max_position = max(self.max_position, *columns.ints("position"))
-        self.batches.append((self.seq, who, fresh))
+        self.newest_rows = fresh
+        self.batches.append(Batch(self.seq, who, fresh))
         self._batched += len(fresh)
         while self._batched > BATCHED_ROWS or len(self.batches) > BATCHES_KEPT:
-            self._batched -= len(self.batches.popleft()[2])
+            self._batched -= len(self.batches.popleft())
         step = self.step
         for row in fresh:
             end_s = row[1] + sum(row[2:10])
+            if row[8] > 0:
+                self.collectives.add(row[8])
             self.generations.step_ended(row[1], end_s)
             self.last_step_s = max(end_s, self.last_step_s or end_s)
             self.first_step_s = min(row[1], row[1] if self.first_step_s is None else self.first_step_s)
@@ -163,10 +175,12 @@ class RunTrack:
             columns.ints("rank"),
             columns.ints("staleness"),
             columns.ints("gap"),
+            columns.ints("version"),
             strict=True,
         )
-        for op, rank, staleness, gap in rows:
+        for op, rank, staleness, gap, version in rows:
             if op == "apply":
+                self.setbacks.applied(version)
                 self.worker(f"worker-{rank}").take_staleness(staleness)
                 self.max_gap = max(gap, self.max_gap or 0)
             elif op in ("discard", "abandon", "lost"):
@@ -205,6 +219,8 @@ class RunTrack:
             differs_s = unix_s - self.started_unix_s - (at_ns - self.t0_ns) / 1e9
             self._shift_ns = round(differs_s * 1e9) if abs(differs_s) > REBOOTED_S else 0
         self.outcome, self.is_stopping = None, False
+        self.setbacks.begin_session()
+        self.launcher_pid = maybe_int(fields.get("pid"))
         self.generations.begin_session()
         for worker in self.workers.values():
             worker.has_started = worker.is_finished = worker.is_lost = False
@@ -214,7 +230,7 @@ class RunTrack:
         match kind:
             case "worker_started":
                 worker.pid, worker.started_s = int(str(fields["pid"])), at_s
-                worker.starts += 1
+                self.setbacks.started(worker)
                 worker.node = str(fields["node"]) if fields.get("node") else None
                 worker.link = None
                 worker.tokens_per_sample = maybe(fields.get("tokens_per_sample"))
@@ -226,7 +242,7 @@ class RunTrack:
                 worker.rank, worker.is_lost = int(str(fields["rank"])), False
                 self._entered(at_s, fields)
             case "generation_lost":
-                self.generations.lost(at_s)
+                self.generations.lost(at_s, maybe_int(fields.get("committed")) or 0)
             case _:
                 pass
 
@@ -239,6 +255,8 @@ class RunTrack:
         match kind:
             case "run_resumed":
                 self._resumed(str(fields.get("clocks", "")))
+            case "server_restored" if fields.get("part") == 0:
+                self.setbacks.restored(maybe_int(fields["version"]) or 0)
             case "run_finished":
                 self.outcome = str(fields["outcome"])
             case "stop_requested":
@@ -269,7 +287,7 @@ class RunTrack:
     def _supervision(self, decision: str, at_s: float) -> None:
         lost, left = _LOST.match(decision), _LEFT.match(decision)
         if lost is not None:
-            self.worker(lost[1]).is_lost = True
+            self.worker(lost[1]).is_lost, self.worker(lost[1]).lost_because = True, lost[2]
             self.generations.lost_noticed(at_s)
         elif left is not None:
             self.worker(left[1]).is_finished = True
@@ -278,17 +296,22 @@ class RunTrack:
         if not clocks:
             return
         kept = [int(clock) for clock in clocks.split(",")]
+        before = self.step
         for index, clock in enumerate(kept):
             self.worker(f"worker-{index}").steps = clock
         self.loss.rewound(sum(kept) // max(1, len(kept)))
         self.max_position = min(self.max_position, sum(kept) - 1)
+        self.setbacks.went_back(before, self.step)
 
     def _checkpoint(self, kind: str, at_s: float, fields: dict[str, Json]) -> None:
         if kind == "checkpoint":
             self.checkpoints += 1
             self.checkpoint, self.checkpoint_s = fields, at_s
-            self.checkpoint_write_s += number(fields.get("write_s", 0.0))
-            self.checkpoint_pause_s += number(fields.get("snapshot_ns", 0)) / 1e9
+            write_s, pause_s = number(fields.get("write_s", 0.0)), number(fields.get("snapshot_ns", 0)) / 1e9
+            self.checkpoint_write_s += write_s
+            self.checkpoint_pause_s += pause_s
+            self.checkpoint_stages["write"].add(write_s)
+            self.checkpoint_stages["copy"].add(pause_s)
         elif kind == "checkpoint_failed":
             self.checkpoints_failed += 1
         else:

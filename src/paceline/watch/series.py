@@ -3,6 +3,8 @@
 Each bucket keeps the least, the greatest and the last value of its time, so that no
 peak is lost, however coarse it gets. Ten values a second for ten minutes (only where
 numbers come that fast), one a second for two hours, one in ten seconds for 48 hours.
+A number that comes once a second has one value in a bucket of a second: that one is all
+that is kept of it, in a third of the room.
 Pure; a bucket without values is NaN inside, and left out of what is given out.
 """
 
@@ -21,10 +23,13 @@ Bucket = tuple[float, float, float, float]  # its beginning in seconds, least, g
 class Ring:
     """Buckets of one width, one after the other without gaps; the oldest go."""
 
-    def __init__(self, width_s: float, most: int) -> None:
+    def __init__(self, width_s: float, most: int, *, has_range: bool = True) -> None:
+        """`has_range`: more than one value comes in a bucket's time."""
         self.width_s, self._most = width_s, most
         self._first = 0  # number of the oldest bucket that is kept
-        self._low, self._high, self._last = array("f"), array("f"), array("f")
+        self._last = array("f")
+        self._low, self._high = (array("f"), array("f")) if has_range else (self._last, self._last)
+        self._sides = (self._low, self._high, self._last) if has_range else (self._last,)
 
     def __len__(self) -> int:
         return len(self._last)
@@ -37,13 +42,13 @@ class Ring:
         number = math.floor(at_s / self.width_s + 1e-9)
         if not self._last or number - self._first >= len(self) + self._most:
             self._first = number
-            del self._low[:], self._high[:], self._last[:]
+            self._cut(len(self))
         place = number - self._first
         if place < 0:
             return  # so late that its time is no longer kept
         missing = place + 1 - len(self)
         if missing > 0:
-            for side in (self._low, self._high, self._last):
+            for side in self._sides:
                 side.extend([math.nan] * missing)
         if math.isnan(self._last[place]):
             self._low[place] = self._high[place] = value
@@ -51,11 +56,15 @@ class Ring:
             self._low[place] = min(self._low[place], value)
             self._high[place] = max(self._high[place], value)
         self._last[place] = value
-        # A quarter more than is kept, so that the front is cut off now and then only.
-        if len(self) > self._most * 5 // 4:
+        # Some more than is kept, so that the front is cut off now and then only.
+        if len(self) > self._most * 17 // 16:
             cut = len(self) - self._most
             self._first += cut
-            del self._low[:cut], self._high[:cut], self._last[:cut]
+            self._cut(cut)
+
+    def _cut(self, count: int) -> None:
+        for side in self._sides:
+            del side[:count]
 
     def between(self, from_s: float, to_s: float) -> list[Bucket]:
         first = max(0, math.floor(from_s / self.width_s) - self._first)
@@ -73,7 +82,7 @@ class Series:
     def __init__(self, *, unit: str, group: str, is_fast: bool = False) -> None:
         self.unit, self.group = unit, group
         tiers = (FINE, USUAL, COARSE) if is_fast else (USUAL, COARSE)
-        self._rings = [Ring(width, most) for width, most in tiers]
+        self._rings = [Ring(*tier, has_range=is_fast or tier is COARSE) for tier in tiers]
         self.last: float | None = None
 
     def add(self, at_s: float, value: float) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from paceline.watch.figures import COMM, Figures
+from paceline.watch.lane import LaneRow
 from paceline.watch.series import SeriesTable
-from paceline.watch.worker_track import LaneRow
 
 _HOST = {
     "cpu": ("cpu_share", "share"),

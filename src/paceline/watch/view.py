@@ -9,6 +9,7 @@ says nothing for so long that time must have gone on (`advance`). Pure.
 from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import takewhile
 
 from paceline.events.schema import PHASES
 from paceline.plan.codec import Json
@@ -17,6 +18,7 @@ from paceline.watch.alert_book import summary_of, told_alerts
 from paceline.watch.alerts import AlertEngine, State, Transition
 from paceline.watch.figures import Figures
 from paceline.watch.health import Health, health
+from paceline.watch.lane import LaneRow
 from paceline.watch.metrics import Metrics
 from paceline.watch.picture import picture
 from paceline.watch.rule_file import default_rules
@@ -26,7 +28,6 @@ from paceline.watch.sample import Sample
 from paceline.watch.series import SeriesTable
 from paceline.watch.series_of_run import note_rows, note_second
 from paceline.watch.trend import in_words, trend
-from paceline.watch.worker_track import LaneRow
 
 TICK_NS = 1_000_000_000
 SILENT_NS = 2_500_000_000  # without a line of kind `hosts` for so long, time goes on without it
@@ -74,7 +75,7 @@ class RunView:
             case "header":
                 self._ticked_ns = self.track.t0_ns
             case "steps":
-                note_rows(self._series, self.track.batches[-1][2])
+                note_rows(self._series, self.track.newest_rows)
             case "tick":
                 self._tick(self.track.last_ns)
             case "run_finished":
@@ -119,19 +120,19 @@ class RunView:
         return [event for event in self.track.events if int(str(event["seq"])) > seq]
 
     def steps_since(self, seq: int) -> list[dict[str, Json]]:
+        fresh = list(takewhile(lambda batch: batch.seq > seq, reversed(self.track.batches)))
         return [
-            {"seq": number, "worker": worker, "rows": [list(map(_plain, row)) for row in rows]}
-            for number, worker, rows in self.track.batches
-            if number > seq
+            {"seq": b.seq, "worker": b.worker, "rows": [list(map(_plain, row)) for row in b.rows()]}
+            for b in reversed(fresh)
         ]
 
     def timeline(self, from_s: float, to_s: float, *, most: int = 4000) -> dict[str, Json]:
         """The steps of each worker that touch this time; of more than `most`, the newest."""
         lanes: list[Json] = []
         for worker in sorted(self.track.workers.values(), key=lambda w: (len(w.name), w.name)):
-            rows = [row for row in worker.lane if row[1] <= to_s and row[1] + sum(row[2:10]) >= from_s]
             share = max(1, most // max(1, len(self.track.workers)))
-            lanes.append({"worker": worker.name, "rows": [list(map(_plain, row)) for row in rows[-share:]]})
+            rows = worker.lane.between(from_s, to_s, share)
+            lanes.append({"worker": worker.name, "rows": [list(map(_plain, row)) for row in rows]})
         return {"phases": list(PHASES), "lanes": lanes}
 
     def series(

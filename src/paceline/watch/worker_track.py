@@ -5,12 +5,15 @@ however many steps there are in a second. Pure.
 """
 
 import math
+from array import array
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 
 from paceline.events.sample_rows import LinkRow
 from paceline.events.schema import PHASES
 from paceline.watch.columns import Columns
+from paceline.watch.lane import Lane, LaneRow
 from paceline.watch.quantiles import median, quantile
 
 KEPT_S = 120
@@ -18,9 +21,6 @@ LANE_ROWS = 2_000  # steps that a timeline can show
 RECENT_STEPS = 200
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
-
-# step, start_s, the eight phases in seconds, loss
-LaneRow = tuple[int, float, float, float, float, float, float, float, float, float, float]
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Second:
     samples: int = 0
     bytes_out: int = 0
     bytes_in: int = 0
-    phases_s: list[float] = field(default_factory=lambda: [0.0] * len(PHASES))
+    phases_s: "array[float]" = field(default_factory=lambda: array("d", [0.0] * len(PHASES)))
 
 
 class Histogram:
@@ -43,8 +43,7 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        place = next((i for i, bound in enumerate(self.bounds) if value <= bound), len(self.bounds))
-        self.counts[place] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
@@ -66,6 +65,8 @@ class WorkerTrack:
     has_started: bool = False
     started_s: float = 0.0
     starts: int = 0
+    started_session: int = 0  # of the run, in which it was last started
+    lost_because: str | None = None  # by what the launcher said, since its last start
     is_lost: bool = False
     is_finished: bool = False
     is_called_slow: bool = False
@@ -85,7 +86,7 @@ class WorkerTrack:
     abandoned: int = 0
     phases_s: list[float] = field(default_factory=lambda: [0.0] * len(PHASES))
     seconds: deque[Second] = field(default_factory=lambda: deque(maxlen=KEPT_S))
-    lane: deque[LaneRow] = field(default_factory=lambda: deque(maxlen=LANE_ROWS))
+    lane: Lane = field(default_factory=lambda: Lane(LANE_ROWS))
     durations: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     own_times: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     staleness: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))

@@ -164,7 +164,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node", "cluster", "version", "role", "leader", "leader_address", "term", "commit", "applied", "last_index", "snapshot_index", "peers", "sessions", "leases", "up_ms", "cut_ms")
+    __slots__ = ("node", "cluster", "version", "role", "leader", "leader_address", "term", "commit", "applied", "last_index", "snapshot_index", "peers", "sessions", "leases", "up_ms", "cut_ms", "commit_timings", "fsync_timings", "elections", "proposals_failed")
     NODE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +181,10 @@ class NodeStatus(_message.Message):
     LEASES_FIELD_NUMBER: _ClassVar[int]
     UP_MS_FIELD_NUMBER: _ClassVar[int]
     CUT_MS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    FSYNC_TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    ELECTIONS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSALS_FAILED_FIELD_NUMBER: _ClassVar[int]
     node: int
     cluster: str
     version: str
@@ -197,10 +201,22 @@ class NodeStatus(_message.Message):
     leases: int
     up_ms: int
     cut_ms: int
-    def __init__(self, node: _Optional[int] = ..., cluster: _Optional[str] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., term: _Optional[int] = ..., commit: _Optional[int] = ..., applied: _Optional[int] = ..., last_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., sessions: _Optional[int] = ..., leases: _Optional[int] = ..., up_ms: _Optional[int] = ..., cut_ms: _Optional[int] = ...) -> None: ...
+    commit_timings: Timings
+    fsync_timings: Timings
+    elections: int
+    proposals_failed: int
+    def __init__(self, node: _Optional[int] = ..., cluster: _Optional[str] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., term: _Optional[int] = ..., commit: _Optional[int] = ..., applied: _Optional[int] = ..., last_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., sessions: _Optional[int] = ..., leases: _Optional[int] = ..., up_ms: _Optional[int] = ..., cut_ms: _Optional[int] = ..., commit_timings: _Optional[_Union[Timings, _Mapping]] = ..., fsync_timings: _Optional[_Union[Timings, _Mapping]] = ..., elections: _Optional[int] = ..., proposals_failed: _Optional[int] = ...) -> None: ...
+
+class Timings(_message.Message):
+    __slots__ = ("counts", "total_s")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_S_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    total_s: float
+    def __init__(self, counts: _Optional[_Iterable[int]] = ..., total_s: _Optional[float] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("node", "address", "is_voter", "match", "lag", "sending", "is_connected")
+    __slots__ = ("node", "address", "is_voter", "match", "lag", "sending", "is_connected", "round_trip_timings")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     IS_VOTER_FIELD_NUMBER: _ClassVar[int]
@@ -208,6 +224,7 @@ class PeerStatus(_message.Message):
     LAG_FIELD_NUMBER: _ClassVar[int]
     SENDING_FIELD_NUMBER: _ClassVar[int]
     IS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_TIMINGS_FIELD_NUMBER: _ClassVar[int]
     node: int
     address: str
     is_voter: bool
@@ -215,7 +232,8 @@ class PeerStatus(_message.Message):
     lag: int
     sending: str
     is_connected: bool
-    def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ..., is_voter: _Optional[bool] = ..., match: _Optional[int] = ..., lag: _Optional[int] = ..., sending: _Optional[str] = ..., is_connected: _Optional[bool] = ...) -> None: ...
+    round_trip_timings: Timings
+    def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ..., is_voter: _Optional[bool] = ..., match: _Optional[int] = ..., lag: _Optional[int] = ..., sending: _Optional[str] = ..., is_connected: _Optional[bool] = ..., round_trip_timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
 class AddNode(_message.Message):
     __slots__ = ("node", "address")

@@ -7,7 +7,7 @@ committed, nothing answered before it is applied.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -16,8 +16,19 @@ from paceline.clock import monotonic_s, unix_now_s
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.raft.core import Dice, Raft, Timing
 from paceline.coordinator.raft.door import why_impossible
-from paceline.coordinator.raft.types import Entry, EntryKind, Index, Membership, Message, NodeId, Ready, Term
+from paceline.coordinator.raft.types import (
+    Entry,
+    EntryKind,
+    HardState,
+    Index,
+    Membership,
+    Message,
+    NodeId,
+    Ready,
+    Term,
+)
 from paceline.coordinator.shell.feed import Feed
+from paceline.coordinator.shell.measured import Measured
 from paceline.coordinator.shell.storage import Found, Storage
 from paceline.coordinator.state import view
 from paceline.coordinator.state.machine import ClusterState
@@ -79,6 +90,7 @@ class Node:
         self.on_change: Callable[[], None] = lambda: None  # role, leader, term, membership or addresses
         self._storage, self._send = storage, send
         self._hard_state = found.hard_state
+        self.measured = Measured(me, found.hard_state.term)
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coordinator-disk")
         self._wake = asyncio.Event()
         self._inbox = _Inbox()
@@ -110,6 +122,7 @@ class Node:
         if not self.raft.is_leader:
             raise NotLeaderError
         if len(self._answers) + len(self._inbox.commands) > MOST_WAITING:
+            self.measured.proposals_failed += 1
             raise TooBusyError
         answer: asyncio.Future[pb.Outcome] = self._promise()
         self._inbox.commands.append((command, answer))
@@ -168,15 +181,20 @@ class Node:
     def _take_in(self, inbox: _Inbox) -> None:
         for message, complain in inbox.messages:
             if (why := why_impossible(self.raft, message)) is None:
+                self.measured.heard(message)
                 self.raft.step(message)
             else:
                 complain(why)
         for other in inbox.broken:
             self.raft.lost_touch(other)
+            self.measured.lost_touch(other)
         self._tick()
         for command, answer in inbox.commands:
             command.at_ms = int(unix_now_s() * 1000)
             _keep(self._answers, self.raft.propose(command.SerializeToString()), answer)
+        if inbox.commands:  # all were taken in, or none
+            is_taken = self.raft.is_leader and not self.raft.is_handing_over
+            self.measured.proposed(self.raft.log.last_index, len(inbox.commands), is_taken=is_taken)
         for read in inbox.reads:
             self._next_read += 1
             if self.raft.read(self._next_read):
@@ -201,11 +219,14 @@ class Node:
     async def _carry_out(self, ready: Ready) -> bool:
         """Was there anything to do? Then there may be more."""
         self._send(ready.early)
+        self.measured.sent(ready.early)
+        self.measured.stood(ready.hard_state)
         if ready.must_persist:
             await self._persist(ready)
         self._send(ready.messages)
         for entry in ready.committed:
             self._apply(entry)
+        self.measured.applied(self.applied)
         self._due += ready.reads
         for id in ready.lost_reads:
             _fail(self._reading.pop(id), NotLeaderError())
@@ -219,9 +240,9 @@ class Node:
         if ready.snapshot is None:
             what = (ready.hard_state, ready.entries)
             if ready.early:  # they are on their way while our disk works
-                await loop.run_in_executor(self._disk, self._storage.save, *what)
+                await loop.run_in_executor(self._disk, self._save, *what)
             else:  # nobody hears of it before it is written: a thread would only cost time
-                self._storage.save(*what)
+                self._save(*what)
         else:
             whole = (ready.snapshot, self._hard_state, ready.entries)
             await loop.run_in_executor(self._disk, self._storage.save_snapshot, *whole)
@@ -231,6 +252,11 @@ class Node:
             self.feed.restart(self.applied)
         if ready.entries:
             self.raft.persisted(ready.entries[-1].index, ready.entries[-1].term)
+
+    def _save(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
+        began_s = monotonic_s()
+        self._storage.save(hard_state, entries)
+        self.measured.fsync.add(monotonic_s() - began_s)
 
     def _apply(self, entry: Entry) -> None:
         self.applied = entry.index
@@ -279,6 +305,7 @@ class Node:
 
     def _give_up(self) -> None:
         """We do not lead any more: whether these will be applied is for others to say."""
+        self.measured.gave_up(len(self._answers))
         for answer in self._answers.values():
             _fail(answer, NotLeaderError())
         for waiting in (*self._changing.values(), *self._reading.values()):

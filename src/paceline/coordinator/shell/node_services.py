@@ -19,6 +19,7 @@ from paceline.coordinator.shell.node import Node, NotLeaderError, TooBusyError
 from paceline.coordinator.shell.peers import Peers
 from paceline.coordinator.shell.services import service, unary
 from paceline.errors import PacelineError
+from paceline.events.timings import Timings
 
 CAUGHT_UP = 100  # a learner that lacks at most so many entries becomes a voter
 LOOK_AGAIN_S = 0.05
@@ -72,6 +73,10 @@ class NodeServices:
             leases=len(self._leases),
             up_ms=int((monotonic_s() - self._since_s) * 1000),
             cut_ms=0 if self._cuts is None else int(self._cuts.left_s() * 1000),
+            commit_timings=_timings(node.measured.commit),
+            fsync_timings=_timings(node.measured.fsync),
+            elections=node.measured.elections,
+            proposals_failed=node.measured.proposals_failed,
         )
 
     def _peer(self, other: NodeId) -> pb.PeerStatus:
@@ -87,6 +92,8 @@ class NodeServices:
         if progress is not None:
             found.match, found.sending = progress.match, progress.sending.value
             found.lag = raft.log.last_index - progress.match
+        if (timings := self._node.measured.round_trip.get(other)) is not None:
+            found.round_trip_timings.CopyFrom(_timings(timings))
         return found
 
     async def _status(self, request: pb.StatusRequest, context: Context) -> pb.NodeStatus:
@@ -202,3 +209,7 @@ class NodeServices:
             nodes = [NodeId(node) for node in request.nodes]
             self._cuts.cut(request.for_ms / 1000, nodes=nodes, pids=request.pids, others=request.others)
         return self.status()
+
+
+def _timings(timings: Timings) -> pb.Timings:
+    return pb.Timings(counts=timings.counts, total_s=timings.total_s)

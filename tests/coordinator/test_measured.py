@@ -1,0 +1,81 @@
+"""Does a node count what its own doings take, and tell it?"""
+
+import asyncio
+from pathlib import Path
+
+from tests.coordinator.real.history import create
+from tests.coordinator.real.in_process import CALM, nodes_in_process
+
+from paceline.app.coordinator_look import _words
+from paceline.coordinator.raft.types import (
+    Entry,
+    EntryKind,
+    HardState,
+    Index,
+    Kind,
+    Message,
+    NodeId,
+    Term,
+)
+from paceline.coordinator.shell.measured import Measured
+
+ME, OTHER = NodeId(1), NodeId(2)
+
+
+def an_append(index: int) -> Message:
+    entry = Entry(Index(index), Term(1), EntryKind.COMMAND, b"x")
+    return Message(Kind.APPEND, ME, OTHER, Term(1), entries=(entry,))
+
+
+def a_reply(index: int, *, rejected: bool = False) -> Message:
+    return Message(Kind.APPEND_REPLY, OTHER, ME, Term(1), Index(index), rejected=rejected)
+
+
+def test_commands_are_counted_when_the_last_of_their_batch_is_applied() -> None:
+    measured = Measured(ME, Term(0))
+    measured.proposed(Index(5), 3, is_taken=True)
+    measured.proposed(Index(7), 2, is_taken=True)
+    measured.proposed(Index(7), 1, is_taken=False)
+    measured.applied(Index(4))
+    assert measured.commit.count == 0
+    measured.applied(Index(5))
+    assert measured.commit.count == 3
+    measured.gave_up(2)
+    measured.applied(Index(9))
+    assert (measured.commit.count, measured.proposals_failed) == (3, 1 + 2)
+
+
+def test_only_an_election_that_this_node_stood_in_counts() -> None:
+    measured = Measured(ME, Term(3))
+    for state in (HardState(Term(3), ME), None, HardState(Term(4), OTHER), HardState(Term(5), ME)):
+        measured.stood(state)
+    measured.stood(HardState(Term(5), ME))
+    assert measured.elections == 1
+
+
+def test_a_round_trip_ends_with_the_answer_to_what_was_sent() -> None:
+    measured = Measured(ME, Term(0))
+    measured.heard(a_reply(1))
+    measured.sent([Message(Kind.APPEND, ME, OTHER, Term(1)), an_append(5), an_append(6)])
+    measured.heard(a_reply(4))
+    assert not measured.round_trip, "it answers what was sent before"
+    measured.heard(a_reply(5))
+    measured.heard(a_reply(6))
+    assert measured.round_trip[OTHER].count == 1, "one message is timed at a time"
+    measured.sent([an_append(7)])
+    measured.heard(a_reply(7, rejected=True))
+    measured.sent([an_append(8)])
+    measured.lost_touch(OTHER)
+    measured.heard(a_reply(8))
+    assert measured.round_trip[OTHER].count == 1
+
+
+def test_whoever_led_has_timed_somebody_and_tells_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with nodes_in_process(tmp_path, 3, pace=CALM) as nodes, nodes.client() as client:
+            await create(client, "one")  # which a majority has: so somebody has answered its leader
+            told = [_words(one.services.status()) for one in nodes.running.values()]
+            assert any(told), "a word for each node that was timed"
+            assert sum(one.node.measured.commit.count for one in nodes.running.values()) > 0
+
+    asyncio.run(story())
