@@ -7,6 +7,7 @@ durations and the loss in single. A batch is what one line of the log told, exac
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 
 # step, start_s, the eight phases in seconds, loss
 LaneRow = tuple[int, float, float, float, float, float, float, float, float, float, float]
@@ -45,6 +46,9 @@ class Lane:
             _row(self._steps[p], self._starts[p], map(_short, self._rest[p * SHORT : (p + 1) * SHORT]))
             for p in touching[-most:]
         ]
+
+    def newest(self, most: int) -> list[LaneRow]:
+        return self.between(-inf, inf, most)
 
     def _ended_s(self, place: int) -> float:
         return self._starts[place] + sum(self._rest[place * SHORT : (place + 1) * SHORT - 1])

@@ -93,7 +93,7 @@ def _final_loss(figures: Figures) -> Json:
     """Of a run that is over, as its result says it; None: it goes on, or nobody made a step."""
     if not figures.track.is_over:
         return None
-    last = [row[10] for worker in figures.workers for row in list(worker.lane)[-LAST_LOSSES:]]
+    last = [row[-1] for worker in figures.workers for row in worker.lane.newest(LAST_LOSSES)]
     return _finite(sum(last) / len(last)) if last else None
 
 
