@@ -54,7 +54,9 @@ def test_a_recorded_run_is_learnt_from(launcher: LocalLauncher, tmp_path: Path) 
     advice = advise_on(scene)
     assert advice.advised.candidate.mode == "asgd"
     assert "worker 1 is persistently" in advice.workers[0]
-    assert "--mode asgd --num-workers 2 --steps 40" in command_for(scene, advice)
+    assert "--mode asgd --num-workers 2 --steps 40 --pace 10ms --straggler worker=1" in command_for(
+        scene, advice
+    )
     assert any("run test (ssgd)" in text for text in advice.caveats)
 
 

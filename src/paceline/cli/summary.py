@@ -1,5 +1,6 @@
 """How did the run go? The result as a few lines, ending with what to type next."""
 
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,8 @@ def _data(result: "dict[str, Json]") -> list[tuple[str, str]]:
 
 def _learnt(result: "dict[str, Json]") -> list[tuple[str, str]]:
     rows = [("loss", f"{loss:.4g}")] if (loss := _number(result.get("loss"))) is not None else []
+    if loss is not None and not isfinite(loss):
+        rows.append(("diverged", "nothing below is of use: try a smaller --lr, or --clip-norm 1"))
     if (norm := _number(result.get("grad_norm"))) is not None:
         rows.append(("gradient norm", f"{norm:.4g}, before clipping"))
     for name, value in _object(result.get("metrics")).items():
