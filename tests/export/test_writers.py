@@ -181,7 +181,7 @@ def test_afterwards_the_numbers_are_the_same(live: Exported, tmp_path: Path, mlf
 
 def test_a_second_export_into_the_same_event_files_is_refused(live: Exported) -> None:
     done = paceline("export", str(live.run_dir), "--to", "tensorboard")
-    assert done.code == 3
+    assert done.code == 5
     assert "already holds event files" in done.err
 
 
