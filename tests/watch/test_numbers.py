@@ -15,7 +15,7 @@ from paceline.watch.promql import expression
 from paceline.watch.rule_file import default_rules, read_rules
 from paceline.watch.sample import Sample, labels_of
 from paceline.watch.series import Ring, Series, thinned
-from paceline.watch.trend import change_point, in_words, theil_sen, trend
+from paceline.watch.trend import Trend, change_point, in_words, theil_sen, trend
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=400), st.integers(1, 50))
@@ -71,6 +71,15 @@ def test_noise_alone_is_no_change() -> None:
     steady = trend([(float(t), 5.0) for t in range(20)])
     assert steady is not None
     assert in_words("loss", steady, None, None) == "loss is steady"
+
+
+def test_nothing_falls_by_more_than_all_of_it() -> None:
+    assert in_words("loss", Trend(-1.0, -2.18, None, None), None, None) == (
+        "loss falls to a fraction of what it was in this time"
+    )
+    assert (
+        in_words("loss", Trend(-1.0, -0.3, None, None), None, None) == "loss falls slowly, 30 % in this time"
+    )
 
 
 RULE = """

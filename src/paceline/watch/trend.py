@@ -15,6 +15,7 @@ MOST_POINTS = 60  # pairs grow with the square
 DRIFT = 0.5  # in spreads: smaller shifts are noise
 THRESHOLD = 8.0  # in spreads, summed up
 LEAST_POINTS = 8
+MOST_FALL = 0.9  # of the median: by more, a line no longer tells how far a curve fell
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ def in_words(name: str, found: Trend, clock: str | None, cause: str | None) -> s
         return f"{name} {verb} {_percent(found.change_share)}{when}{why}"
     if abs(found.share) < 0.05 or not math.isfinite(found.share):
         return f"{name} is steady"
+    if found.share <= -MOST_FALL:
+        return f"{name} falls to a fraction of what it was in this time"
     return f"{name} {'rises' if found.share > 0 else 'falls'} slowly, {_percent(found.share)} in this time"
 
 
