@@ -309,7 +309,7 @@ def test_a_machine_without_a_driver_has_no_gpus() -> None:
     assert GpuDoor("here", None).look(1) == []
 
 
-def test_events_of_a_run_whose_processes_are_all_gone_end_with_a_word(tmp_path: Path) -> None:
+def test_of_a_run_whose_processes_are_all_gone_events_and_status_say_so(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
     log = ScriptedLog()
@@ -321,6 +321,9 @@ def test_events_of_a_run_whose_processes_are_all_gone_end_with_a_word(tmp_path: 
     assert done.exit_code == 0
     assert "worker-0 is ready" in done.stdout
     assert "nobody is left of it" in done.stderr
+    code, out = call(tmp_path, "status")
+    assert code == 0
+    assert "neither the command nor a worker is left of it; paceline train --resume" in out
 
 
 def test_a_run_is_deserted_only_where_all_its_processes_can_be_seen() -> None:

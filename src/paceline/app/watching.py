@@ -4,6 +4,7 @@ from pathlib import Path
 
 from paceline.errors import NoSuchRunError
 from paceline.plan.codec import Json
+from paceline.watch.deserted import is_deserted
 from paceline.watch.feed import Feed
 from paceline.watch.rules import Rules
 
@@ -31,9 +32,13 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def look(run_dir: Path, rules: Rules | None = None) -> dict[str, Json]:
-    """One snapshot of it, now; by these rules, else by its own."""
+    """One snapshot of it, now, and whether anybody is left of it; by these rules, else by its own."""
     feed = Feed(run_dir, rules=rules, is_glance=True)
     feed.read()
     if feed.view.seq == 0:
         raise NoSuchRunError(f"{run_dir} has no event log yet", "wait until the run has begun")
-    return feed.view.snapshot(feed.now_ns())
+    is_left = is_deserted(feed.view.track)
+    if is_left:
+        feed.read()  # it may have ended in good order between our two looks
+    snapshot = feed.view.snapshot(feed.now_ns())
+    return {**snapshot, "is_deserted": is_left and not feed.view.track.is_over}

@@ -59,10 +59,18 @@ def lines_of(told: "dict[str, Json]", where: str) -> list[str]:
         f"workers   {_crew(counts, is_over=told['state'] in OVER)}",
         f"health    {health['arithmetic']}",
         *(f"trend     {_dict(one)['words']}" for one in _list(told["trends"])),
+        *_deserted(told, where),
         "",
         *worker_table(told),
         *_alert_lines(told),
     ]
+
+
+def _deserted(told: "dict[str, Json]", where: str) -> list[str]:
+    if not told.get("is_deserted"):
+        return []
+    word = "all of the above is from before: neither the command nor a worker is left of it"
+    return [f"gone      {word}; paceline train --resume {where} goes on"]
 
 
 def _loss(loss: "dict[str, Json]") -> str:
