@@ -17,15 +17,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.attention import sdpa_kernel
 
+from benchmarks.gpu_llama_kernels import kernels
 from paceline.clock import monotonic_s
-from paceline.tasks.llama_attention import causal, has_flash
 from paceline.tasks.llama_files import config
-from paceline.tasks.llama_loss import mean_loss
-from paceline.tasks.llama_model import ATTENTION, Llama
-from paceline.tasks.llama_parts import Owed, gated, looked_up, scaled
+from paceline.tasks.llama_model import ATTENTION
 from paceline.tasks.llama_shapes import SHAPES, LlamaShape
 from paceline.tasks.llama_text import Windows, split, tokens_of
 from paceline.tasks.toy_text import toy_text
@@ -49,134 +46,6 @@ def train_tokenizer(text: Path | None, work: Path, words: int) -> Row:
     made.save(str(work / "tokenizer.json"))
     tokens = tokens_of(str(work / "text.txt"), str(work / "tokenizer.json"), 0)
     return {"what": "text", "characters": len(raw), "words": made.get_vocab_size(), "tokens": len(tokens)}
-
-
-def kernels(device: torch.device) -> Iterator[Row]:
-    yield {"what": "attention by flash-attn-4", "is_there": device.type == "cuda" and has_flash()}
-    for dtype in (torch.float32, torch.bfloat16):
-        for name, check in CHECKS.items():
-            torch.manual_seed(0)
-            for what, error in check(device, dtype).items():
-                yield {"what": f"{name}: {what}", "dtype": str(dtype).removeprefix("torch."), "error": error}
-    yield {"what": "a small model: loss and gradients", "dtype": "float32", "error": _model(device)}
-
-
-def _loss(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    stream, weight = torch.randn(1000, 128, device=device), torch.randn(5003, 128, device=device) / 8
-    following = torch.randint(0, 5003, (1000,), device=device)
-
-    def ours(a: Tensor, b: Tensor) -> Tensor:
-        return mean_loss(a, b, following, 384)
-
-    def plain(a: Tensor, b: Tensor) -> Tensor:
-        return functional.cross_entropy(a @ b.T, following)
-
-    return _compared(ours, plain, (stream, weight), dtype)
-
-
-def _gated(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    def plain(both: Tensor) -> Tensor:
-        gate, up = both.chunk(2, dim=-1)
-        return functional.silu(gate) * up
-
-    return _compared(gated, plain, (torch.randn(3, 70, 2 * 3000, device=device),), dtype)
-
-
-def _embedding(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    tokens = torch.randint(0, 300, (4, 50), device=device)
-    weight = torch.randn(300, 96, device=device)
-    return _compared(
-        lambda w: looked_up(w, tokens), lambda w: functional.embedding(tokens, w), (weight,), dtype
-    )
-
-
-def _scale(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    numbers = torch.randn(100_003, device=device).to(dtype)
-    errors = {}
-    for by in (1.0, 0.3):
-        found = scaled(numbers.clone(), torch.tensor(by, device=device))
-        errors[f"by {by}"] = _error(found, numbers.double() * by)
-    return errors
-
-
-def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    sizes = ((2, 300, 8, 64), (2, 300, 2, 64), (2, 300, 2, 64))
-    parts = tuple(torch.randn(*size, device=device) for size in sizes)
-
-    def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Written out."""
-        by_head = [part.transpose(1, 2) for part in (query, key, value)]
-        key, value = (part.repeat_interleave(4, dim=1) for part in by_head[1:])
-        scores = by_head[0] @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        mixed: Tensor = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
-        return mixed.transpose(1, 2)
-
-    return _compared(causal, plain, parts, dtype)
-
-
-def _tied(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    """A table that is looked up, and scores."""
-    tokens = torch.randint(0, 300, (4, 50), device=device)
-
-    def ours(table: Tensor) -> Tensor:
-        owed = Owed()
-        return mean_loss(looked_up(table, tokens, owed).flatten(0, 1), table, tokens.flatten(), owed=owed)
-
-    def plain(table: Tensor) -> Tensor:
-        return functional.cross_entropy(
-            functional.embedding(tokens, table).flatten(0, 1) @ table.T, tokens.flatten()
-        )
-
-    return _compared(ours, plain, (torch.randn(300, 96, device=device) / 8,), dtype)
-
-
-CHECKS = {
-    "loss": _loss,
-    "gated": _gated,
-    "embedding": _embedding,
-    "scale": _scale,
-    "attention": _attention,
-    "tied": _tied,
-}
-
-
-def _compared(
-    ours: Callable[..., Tensor], plain: Callable[..., Tensor], inputs: tuple[Tensor, ...], dtype: torch.dtype
-) -> dict[str, float]:
-    """Relative errors of the value and of every gradient, for a gradient from above that is not 1."""
-    mine = [part.to(dtype).requires_grad_() for part in inputs]
-    exact = [part.detach().double().requires_grad_() for part in mine]
-    found, right = ours(*mine), plain(*exact)
-    above = torch.rand_like(right) + 0.5
-    torch.autograd.backward(found, above.to(found.dtype))
-    torch.autograd.backward(right, above)
-    errors = {"forward": _error(found, right)}
-    for number, (a, b) in enumerate(zip(mine, exact, strict=True)):
-        assert a.grad is not None, "it was asked for"
-        assert b.grad is not None, "it was asked for"
-        errors[f"backward {number}"] = _error(a.grad, b.grad)
-    return errors
-
-
-def _error(found: Tensor, right: Tensor) -> float:
-    return float((found.detach().double() - right.detach()).norm() / right.detach().norm())
-
-
-def _model(device: torch.device) -> float:
-    """On the device in float32, with all kernels, and on the CPU in float64."""
-    torch.manual_seed(0)
-    exact = Llama(SHAPES["llama_tiny"]).double()
-    mine = Llama(SHAPES["llama_tiny"], compiled=False)
-    mine.load_state_dict({name: tensor.float() for name, tensor in exact.state_dict().items()})
-    mine.to(device)
-    tokens = torch.randint(0, 256, (3, 65))
-    losses = [m(tokens[:, :-1].to(d), tokens[:, 1:].to(d)) for m, d in ((exact, "cpu"), (mine, device))]
-    for loss in losses:
-        loss.backward()
-    pairs = zip(mine.parameters(), exact.parameters(), strict=True)
-    gradients = [(a.grad, b.grad) for a, b in pairs if a.grad is not None and b.grad is not None]
-    return max(_error(losses[1].cpu(), losses[0]), *(_error(a.cpu(), b) for a, b in gradients))
 
 
 def ceiling(device: torch.device, size: int) -> Row:

@@ -15,6 +15,7 @@ from paceline.tasks.llama_experts import Experts
 from paceline.tasks.llama_files import read_folder, to_ours, to_theirs, write_folder
 from paceline.tasks.llama_memory import Keeps
 from paceline.tasks.llama_model import Llama
+from paceline.tasks.llama_network import paired
 from paceline.tasks.llama_shapes import SHAPES
 
 TINY = SHAPES["mixtral_tiny"]
@@ -39,15 +40,16 @@ def test_scores_loss_and_gradients_are_those_of_hugging_face(keeps: Keeps, tmp_p
     answer.loss.backward()
     found = dict(ours.named_parameters())
     for number, layer in enumerate(theirs.model.layers):
-        pairs = {
-            "choice.weight": layer.mlp.gate.weight,
-            "gate_and_up": layer.mlp.experts.gate_up_proj,
-            "down": layer.mlp.experts.down_proj,
+        gates_then_ups = layer.mlp.experts.gate_up_proj.grad
+        expected = {
+            "choice.weight": layer.mlp.gate.weight.grad,
+            "gate_up_pairs": paired(*gates_then_ups.chunk(2, dim=-2)),
+            "down": layer.mlp.experts.down_proj.grad,
         }
-        for name, parameter in pairs.items():
+        for name, theirs_there in expected.items():
             gradient = found[f"layers.{number}.network.{name}"].grad
             assert gradient is not None
-            assert torch.allclose(gradient, parameter.grad, atol=1e-4), name
+            assert torch.allclose(gradient, theirs_there, atol=1e-4), name
 
 
 def test_what_they_write_is_read(tmp_path: Path) -> None:
@@ -80,10 +82,10 @@ def test_an_expert_that_nobody_chooses_has_a_gradient_of_zero() -> None:
     stream = torch.ones(1, 5, TINY.width)
     torch.autograd.backward(part(stream, stream).sum())
     assert part.down.grad is not None
-    assert part.gate_and_up.grad is not None
+    assert part.gate_up_pairs.grad is not None
     assert part.down.grad[0].abs().sum() > 0
     assert part.down.grad[2].abs().sum() == 0
-    assert part.gate_and_up.grad[2].abs().sum() == 0
+    assert part.gate_up_pairs.grad[2].abs().sum() == 0
 
 
 @pytest.mark.soak

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 KINDS = (torch.bfloat16, torch.float16)
-LEAST_CAPABILITY = 9  # Hopper
+HOPPER = 9
 
 
 def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -34,7 +34,17 @@ def has_flash() -> bool:
     """Is it installed, and is this GPU one that it knows?"""
     if find_spec("flash_attn") is None or find_spec("flash_attn.cute") is None:
         return False
-    return torch.cuda.get_device_capability()[0] >= LEAST_CAPABILITY
+    return torch.cuda.get_device_capability()[0] >= HOPPER
+
+
+def has_hopper_kernels(tensor: Tensor) -> bool:
+    """May products with more in them (quack's, which come with FlashAttention) take this?"""
+    return tensor.is_cuda and tensor.dtype == torch.bfloat16 and _has_quack_on_hopper()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it untyped
+def _has_quack_on_hopper() -> bool:
+    return find_spec("quack") is not None and torch.cuda.get_device_capability()[0] == HOPPER
 
 
 @torch.library.custom_op("paceline::flash", mutates_args=())

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from paceline.tasks.llama_network import paired, unpaired
 from paceline.tasks.llama_parts import gated
 from paceline.tasks.llama_shapes import LlamaShape
 
@@ -27,7 +28,7 @@ class Experts(nn.Module):
         self._best = shape.experts_used
         self.choice = nn.Linear(shape.width, shape.experts, bias=False)
         # One tensor for all experts: a rank whose tokens leave one out still has its gradient, which is 0.
-        self.gate_and_up = nn.Parameter(torch.empty(shape.experts, 2 * shape.inner, shape.width))
+        self.gate_up_pairs = nn.Parameter(torch.empty(shape.experts, 2 * shape.inner, shape.width))
         self.down = nn.Parameter(torch.empty(shape.experts, shape.width, shape.inner))
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=INIT_STD)
@@ -53,11 +54,11 @@ class Experts(nn.Module):
 
     def _each(self, tokens: Tensor, sizes: list[int]) -> Tensor:
         """Every expert, on its own stretch of the tokens."""
-        parts = zip(torch.split(tokens, sizes), self.gate_and_up.unbind(), self.down.unbind(), strict=True)
+        parts = zip(torch.split(tokens, sizes), self.gate_up_pairs.unbind(), self.down.unbind(), strict=True)
         return torch.cat(
             [
-                functional.linear(gated(functional.linear(part, gate_and_up)), down)
-                for part, gate_and_up, down in parts
+                functional.linear(gated(functional.linear(part, pairs)), down)
+                for part, pairs, down in parts
                 if len(part)
             ]
         )
@@ -69,9 +70,9 @@ def to_their_experts(state: Mapping[str, Tensor], shape: LlamaShape) -> dict[str
     for number in range(shape.layers):
         ours, theirs = f"layers.{number}.network.", _theirs(number)
         found[f"{theirs}gate.weight"] = state[f"{ours}choice.weight"]
-        both, down = state[f"{ours}gate_and_up"], state[f"{ours}down"]
+        pairs, down = state[f"{ours}gate_up_pairs"], state[f"{ours}down"]
         for expert in range(shape.experts):
-            gate, up = both[expert].chunk(2)
+            gate, up = unpaired(pairs[expert])
             parts = {"w1": gate, "w2": down[expert], "w3": up}
             # Copies: a file of tensors does not take two that share their memory.
             found |= {f"{theirs}experts.{expert}.{name}.weight": part.clone() for name, part in parts.items()}
@@ -84,8 +85,8 @@ def to_our_experts(theirs: Mapping[str, Tensor], shape: LlamaShape) -> dict[str,
         ours, name = f"layers.{number}.network.", _theirs(number)
         each = [f"{name}experts.{expert}." for expert in range(shape.experts)]
         found[f"{ours}choice.weight"] = theirs[f"{name}gate.weight"]
-        both = [torch.cat((theirs[f"{one}w1.weight"], theirs[f"{one}w3.weight"])) for one in each]
-        found[f"{ours}gate_and_up"] = torch.stack(both)
+        pairs = [paired(theirs[f"{one}w1.weight"], theirs[f"{one}w3.weight"]) for one in each]
+        found[f"{ours}gate_up_pairs"] = torch.stack(pairs)
         found[f"{ours}down"] = torch.stack([theirs[f"{one}w2.weight"] for one in each])
     return found
 

@@ -1,7 +1,7 @@
 """How does Hugging Face name and lay out the same model? Their safetensors folders, read and written.
 
-Ours keeps query, key and value in one matrix, and gate and up in another: theirs
-are its rows, one after the other. Nothing else differs, so both ways are exact.
+Ours keeps query, key and value in one matrix, theirs one after the other, and gate and up
+in another, a row of each in turn. Nothing else differs, so both ways are exact.
 Experts are named in tasks/llama_experts.py.
 """
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from paceline.errors import PacelineError
 from paceline.tasks.llama_experts import to_our_experts, to_their_experts
+from paceline.tasks.llama_network import paired, unpaired
 from paceline.tasks.llama_shapes import LlamaShape
 
 _OUTSIDE = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
@@ -26,9 +27,10 @@ _ALIKE = {
     "before_network.weight": "post_attention_layernorm.weight",
     "network.down.weight": "mlp.down_proj.weight",
 }
+_PAIRS = "network.gate_up_pairs.weight"
 _JOINED = {
     "attention.query_key_value.weight": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "network.gate_and_up.weight": ("mlp.gate_proj", "mlp.up_proj"),
+    _PAIRS: ("mlp.gate_proj", "mlp.up_proj"),
 }
 
 
@@ -53,9 +55,8 @@ def to_theirs(state: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tenso
     if not shape.tied:
         found[_HEAD[1]] = state[_HEAD[0]]
     for ours, theirs in _layers(shape):
-        whole = state[ours]
-        parts = torch.split(whole, _rows(ours, shape)) if isinstance(theirs, tuple) else (whole,)
         names = theirs if isinstance(theirs, tuple) else (theirs,)
+        parts = _taken_apart(ours, state[ours], shape) if isinstance(theirs, tuple) else (state[ours],)
         found |= {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
     return found | to_their_experts(state, shape) if shape.experts else found
 
@@ -66,7 +67,8 @@ def to_ours(theirs: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor
     found[_HEAD[0]] = found["embedding.weight"] if shape.tied else _get(theirs, _HEAD[1])
     for ours, names in _layers(shape):
         if isinstance(names, tuple):
-            found[ours] = torch.cat([_get(theirs, name) for name in names])
+            parts = [_get(theirs, name) for name in names]
+            found[ours] = paired(*parts) if ours.endswith(_PAIRS) else torch.cat(parts)
         else:
             found[ours] = _get(theirs, names)
     return found | to_our_experts(_Named(theirs), shape) if shape.experts else found
@@ -183,10 +185,11 @@ def _is_of_experts(name: str, shape: LlamaShape) -> bool:
     return bool(shape.experts) and name.startswith("network.")
 
 
-def _rows(name: str, shape: LlamaShape) -> list[int]:
-    if name.endswith("gate_and_up.weight"):
-        return [shape.inner, shape.inner]
-    return [count * shape.head_size for count in (shape.heads, shape.shared_heads, shape.shared_heads)]
+def _taken_apart(name: str, whole: Tensor, shape: LlamaShape) -> tuple[Tensor, ...]:
+    if name.endswith(_PAIRS):
+        return unpaired(whole)
+    heads = (shape.heads, shape.shared_heads, shape.shared_heads)
+    return torch.split(whole, [count * shape.head_size for count in heads])
 
 
 class _Named(dict[str, Tensor]):

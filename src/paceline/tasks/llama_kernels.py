@@ -57,26 +57,26 @@ def scores_to_gradient(scores: Tensor, following: Tensor, share: float) -> Tenso
 @triton.jit
 def _gated(both, out, inner, block_size: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's own language
     row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * block_size + tl.arange(0, block_size)
-    inside = at < inner
-    gate = tl.load(both + row * 2 * inner + at, mask=inside).to(tl.float32)
-    up = tl.load(both + row * 2 * inner + inner + at, mask=inside).to(tl.float32)
-    tl.store(out + row * inner + at, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=inside)
+    first = tl.program_id(1) * block_size
+    at, pairs_at = first + tl.arange(0, block_size), 2 * first + tl.arange(0, 2 * block_size)
+    pairs = tl.load(both + row * 2 * inner + pairs_at, mask=pairs_at < 2 * inner, other=0.0).to(tl.float32)
+    gate, up = tl.split(tl.reshape(pairs, (block_size, 2)))
+    tl.store(out + row * inner + at, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=at < inner)
 
 
 @triton.jit
 def _gated_backward(both, gradient, found, inner, block_size: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's
     row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * block_size + tl.arange(0, block_size)
-    inside = at < inner
-    gate = tl.load(both + row * 2 * inner + at, mask=inside).to(tl.float32)
-    up = tl.load(both + row * 2 * inner + inner + at, mask=inside).to(tl.float32)
-    given = tl.load(gradient + row * inner + at, mask=inside).to(tl.float32)
+    first = tl.program_id(1) * block_size
+    at, pairs_at = first + tl.arange(0, block_size), 2 * first + tl.arange(0, 2 * block_size)
+    inside = pairs_at < 2 * inner
+    pairs = tl.load(both + row * 2 * inner + pairs_at, mask=inside, other=0.0).to(tl.float32)
+    gate, up = tl.split(tl.reshape(pairs, (block_size, 2)))
+    given = tl.load(gradient + row * inner + at, mask=at < inner, other=0.0).to(tl.float32)
     share = tl.sigmoid(gate)
-    kind = found.dtype.element_ty
-    to_gate = given * up * share * (1 + gate * (1 - share))
-    tl.store(found + row * 2 * inner + at, to_gate.to(kind), mask=inside)
-    tl.store(found + row * 2 * inner + inner + at, (given * gate * share).to(kind), mask=inside)
+    to_pairs = tl.join(given * up * share * (1 + gate * (1 - share)), given * gate * share)
+    to_pairs = tl.reshape(to_pairs, (2 * block_size,)).to(found.dtype.element_ty)
+    tl.store(found + row * 2 * inner + pairs_at, to_pairs, mask=inside)
 
 
 @torch.library.triton_op("paceline::gated", mutates_args={})

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paceline.tasks.llama_attention import has_hopper_kernels
 from paceline.tasks.llama_parts import Owed, scaled
 
 TOKENS_AT_ONCE = 16_384
@@ -46,14 +47,8 @@ class _InPieces(torch.autograd.Function):
         at_once: int,
         owed: Owed | None,
     ) -> Tensor:
-        to_stream, to_weight = torch.empty_like(stream), torch.empty_like(weight)
-        total = torch.zeros((), dtype=_exact(stream), device=stream.device)
-        for first in range(0, len(stream), at_once):
-            piece = slice(first, first + at_once)
-            scores = stream[piece] @ weight.T
-            total += _becomes_gradient(scores, following[piece], 1 / len(stream))
-            torch.mm(scores, weight, out=to_stream[piece])
-            torch.addmm(to_weight, scores.T, stream[piece], beta=1.0 if first else 0.0, out=to_weight)
+        in_pieces = _by_quack if _quack_can(stream, weight, at_once) else _by_torch
+        total, to_stream, to_weight = in_pieces(stream, weight, following, at_once)
         ctx.save_for_backward(to_stream, to_weight)
         ctx.owed = owed
         return total / len(stream)
@@ -65,6 +60,43 @@ class _InPieces(torch.autograd.Function):
             return to_stream, to_weight, None, None, None
         ctx.owed.gradient = to_weight
         return to_stream, None, None, None, None
+
+
+def _by_torch(
+    stream: Tensor, weight: Tensor, following: Tensor, at_once: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum of the losses, and the gradients of their mean."""
+    to_stream, to_weight = torch.empty_like(stream), torch.empty_like(weight)
+    total = torch.zeros((), dtype=_exact(stream), device=stream.device)
+    for first in range(0, len(stream), at_once):
+        piece = slice(first, first + at_once)
+        scores = stream[piece] @ weight.T
+        total += _becomes_gradient(scores, following[piece], 1 / len(stream))
+        torch.mm(scores, weight, out=to_stream[piece])
+        torch.addmm(to_weight, scores.T, stream[piece], beta=1.0 if first else 0.0, out=to_weight)
+    return total, to_stream, to_weight
+
+
+def _quack_can(stream: Tensor, weight: Tensor, at_once: int) -> bool:
+    if not has_hopper_kernels(stream):
+        return False
+    from quack.linear_cross_entropy import scaled_exp_lce_supported
+
+    return bool(scaled_exp_lce_supported(stream, weight, at_once, "mean"))
+
+
+def _by_quack(
+    stream: Tensor, weight: Tensor, following: Tensor, at_once: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, with exponentials inside of the products: the pass over all scores is saved."""
+    from quack.linear_cross_entropy import scaled_exp_linear_cross_entropy_fwd
+
+    share = torch.full((), 1 / len(stream), device=stream.device)
+    losses, to_stream, to_weight = scaled_exp_linear_cross_entropy_fwd(
+        stream, weight, following, at_once, grad_scale=share
+    )
+    # It fills up to whole tiles, with rows that count nothing.
+    return losses.sum(), to_stream[: len(stream)], to_weight.to(weight.dtype)
 
 
 def _only_loss(stream: Tensor, weight: Tensor, following: Tensor, at_once: int) -> Tensor:

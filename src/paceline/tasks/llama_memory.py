@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-import paceline.tasks.llama_attention  # noqa: F401 - it gives torch the operation that is named below
+import paceline.tasks.llama_attention
+import paceline.tasks.llama_network  # noqa: F401 - they give torch the operations that are named below
 
 
 class Keeps(StrEnum):
@@ -36,7 +37,7 @@ _DEAR = (
 )
 _PRODUCTS = frozenset(
     [getattr(torch.ops.aten, name).default for name in _DEAR if hasattr(torch.ops.aten, name)]
-    + [torch.ops.paceline.flash.default]
+    + [torch.ops.paceline.flash.default, torch.ops.paceline.network.default]
 )
 
 

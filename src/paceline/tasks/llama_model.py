@@ -26,7 +26,8 @@ from paceline.tasks.llama_attention import causal
 from paceline.tasks.llama_experts import Experts
 from paceline.tasks.llama_loss import mean_loss
 from paceline.tasks.llama_memory import Keeps, remembering
-from paceline.tasks.llama_parts import Owed, added, gated, looked_up
+from paceline.tasks.llama_network import network
+from paceline.tasks.llama_parts import Owed, added, looked_up
 from paceline.tasks.llama_shapes import LlamaShape, RopeScaling
 from paceline.tasks.llama_window import within
 
@@ -152,12 +153,12 @@ class Attention(nn.Module):
 class GatedNetwork(nn.Module):
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.gate_and_up = unfilled(nn.Linear, width, 2 * inner, bias=False)
+        self.gate_up_pairs = unfilled(nn.Linear, width, 2 * inner, bias=False)
         self.down = unfilled(nn.Linear, inner, width, bias=False)
 
     def forward(self, stream: Tensor, to: Tensor) -> Tensor:
         """Added to `to`."""
-        return added(to, gated(self.gate_and_up(stream)), self.down.weight)
+        return network(stream, self.gate_up_pairs.weight, self.down.weight, to)
 
 
 def unfilled(kind: type[_Part], *sizes: int, **more: bool) -> _Part:

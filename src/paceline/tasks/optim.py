@@ -7,10 +7,14 @@ still return any torch.optim optimizer; tests compare the two bit by bit.
 """
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+_LARGE = 1 << 20  # numbers: from here on a launch of its own costs nothing
+_LARGE_KINDS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class _Optimizer:
@@ -146,11 +150,35 @@ class Adam(_Optimizer):
         return self.parameters[0].is_cuda and not self.is_frozen
 
     def _in_one_kernel(self, gradients: list[Tensor], first: list[Tensor], second: list[Tensor]) -> None:
+        small: list[tuple[Tensor, ...]] = []
+        for tensors in zip(self.parameters, gradients, first, second, strict=True):
+            if self._is_large(tensors[0]):
+                self._update_large(*(_own_part(tensor) for tensor in tensors))
+            else:
+                small.append(tensors)
+        if small:
+            self._update_small(small)
+
+    def _is_large(self, parameter: Tensor) -> bool:
+        group = self.param_groups[0]
+        is_known = parameter.dtype in _LARGE_KINDS and (group["decoupled"] or not group["weight_decay"])
+        return is_known and parameter.numel() >= _LARGE and find_spec("triton") is not None
+
+    def _update_large(self, parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor) -> None:
+        from paceline.tasks.optim_kernel import update
+
+        group = self.param_groups[0]
+        settings = {name: group[name] for name in ("lr", "beta1", "beta2", "eps")}
+        update(parameter, gradient, first, second, steps=self.steps, decay=group["weight_decay"], **settings)
+
+    def _update_small(self, tensors: list[tuple[Tensor, ...]]) -> None:
+        """All of them in one launch, by torch's own kernel."""
         group = self.param_groups[0]
         update = torch._fused_adamw_ if group["decoupled"] else torch._fused_adam_
         step = torch.tensor(float(self.steps), device=self.parameters[0].device)
+        parameters, gradients, first, second = (list(column) for column in zip(*tensors, strict=True))
         update(
-            self.parameters,
+            parameters,
             gradients,
             first,
             second,
@@ -181,6 +209,12 @@ class Adam(_Optimizer):
             for divisor, moment in zip(denominator, second, strict=True):
                 divisor.masked_fill_(moment == 0, float("inf"))
         return denominator
+
+
+def _own_part(tensor: Tensor) -> Tensor:
+    """Of a tensor that is split over ranks (torch's DTensor), what is here."""
+    found: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return found
 
 
 def build_optimizer(
