@@ -156,7 +156,7 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[float], None], float, f
     yield "fsdp 8192", training(bench, asked("fsdp", "fsdp", long, many, *BF16)), 60, 190
     yield "hf 8192", hf(long), 30, 110
     yield "fsdp 2048", training(bench, split, last=many, keep=True), 40, 150
-    yield "resume", resuming(bench, split), 25, 90
+    yield "resume", resuming(bench, split), 25, 150
     yield "single 8192", training(bench, asked("single", "single", long, few, *BF16)), 45, 120
     masters = asked("fsdp, fp32 masters", "fsdp", short, few, "--fsdp-precision", "bf16")
     yield "fp32 masters", training(bench, masters), 40, 120

@@ -131,3 +131,17 @@ def test_a_run_that_left_no_checkpoint_cannot_be_resumed(tmp_path: Path) -> None
         resumable(tmp_path)
     assert "no complete checkpoint" in caught.value.what
     assert "--checkpoint-every" in caught.value.hint
+
+
+@pytest.mark.parametrize("mode", ["single", "ssgd"])
+def test_what_was_made_with_another_model_is_refused(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    real(plan_of(mode), tmp_path, launcher, stop_at=3)
+    plan, checkpoint = resumable(tmp_path)
+    more = replace(plan, task_options={"batch_norm": True})
+    with pytest.raises(PacelineError, match="does not fit what is trained: it has no"):
+        train(more, tmp_path, Watching(launcher), warm=launcher, resume_from=checkpoint)
+    wider = replace(plan, task="xor", task_options={"hidden": 9})
+    with pytest.raises(PacelineError, match="does not fit what is trained"):
+        train(wider, tmp_path, Watching(launcher), warm=launcher, resume_from=checkpoint)

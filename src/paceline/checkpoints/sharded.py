@@ -33,7 +33,7 @@ from torch.futures import Future
 
 from paceline.checkpoints.catalog import DAMAGED, PARTS
 from paceline.checkpoints.image import DTYPES
-from paceline.checkpoints.store import Snapshot, read_snapshot
+from paceline.checkpoints.store import Snapshot, does_not_fit, read_snapshot
 from paceline.errors import DamagedCheckpointError, PacelineError
 
 SHARDS = "shards"  # by tensor: its whole size, and where the part in this file begins and ends
@@ -175,10 +175,7 @@ def load_parts(state: dict[str, Tensor], reader: PartsReader) -> None:
         first, _ = next(iter(error.failures.values()))
         if isinstance(first, PacelineError):
             raise first from error
-        raise PacelineError(
-            f"the checkpoint does not fit what is trained: {first}",
-            "resume with the task, the model and the optimizer that it was made with",
-        ) from error
+        raise does_not_fit(str(first)) from error
 
 
 def read_whole(folder: Path) -> Snapshot:

@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.checkpoints.catalog import DAMAGED, verified
 from paceline.checkpoints.durable import make_folder, write_durably
 from paceline.checkpoints.sealed import seal
-from paceline.errors import DamagedCheckpointError
+from paceline.errors import DamagedCheckpointError, MisfitError
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,13 @@ class Snapshot:
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]  # Any: JSON
+
+
+def does_not_fit(why: str) -> MisfitError:
+    return MisfitError(
+        f"the checkpoint does not fit what is trained: {why}",
+        "resume with the task, the model and the optimizer that it was made with",
+    )
 
 
 def to_bytes(snapshot: Snapshot) -> bytes:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.checkpoints.nested import join, split
-from paceline.checkpoints.store import Snapshot, from_bytes, read_snapshot, to_bytes
+from paceline.checkpoints.store import Snapshot, does_not_fit, from_bytes, read_snapshot, to_bytes
 from paceline.clock import Clock
 from paceline.errors import MisfitError
 from paceline.plan.plan import Plan
@@ -112,7 +112,7 @@ class Replica:
     def restore(self, saved: Snapshot) -> None:
         with torch.no_grad():
             for name, tensor in self.arena.module.state_dict().items():
-                tensor.copy_(saved.tensors[name])
+                tensor.copy_(_fitting(saved, name, tensor.shape))
         self.optimizer.load_state_dict(join(saved.facts["optimizer"], saved.tensors))
 
     def restore_from(self, folder: Path, rank: int) -> Snapshot:
@@ -184,6 +184,15 @@ class Replica:
         norm = self.gradient_norm = float(torch.linalg.vector_norm(norms))
         if norm > limit:
             torch._foreach_mul_(gradients, limit / norm)
+
+
+def _fitting(saved: Snapshot, name: str, shape: torch.Size) -> Tensor:
+    if name not in saved.tensors:
+        raise does_not_fit(f"it has no {name}")
+    tensor = saved.tensors[name]
+    if tensor.shape != shape:
+        raise does_not_fit(f"{name} is {list(tensor.shape)} there and {list(shape)} here")
+    return tensor
 
 
 def _mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
