@@ -120,6 +120,15 @@ def _still_reads(_folder: Path) -> Codes:
     )
 
 
+def _nobody_answers(folder: Path) -> Codes:
+    """With a token of its own: whether this machine has one is not what is asked."""
+    path = folder / "token"
+    path.write_text("t" * 40)
+    path.chmod(0o600)
+    words = ("--at", NODE, "--timeout-s", "0.2", "--token-file", str(path))
+    return said(folder, "coordinator", "status", *words)
+
+
 def _shown_secret(folder: Path) -> Codes:
     path = folder / "token"
     path.write_text("t" * 40)
@@ -139,7 +148,7 @@ PROVOCATIONS: dict[str, Provocation] = {
     "E403": _not_finite,
     "E404": lambda _: _heard(struct.pack("!IIQQqQ", 7, 0, 0, 0, 0, 0)),
     "E405": _nobody_else_comes,
-    "E501": lambda folder: said(folder, "coordinator", "status", "--at", NODE, "--timeout-s", "0.2"),
+    "E501": _nobody_answers,
     "E502": lambda _: _answered(grpc.StatusCode.FAILED_PRECONDITION, "NOT_FOUND"),
     "E503": lambda _: _answered(grpc.StatusCode.UNAUTHENTICATED),
     "E504": lambda _: _answered(grpc.StatusCode.FAILED_PRECONDITION, "NOT_NOW"),
