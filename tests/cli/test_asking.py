@@ -41,3 +41,17 @@ def test_a_script_is_not_asked(tmp_path: Path) -> None:
     )
     assert done.returncode == 5
     assert "[y/N]" not in done.stderr
+
+
+def test_where_nobody_can_answer_it_is_refused_and_said_how_to_say_yes(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        command = [*KILL, "--no-input"]
+        process = subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stderr=theirs)
+        assert process.wait(120) == 3
+        seen = os.read(ours, 10_000).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "it would be asked: kill worker-0 of runs/none?" in seen
+    assert "add --yes" in seen

@@ -1,5 +1,6 @@
 """`paceline dashboard`: runs in a browser, live or recorded."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ from paceline.cli.session import Session
 from paceline.errors import ConfigError, MissingPackageError, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from paceline.plan.codec import Json
 
 
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     help="Whether workers may be struck from the page. [default: only in runs of this machine]",
 )
 @click.option("--rules", type=click.Path(path_type=Path), help="Alert rules. [default: the built-in ones]")
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser of this machine.")
 @click.option("--beside", is_flag=True, hidden=True, help="End when stdin is closed.")
 @common_options
 def dashboard(
@@ -52,6 +57,7 @@ def dashboard(
     token_file: Path | None,
     allow_faults: bool | None,
     rules: Path | None,
+    opens: bool,
     beside: bool,
 ) -> None:
     """Watch a run, or a folder of runs, in a browser on this machine.
@@ -97,9 +103,27 @@ def dashboard(
             lines.append(f"add ?token=… with what is in {token_file}")
         emit(session, "dashboard", told, lines)
         _flush()
-        say(session, "Ctrl-C ends it; from another machine:  ssh -L PORT:localhost:PORT THIS_HOST")
+        say(session, _how_on(address))
+        show(f"{address}?token={settings.token}")
 
-    serve(settings, ready)
+    with _shown(session, opens=opens) as show:
+        serve(settings, ready)
+
+
+def _shown(session: Session, *, opens: bool) -> "AbstractContextManager[Callable[[str], None]]":
+    if not opens:
+        return nullcontext(lambda _: None)
+    from paceline.cli.browser import opener
+
+    return opener(lambda text: say(session, text))
+
+
+def _how_on(address: str) -> str:
+    import platform
+    from urllib.parse import urlsplit
+
+    port = urlsplit(address).port
+    return f"Ctrl-C ends it; from another machine:  ssh -L {port}:localhost:{port} {platform.node()}"
 
 
 def _flush() -> None:

@@ -9,9 +9,12 @@ import click
 from paceline.cli.completing import run_names
 from paceline.cli.options import common_options
 from paceline.cli.output import say
-from paceline.cli.session import Session
+from paceline.cli.plain import plain_value
+from paceline.cli.session import Common, Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from paceline.plan.codec import Json
 
 LOOK_S = 0.2
@@ -29,7 +32,7 @@ def events(
 ) -> None:
     """Tell what happened in RUN (a run's folder; else the newest under runs/), oldest first.
 
-    With --json each event is one JSON object on its own line.
+    With --json each event is one JSON object on its own line; with --plain it is seconds, kind and text.
     """
     from paceline.app.watching import find_run
     from paceline.clock import SystemClock, monotonic_s
@@ -37,6 +40,7 @@ def events(
     from paceline.watch.feed import Feed
 
     _check(kinds)
+    tell = _telling(session.common)
     feed, is_first, is_left = Feed(find_run(session.folder, run), is_glance=True), True, False
     told, heard_s = feed.view.track.keep_all_events(), monotonic_s()
     while True:
@@ -47,7 +51,7 @@ def events(
         if is_first and last is not None:
             shown = shown[len(shown) - min(last, len(shown)) :]
         for event in shown:
-            print(json.dumps(event) if session.common.json else _line(event), flush=True)
+            print(tell(event), flush=True)
         is_first = False
         if not follow or feed.view.track.is_over:
             return
@@ -67,6 +71,16 @@ def _check(kinds: tuple[str, ...]) -> None:
     if unknown:
         hint = f"there are {', '.join(sorted(PLAIN_KINDS))}"
         raise ConfigError([Problem(f"there is no kind {kind!r}", hint, "--kind") for kind in unknown])
+
+
+def _telling(common: Common) -> "Callable[[dict[str, Json]], str]":
+    if common.json:
+        return json.dumps
+    return _row if common.plain else _line
+
+
+def _row(event: "dict[str, Json]") -> str:
+    return "\t".join(plain_value(event[name]) for name in ("t_s", "kind", "text"))
 
 
 def _line(event: "dict[str, Json]") -> str:

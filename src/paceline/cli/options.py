@@ -22,8 +22,10 @@ Body = TypeVar("Body", bound=Callable[..., object])
 
 COMMON = (
     click.option("--json", is_flag=True, help="Answer with one JSON object on stdout."),
+    click.option("--plain", is_flag=True, help="Answer with lines of NAME, tab, VALUE, for grep and cut."),
     click.option("--quiet", "-q", is_flag=True, help="No talk on stderr, only results and errors."),
     click.option("--verbose", "-v", is_flag=True, help="Show the traceback of an internal error."),
+    click.option("--no-input", is_flag=True, help="Never ask: what needs a yes is refused without --yes."),
     click.option(
         "--color", type=click.Choice(["auto", "always", "never"]), help="When to use colour. [default: auto]"
     ),

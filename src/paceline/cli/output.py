@@ -1,4 +1,4 @@
-"""How does a command answer? Data on stdout, as lines or as one JSON object; talk on stderr."""
+"""How does a command answer? Data on stdout, as lines, plain or as one JSON object; talk on stderr."""
 
 import json
 import math
@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 
 def emit(session: Session, command: str, data: "Json", lines: Iterable[str]) -> None:
-    """The command's result: `data` with --json, otherwise `lines`."""
+    """The command's result: `data` with --json or --plain, otherwise `lines`."""
     if session.common.json:
         _write_json({"schema": f"paceline.{command}/1", "ok": True, "data": data})
-    else:
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        return
+    if session.common.plain:
+        from paceline.cli.plain import plain_lines
+
+        lines = plain_lines(data)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def say(session: Session, text: str) -> None:

@@ -17,8 +17,10 @@ class Common:
     """The flags that every command has, accepted before and after its name."""
 
     json: bool = False
+    plain: bool = False
     quiet: bool = False
     verbose: bool = False
+    no_input: bool = False
     color: str | None = None  # None: not said
     config: Path | None = None
     sets: tuple[str, ...] = ()
@@ -26,8 +28,10 @@ class Common:
     def joined(self, later: "Common") -> "Common":
         return Common(
             json=self.json or later.json,
+            plain=self.plain or later.plain,
             quiet=self.quiet or later.quiet,
             verbose=self.verbose or later.verbose,
+            no_input=self.no_input or later.no_input,
             color=later.color or self.color,
             config=later.config or self.config,
             sets=self.sets + later.sets,

@@ -1,0 +1,51 @@
+"""Does a browser come to the right address, without anybody else reading it?"""
+
+import html
+import queue
+import re
+import stat
+import webbrowser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from tests.fixtures.waiting import NEVER_S
+
+from paceline.cli.browser import opener
+
+URL = "http://127.0.0.1:8642/?token=secret&more=1"
+
+
+class Started(webbrowser.BaseBrowser):
+    """Reads what it is given when it is given it, as a browser does."""
+
+    def __init__(self) -> None:
+        super().__init__("started")
+        self.seen: queue.Queue[tuple[str, str, int]] = queue.Queue()
+
+    def open(self, url: str, new: int = 0, autoraise: bool = True) -> bool:
+        page = Path(unquote(urlsplit(url).path))
+        self.seen.put((url, page.read_text(), page.stat().st_mode))
+        return True
+
+
+def test_it_is_led_there_by_a_file_of_this_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = Started()
+    monkeypatch.setattr(webbrowser, "open", browser.open)
+    with opener(print) as show:
+        show(URL)
+        told, page, mode = browser.seen.get(timeout=NEVER_S)
+    assert "secret" not in told
+    assert stat.S_IMODE(mode) == 0o600
+    leads = re.search(r'url=([^"]*)"', page)
+    assert leads is not None
+    assert html.unescape(leads[1]) == URL
+    assert not Path(unquote(urlsplit(told).path)).exists()
+
+
+def test_a_machine_without_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webbrowser, "open", lambda _url: False)
+    said: queue.Queue[str] = queue.Queue()
+    with opener(said.put) as show:
+        show(URL)
+        assert said.get(timeout=NEVER_S) == "no browser was found on this machine"
