@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import threading
-import traceback
 from pathlib import Path
 
 from paceline import __version__, environ
@@ -17,14 +16,13 @@ from paceline.errors import (
     ExitCode,
     HopelessError,
     NotReadyError,
-    PacelineError,
-    PeerLostError,
 )
 from paceline.plan.codec import loads
 from paceline.plan.plan import Plan
 from paceline.tasks.load import task_class
 from paceline.worker.control import ControlBlock
 from paceline.worker.elastic_body import elastic_body
+from paceline.worker.faults import fault_of, into_log
 from paceline.worker.ray_outbox import Message, Outbox
 from paceline.worker.seat import CoordinatorSeat, Seat
 from paceline.worker.telling import Report
@@ -52,8 +50,10 @@ class Side:
             code = 0
         except Exception as error:
             # Also a failure of the user's task: the launcher tells it.
+            into_log(error)
             fault = fault_of(error, Path(str(order["run_dir"])) / "logs" / f"{self._who}.log")
-            self._outbox.say({"ev": "error", "who": self._who, **fault})
+            is_hopeless = isinstance(error, _HOPELESS)
+            self._outbox.say({"ev": "error", "who": self._who, **fault, "hopeless": is_hopeless})
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -85,23 +85,6 @@ class Side:
 
     def _report(self, facts: Report) -> None:
         self._outbox.say({"ev": "report", "who": self._who, **facts})  # type: ignore[dict-item]  # facts are JSON
-
-
-def fault_of(error: Exception, log: Path) -> Message:
-    """What went wrong, as the launcher hears of it; the log has the rest."""
-    if isinstance(error, PacelineError):
-        code = error.problems[0].code
-        print(f"error[{code}]: {error.what}\n  fix: {error.hint}", file=sys.stderr)
-        return {
-            "what": error.what,
-            "hint": error.hint,
-            "secondary": isinstance(error, PeerLostError),
-            "hopeless": isinstance(error, _HOPELESS),
-            "code": code,
-        }
-    traceback.print_exception(error)
-    what = f"{type(error).__name__}: {error}"[:500]
-    return {"what": what, "hint": f"the traceback is in {log}", "secondary": False, "hopeless": False}
 
 
 def shared_block(plan: Plan, file: str, secret: str) -> ControlBlock:

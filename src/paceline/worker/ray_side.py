@@ -10,7 +10,6 @@ import socket
 import ssl
 import sys
 import threading
-import traceback
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from paceline.checkpoints.packed import unpacked
 from paceline.checkpoints.store import from_bytes
 from paceline.clock import Clock, SystemClock
 from paceline.config.world import World
-from paceline.errors import NotReadyError, PacelineError
+from paceline.errors import NotReadyError
 from paceline.ids import Rank
 from paceline.plan.catalog import is_split
 from paceline.plan.codec import loads
@@ -31,6 +30,7 @@ from paceline.transport.tcp_store import LOOPBACK, Address
 from paceline.transport.torch_dist import abandon_group
 from paceline.worker.control import ControlBlock
 from paceline.worker.far_clock import FarClock
+from paceline.worker.faults import into_log
 from paceline.worker.foreign_seat import ForeignSeat
 from paceline.worker.participant import Report, serve, work
 from paceline.worker.ray_folder import SaidFolder
@@ -157,10 +157,7 @@ class Side:
         self._outbox.say({"ev": "report", "who": self._who, **facts})  # type: ignore[dict-item]  # facts are JSON
 
     def _fault(self, error: Exception, run_dir: str) -> Message:
-        if isinstance(error, PacelineError):
-            print(f"error[{error.code}]: {error.what}\n  fix: {error.hint}", file=sys.stderr)
-        else:
-            traceback.print_exception(error)
+        into_log(error)
         fault = fault_of(error, self._rank, run_dir)
         fault.pop("trace", None)
         log = f"{run_dir}/logs/worker-{self._rank}.log"

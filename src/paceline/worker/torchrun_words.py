@@ -19,7 +19,6 @@ import torch
 from paceline import __version__
 from paceline.config.world import World
 from paceline.errors import (
-    ExitCode,
     NoGpuError,
     PacelineError,
     PeerLostError,
@@ -31,6 +30,7 @@ from paceline.plan.catalog import Channel
 from paceline.plan.codec import Json
 from paceline.plan.plan import Device, Plan, Transport
 from paceline.transport.meeting_place import boot_id
+from paceline.worker import faults
 from paceline.worker.wiring import channel_of
 
 Message = dict[str, Json]
@@ -98,23 +98,11 @@ def fault_of(error: Exception, rank: int, run_dir: str) -> Message:
             f"torch lost a peer: {str(error).splitlines()[0]}",
             "another rank died, or did not answer in time; torchrun names the first that ended",
         )
-    who: Message = {"ev": "error", "who": f"worker-{rank}"}
-    if isinstance(error, PacelineError):
-        is_secondary, code = isinstance(error, PeerLostError), int(error.exit_code)
-        return who | {
-            "what": error.what,
-            "hint": error.hint,
-            "exit_code": code,
-            "secondary": is_secondary,
-            "code": error.problems[0].code,
-        }
-    return who | {
-        "what": f"{type(error).__name__}: {error}"[:500],
-        "hint": f"the traceback is in {run_dir}/logs/worker-{rank}.log",
-        "exit_code": int(ExitCode.TRAINING_FAILED),
-        "secondary": False,
-        "trace": "".join(traceback.format_exception(error)),
-    }
+    who = f"worker-{rank}"
+    fault: Message = {"ev": "error", "who": who, **faults.fault_of(error, f"{run_dir}/logs/{who}.log")}
+    if not isinstance(error, PacelineError):
+        fault["trace"] = "".join(traceback.format_exception(error))
+    return fault
 
 
 def _is_of_a_peer(error: RuntimeError) -> bool:

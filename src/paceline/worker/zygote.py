@@ -16,14 +16,13 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from paceline.errors import ExitCode, HopelessError, PacelineError, PeerLostError
+from paceline.errors import PacelineError
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel, data_of, server_names
 from paceline.plan.codec import Json, loads
@@ -34,6 +33,7 @@ from paceline.worker.child_reports import ChildReports
 from paceline.worker.control import ControlBlock
 from paceline.worker.counting import count_samples, order_of
 from paceline.worker.elastic_body import elastic_body
+from paceline.worker.faults import fault_of, into_log
 from paceline.worker.kernel import die_with_parent
 from paceline.worker.participant import Report, serve, work
 from paceline.worker.seat import CoordinatorSeat, Seat
@@ -279,23 +279,12 @@ def live(seat: Seat, who: str, body: Callable[[Seat, Callable[[Report], None]], 
     try:
         body(seat, lambda facts: tell({"ev": "report", "who": who, **facts}))
         return 0
-    except PacelineError as error:
-        kind = error.problems[0].code
-        print(f"error[{kind}]: {error.what}\n  fix: {error.hint}", file=sys.stderr)
-        secondary = isinstance(error, PeerLostError)
-        code = int(error.exit_code)
-        fault = {"what": error.what, "hint": error.hint, "exit_code": code, "secondary": secondary}
-        is_hopeless = isinstance(error, HopelessError)
-        tell({"ev": "error", "who": who, **fault, "hopeless": is_hopeless, "code": kind})
-        return code
     except Exception as error:
-        # Any failure of a user's task ends here: the log has the traceback, the launcher the summary.
-        traceback.print_exc()
-        what = f"{type(error).__name__}: {error}"[:500]
-        hint = f"the traceback is in {seat.run_dir}/logs/{who}.log"
-        code = int(ExitCode.TRAINING_FAILED)
-        tell({"ev": "error", "who": who, "what": what, "hint": hint, "exit_code": code, "secondary": False})
-        return code
+        # Any failure of a user's task ends here too.
+        into_log(error)
+        fault = fault_of(error, f"{seat.run_dir}/logs/{who}.log")
+        tell({"ev": "error", "who": who, **fault})
+        return int(fault["exit_code"])
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
