@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.tasks.llama_attention import causal, has_flash, has_hopper_kernels
+from paceline.tasks.llama_attention import causal
+from paceline.tasks.llama_gpu import can_flash, can_quack
 from paceline.tasks.llama_loss import mean_loss
 from paceline.tasks.llama_model import Llama
 from paceline.tasks.llama_network import network
@@ -18,9 +19,9 @@ Row = dict[str, object]
 
 
 def kernels(device: torch.device) -> Iterator[Row]:
-    yield {"what": "attention by flash-attn-4", "is_there": device.type == "cuda" and has_flash()}
-    is_there = has_hopper_kernels(torch.empty(1, dtype=torch.bfloat16, device=device))
-    yield {"what": "gates and exponentials inside of products, by quack", "is_there": is_there}
+    some = torch.empty(1, dtype=torch.bfloat16, device=device)
+    yield {"what": "attention by flash-attn-4", "is_there": can_flash(some)}
+    yield {"what": "gates and exponentials inside of products, by quack", "is_there": can_quack(some)}
     for dtype in (torch.float32, torch.bfloat16):
         for name, check in CHECKS.items():
             torch.manual_seed(0)

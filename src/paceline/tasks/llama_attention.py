@@ -7,44 +7,24 @@ the more that is of a step. Everything else (CPUs, older GPUs, float32) goes by 
 A compiler does not look into it: it is one operation, with another for its backward.
 """
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-KINDS = (torch.bfloat16, torch.float16)
-HOPPER = 9
+from paceline.tasks.llama_gpu import can_flash
 
 
 def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """(batch, place, head, number): each token looks at itself and those before; heads may share keys."""
-    if query.is_cuda and query.dtype in KINDS and has_flash():
+    if can_flash(query):
         found: Tensor = _flash(query, key, value)[0]
         return found
     shares = query.shape[-2] != key.shape[-2]
     query, key, value = (part.transpose(-2, -3) for part in (query, key, value))
     mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=shares)
     return mixed.transpose(-2, -3)
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it untyped
-def has_flash() -> bool:
-    """Is it installed, and is this GPU one that it knows?"""
-    if find_spec("flash_attn") is None or find_spec("flash_attn.cute") is None:
-        return False
-    return torch.cuda.get_device_capability()[0] >= HOPPER
-
-
-def has_hopper_kernels(tensor: Tensor) -> bool:
-    """May products with more in them (quack's, which come with FlashAttention) take this?"""
-    return tensor.is_cuda and tensor.dtype == torch.bfloat16 and _has_quack_on_hopper()
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it untyped
-def _has_quack_on_hopper() -> bool:
-    return find_spec("quack") is not None and torch.cuda.get_device_capability()[0] == HOPPER
 
 
 @torch.library.custom_op("paceline::flash", mutates_args=())

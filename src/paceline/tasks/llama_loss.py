@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.tasks.llama_attention import has_hopper_kernels
+from paceline.tasks.llama_gpu import can_quack
 from paceline.tasks.llama_parts import Owed, scaled
 
 TOKENS_AT_ONCE = 16_384
@@ -78,7 +78,7 @@ def _by_torch(
 
 
 def _quack_can(stream: Tensor, weight: Tensor, at_once: int) -> bool:
-    if not has_hopper_kernels(stream):
+    if not can_quack(stream):
         return False
     from quack.linear_cross_entropy import scaled_exp_lce_supported
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.tasks.llama_attention import has_hopper_kernels
+from paceline.tasks.llama_gpu import can_quack
 from paceline.tasks.llama_parts import added, gated
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def unpaired(pairs: Tensor) -> tuple[Tensor, Tensor]:
 
 def network(stream: Tensor, pairs: Tensor, down: Tensor, to: Tensor) -> Tensor:
     """Added to `to`."""
-    if has_hopper_kernels(stream) and not (stream.shape[-1] % MULTIPLE or down.shape[-1] % MULTIPLE):
+    if can_quack(stream) and not (stream.shape[-1] % MULTIPLE or down.shape[-1] % MULTIPLE):
         found: Tensor = _network(stream, pairs, down, to)[0]
         return found
     return added(to, gated(functional.linear(stream, pairs)), down)
