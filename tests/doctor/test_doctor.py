@@ -85,10 +85,18 @@ def test_a_probe_that_hangs_is_called_late_and_the_others_are_told() -> None:
         return Line("hangs", OK, "")
 
     lines = run_probes(
-        [Probe("hangs", hang, limit_s=0.05), Probe("well", lambda: Line("well", OK, ""), limit_s=600)]
+        [
+            Probe("hangs", hang, limit_s=0.05),
+            Probe("well", lambda: Line("well", OK, ""), limit_s=600),
+            Probe("needed", hang, limit_s=0.05, is_needed=True),
+        ]
     )
     never.set()
-    assert [(line.name, line.level) for line in lines] == [("hangs", WARNING), ("well", OK)]
+    assert [(line.name, line.level) for line in lines] == [
+        ("hangs", WARNING),
+        ("well", OK),
+        ("needed", WRONG),
+    ]
     assert "within 0.05 s" in lines[0].text
 
 

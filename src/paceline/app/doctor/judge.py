@@ -187,9 +187,10 @@ def engine(found: str) -> Line:
     return Line("container engine", Level.OK, "none", fix)
 
 
-def late(name: str, limit_s: float) -> Line:
+def late(name: str, limit_s: float, *, is_needed: bool) -> Line:
     """A probe that did not answer; nothing is known, so nothing is called well."""
-    return Line(name, Level.WARNING, f"could not be found out within {limit_s:g} s", "try again")
+    level = Level.WRONG if is_needed else Level.WARNING
+    return Line(name, level, f"could not be found out within {limit_s:g} s", "try again")
 
 
 def unknown(name: str, why: str) -> Line:

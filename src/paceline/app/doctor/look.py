@@ -24,6 +24,10 @@ class Probe:
     name: str
     look: Callable[[], Line | list[Line]]
     limit_s: float = LIMIT_S
+    is_needed: bool = False  # nothing trains without it, so a machine of which it is not known is not ready
+
+    def late(self) -> Line:
+        return judge.late(self.name, self.limit_s, is_needed=self.is_needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ def run(wanted: list[Probe]) -> list[Line]:
             number, answer = answers.get(timeout=max(0.0, min(rest_s.values())))
         except queue.Empty:
             for n in (n for n in waiting if rest_s[n] - min(rest_s.values()) <= 0.0):
-                found[n] = [judge.late(wanted[n].name, wanted[n].limit_s)]
+                found[n] = [wanted[n].late()]
             continue
         if isinstance(answer, BaseException):
             raise answer
@@ -68,7 +72,7 @@ def _answer(
         answer = probe.look()
         answers.put((number, answer if isinstance(answer, list) else [answer]))
     except subprocess.TimeoutExpired:
-        answers.put((number, [judge.late(probe.name, probe.limit_s)]))
+        answers.put((number, [probe.late()]))
     except OSError as error:
         answers.put((number, [judge.unknown(probe.name, str(error))]))
     except BaseException as error:
@@ -79,7 +83,7 @@ def _probes(asked: Asked) -> list[Probe]:
     facts = look_up_facts(TrainConfig())
     wanted = [
         Probe("python", probes.python),
-        Probe("torch", probes.torch_and_gpu, TORCH_LIMIT_S),
+        Probe("torch", probes.torch_and_gpu, TORCH_LIMIT_S, is_needed=True),
         Probe("packages", probes.packages),
         Probe("extras", probes.extras),
         Probe("cores", lambda: probes.cores(facts, asked.workers)),
