@@ -50,7 +50,8 @@ def test_both_sides_learn_the_same_from_the_same_images(tmp_path: Path) -> None:
     assert compared["efficiency_steady"] == pytest.approx(compared["speedup_steady"] / 2)
     assert "The global batch was 16 on both sides" in (tmp_path / "report.html").read_text(encoding="utf-8")
     for side in ("baseline-1", "ray-1"):
-        assert "oneDNN" in (tmp_path / "runs" / side / "log.txt").read_text(encoding="utf-8")
+        log = (tmp_path / "runs" / side / "log.txt").read_text(encoding="utf-8")
+        assert any(word in log for word in NOISE), "what TensorFlow says depends on the machine"
     assert list((tmp_path / "plots").glob("*.svg"))
 
 
