@@ -31,6 +31,7 @@ THEIR_POLICY = json.dumps(
 )
 
 
+@pytest.mark.soak  # the AWS CLI is started some eighty times
 def test_every_choice_comes_out_as_cloudformation_has_it_and_goes_only_with_its_data(tmp_path: Path) -> None:
     pytest.importorskip("moto.server", reason="the script is NOT tested: pip install 'moto[server]'")
     from botocore.exceptions import ClientError

@@ -45,6 +45,7 @@ output "images" {{
     return terraform(folder, variables)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1200)  # three programs of half a gigabyte, one after another
 def test_it_is_applied_stays_as_it_is_and_is_destroyed(tmp_path: Path) -> None:
     pytest.importorskip("moto.server", reason="the module is NOT tested: pip install 'moto[server]'")

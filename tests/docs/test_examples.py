@@ -14,9 +14,15 @@ PAGES = [
 IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 # Run by what is installed and nothing else; on other pages `paceline` shares the import of torch.
 COLD = [ROOT / "README.md"]
+# Each of its blocks starts torchrun, and each of those imports torch for itself.
+LONG = [ROOT / "docs" / "guides" / "torchrun.md"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.soak] if page in LONG else []) for page in PAGES],
+    ids=IDS,
+)
 def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     type_all(orders(page.read_text(encoding="utf-8")), tmp_path, is_cold=page in COLD)
 

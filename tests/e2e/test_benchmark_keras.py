@@ -22,6 +22,7 @@ def read(path: Path) -> Any:  # Any: JSON
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.soak  # TensorFlow is started four times
 def test_both_sides_learn_the_same_from_the_same_images(tmp_path: Path) -> None:
     sizes = ("--num-workers", "2", "--epochs", "2", "--batch-size", "16")
     done = paceline("benchmark", "keras", *TINY, *sizes, "--out", str(tmp_path), within_s=380)

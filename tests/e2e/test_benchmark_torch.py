@@ -9,8 +9,8 @@ from tests.fixtures.command import paceline
 pytestmark = pytest.mark.timeout(400)
 
 
-# Ours on Ray costs a second start of Ray; `paceline train --launcher ray` has tests of its own.
-@pytest.mark.parametrize("launcher", ["local", pytest.param("ray", marks=pytest.mark.soak)])
+@pytest.mark.soak  # Ray is started once or twice; `paceline train --launcher ray` has tests of its own
+@pytest.mark.parametrize("launcher", ["local", "ray"])
 def test_torch_ray_train_and_ours_do_the_same_work_in_one_table(launcher: str, tmp_path: Path) -> None:
     ours = "ssgd" if launcher == "local" else "ssgd-ray"
     out = tmp_path / "out"

@@ -83,6 +83,7 @@ def test_a_cluster_is_reached_by_its_client_too(ray: Cluster, tmp_path: Path) ->
     assert done.code == 0, done.err
 
 
+@pytest.mark.soak  # Ray's own job server starts a driver of its own
 def test_a_job_is_submitted_followed_and_listed(ray: Cluster, tmp_path: Path) -> None:
     where = ("--dashboard", ray.dashboard)
     folder = tmp_path / "mine"

@@ -164,6 +164,7 @@ def _two_hosts(stack: ExitStack, folder: Path, *args: str) -> list[Started]:
     return started
 
 
+@pytest.mark.soak  # two launches of two agents each
 def test_on_two_hosts_without_a_shared_disk_only_rank_0_has_a_folder_and_can_resume(
     launcher: LocalLauncher, tmp_path: Path
 ) -> None:

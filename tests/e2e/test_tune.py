@@ -92,6 +92,7 @@ def assert_finished(done: Done, out: Path, steps: int = STEPS) -> None:
     assert {**ours, "run": ""} == {**theirs, "run": ""}
 
 
+@pytest.mark.soak  # a dozen runs
 def test_a_search_goes_on_with_an_interrupted_trial_and_bad_ones_are_stopped_early(tmp_path: Path) -> None:
     """What Ray would have started is started here, and leaves what an interrupted search leaves."""
     out, hurry = tmp_path / "search", tmp_path / "hurry"

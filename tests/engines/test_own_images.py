@@ -80,6 +80,7 @@ def test_commands_of_the_compose_file_are_ones_that_paceline_reads(name: str) ->
     command.make_context(name, words, obj=Session())
 
 
+@pytest.mark.soak  # torch is packed into a layer
 def test_the_cpu_image_is_built_by_the_product_itself(here: EngineHere, tmp_path: Path) -> None:
     needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     make_needs(tmp_path / "base" / "wheels", needs, {"torch": "2.13.0"})

@@ -107,7 +107,7 @@ def test_only_local_steps_are_localsgd(tmp_path: Path) -> None:
 ANY = given(faults=any_faults(at_most=3, looks=MANY_LOOKS))
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @ANY
 def test_whoever_dies_or_freezes_wherever_the_bits_are_those_of_the_decided_ways(
     faults: list[Fault], tmp_path_factory: pytest.TempPathFactory

@@ -65,7 +65,7 @@ def test_any_number_of_workers_ends_with_the_bits_of_one_worker_for_each_client(
 ANY = given(faults=any_faults(at_most=2, looks=MANY_LOOKS))
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @ANY
 def test_whoever_dies_or_freezes_wherever_the_bits_are_the_same(
     faults: list[Fault], tmp_path_factory: pytest.TempPathFactory

@@ -95,7 +95,7 @@ ANY = given(
 )
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @ANY
 def test_whoever_dies_or_freezes_wherever_the_bits_are_the_same(
     mode: str, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
