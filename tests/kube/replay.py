@@ -1,19 +1,52 @@
-"""How is a cassette played? Look by look, on the clock that it brings itself: nothing waits."""
+"""Replays what a cluster did, on a virtual clock: cassettes written by hand, and recorded clusters.
+
+A cassette is judged look by look (`play`). A recording is served through the API port as it was at the
+virtual time (`RecordedApi`), and the real `Follower` follows, judges, starts again and removes the job
+(`follow`). Time passes only while the follower waits: a recording of minutes is played in milliseconds.
+"""
 
 import json
-from dataclasses import dataclass, replace
+import math
+import queue
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.fixtures.recordings import Recording, WatchEvent
+
+from paceline.app.cluster_reach import Cluster
+from paceline.app.job_follow import Follower, Pace, Shown
+from paceline.cluster.job_logs import Line
+from paceline.cluster.kinds import JOB_KINDS, Kind
+from paceline.cluster.port import (
+    Change,
+    ForbiddenError,
+    Listing,
+    Manifest,
+    NotThereError,
+    Ran,
+    RefusedError,
+)
 from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.judge import Verdict, Watching, judge
 from paceline.kube.diagnosis.record import read_record
 from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.diagnosis.snapshot import Snapshot
-from paceline.kube.diagnosis.times import read_time
+from paceline.kube.diagnosis.snapshot import Snapshot, name_of
+from paceline.kube.diagnosis.times import read_time, write_time
+from paceline.kube.reading import mapping
+from paceline.kube.submission.following import End
+from paceline.kube.submission.keeping import keeps_in
+from paceline.kube.submission.mark import Mark, marked
 
 FOLDER = Path(__file__).parent / "cassettes"
 CASSETTES = sorted(FOLDER.glob("*.json"))
+
+
+# Cassettes.
 
 
 @dataclass(frozen=True)
@@ -46,3 +79,382 @@ def play(cassette: dict[str, Any]) -> list[Look]:
         verdict, finding, past = judge(snapshot, past, policy, checkpoint=checkpoint)
         looks.append(Look(snapshot.at_s, verdict, finding))
     return looks
+
+
+# Recordings.
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLog:
+    pod_uid: str
+    container: str
+    restart: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tape:
+    """A recording in memory. `t` is in seconds since the first object was sent, as in the timeline."""
+
+    name: str
+    namespace: str
+    start_unix_s: float
+    events: tuple[WatchEvent, ...]
+    logs: tuple[RecordedLog, ...]
+    cluster_objects: tuple[tuple[float, tuple[Manifest, ...]], ...]  # nodes and quotas, from snapshots
+
+    @property
+    def end_t(self) -> float:
+        return max((event.t for event in self.events), default=0.0)
+
+    @property
+    def job_name(self) -> str:
+        return name_of(self._jobs()[0].object)
+
+    def submitted_t(self) -> float:
+        """When the job that is followed was sent: the last one of its name."""
+        kind = self._jobs()[0].kind
+        return [event.t for event in self._jobs() if event.kind == kind][-1]
+
+    def _jobs(self) -> list[WatchEvent]:
+        names = [kind.name for kind in JOB_KINDS]
+        return [
+            event
+            for event in self.events
+            if event.type == "ADDED"
+            and event.kind in names
+            and not event.object["metadata"].get("ownerReferences")
+        ]
+
+    def stretched(self, at_t: float, by_s: float) -> "Tape":
+        """The same, but for `by_s` seconds after `at_t` nothing happens."""
+        cut_s = self.start_unix_s + at_t
+        old_stamps: set[tuple[str, str]] = set()
+        made = []
+        for event in self.events:
+            key = f"{event.kind} {event.object['metadata'].get('uid')}"
+            if event.t <= at_t:
+                old_stamps |= {(key, stamp) for stamp in _stamps(event.object)}
+                made.append(event)
+                continue
+            later = {
+                stamp: _later(stamp, by_s)
+                for stamp in _stamps(event.object)
+                if (read_time(stamp) or 0.0) >= math.floor(cut_s) and (key, stamp) not in old_stamps
+            }
+            made.append(replace(event, t=event.t + by_s, object=_with_stamps(event.object, later)))
+        logs = tuple(
+            replace(log, lines=tuple(_later_line(line, cut_s, by_s) for line in log.lines))
+            for log in self.logs
+        )
+        beside = tuple((t if t <= at_t else t + by_s, objects) for t, objects in self.cluster_objects)
+        return replace(self, events=tuple(made), logs=logs, cluster_objects=beside)
+
+
+def tape(recording: Recording) -> Tape:
+    index = recording.log_index() if (recording.folder / "logs" / "index.json").exists() else []
+    texts = recording.logs()
+    start_unix_s = read_time(recording.about["submitted_at"])
+    assert start_unix_s is not None, "every recording says when it began"
+    beside = [
+        (t, tuple(one for one in listed["items"] if one["kind"] in ("Node", "ResourceQuota")))
+        for t, listed in recording.snapshots().values()
+    ]
+    return Tape(
+        name=recording.name,
+        namespace=recording.about["namespace"],
+        start_unix_s=start_unix_s,
+        events=tuple(
+            event for event in recording.timeline() if "." not in event.kind and event.type != "ERROR"
+        ),
+        logs=tuple(
+            RecordedLog(
+                one["uid"], one["container"], one["restartCount"], tuple(texts[one["file"]].splitlines())
+            )
+            for one in index
+            if one["file"] in texts
+        ),
+        cluster_objects=tuple(beside),
+    )
+
+
+class Wakes(Enum):
+    """When the follower looks."""
+
+    PACED = "at its own pace"
+    EVENTS = "at every event"
+    BETWEEN = "at every event and between two"
+
+
+@dataclass(slots=True)
+class VirtualClock:
+    """Advances only while the follower waits."""
+
+    tape: Tape
+    t: float
+    wakes: Wakes
+    moments: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        times = sorted({event.t for event in self.tape.events})
+        between = [(a + b) / 2 for a, b in pairwise(times)]
+        self.moments = [] if self.wakes is Wakes.PACED else times
+        if self.wakes is Wakes.BETWEEN:
+            self.moments = sorted([*times, *between])
+
+    def unix_s(self) -> float:
+        return self.tape.start_unix_s + self.t
+
+    def monotonic_s(self) -> float:
+        return self.t
+
+    def receive(self, items: "queue.Queue[Line | None]", timeout_s: float) -> Line | None:
+        until = self.t + timeout_s
+        self.t = min([until, *(moment for moment in self.moments if self.t < moment)])
+        raise queue.Empty
+
+
+class SentAgainError(Exception):
+    """The next attempt was created: the recording ends here."""
+
+
+@dataclass(slots=True)
+class RecordedApi:
+    """The API port, as the recorded cluster would have answered at the clock's time.
+
+    The job carries the mark of a job that was submitted by paceline. Watches and followed logs are forbidden,
+    so no thread of the follower depends on the real time.
+    """
+
+    tape: Tape
+    clock: VirtualClock
+    policy: RetryPolicy
+    server: str = "https://recorded.invalid"
+    deleted: list[tuple[float, str, str]] = field(default_factory=list)  # t, kind, name
+    created: list[Manifest] = field(default_factory=list)
+    _now: dict[tuple[str, str], Manifest] = field(default_factory=dict)
+    _next: int = 0
+    _made: dict[tuple[str, str], Manifest] = field(default_factory=dict)
+    _notes: dict[str, dict[str, Any]] = field(default_factory=dict)  # annotations, by uid
+    _gone: set[str] = field(default_factory=set)  # uids that the follower has removed
+
+    def get(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest:
+        for one in self._all(kind):
+            if name_of(one) == name:
+                return one
+        raise NotThereError(f"{kind.plural} {name} not found", "", status=404)
+
+    def find(
+        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> Listing:
+        return Listing(tuple(self._all(kind)), "1")
+
+    def watch(
+        self, kind: Kind, namespace: str | None, *, since: str, seconds: float = 300
+    ) -> Iterator[Change]:
+        raise ForbiddenError("watches are not recorded", "", status=403)
+
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        self.created.append(manifest)
+        if manifest["kind"] in [kind.name for kind in JOB_KINDS]:
+            raise SentAgainError
+        self._made[str(manifest["kind"]), name_of(manifest)] = manifest
+        return manifest
+
+    def patch(
+        self, kind: Kind, name: str, namespace: str | None, change: Manifest, *, dry_run: bool = False
+    ) -> Manifest:
+        found = self.get(kind, name, namespace)
+        notes = self._notes.setdefault(_uid(found), {})
+        notes |= mapping(change, "metadata", "annotations")
+        return self.get(kind, name, namespace)
+
+    def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
+        if self._made.pop((kind.name, name), None) is not None:
+            return
+        for one in self._all(kind):
+            if name_of(one) == name:
+                self.deleted.append((self.clock.t, kind.name, name))
+                self._remove(_uid(one))
+
+    def logs(
+        self,
+        pod: str,
+        namespace: str,
+        container: str,
+        *,
+        since: str = "",
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
+    ) -> Iterator[str]:
+        if follow:
+            raise ForbiddenError("followed logs are not recorded", "", status=403)
+        for found in self._objects("Pod"):
+            if name_of(found) == pod:
+                return iter(self._lines(found, container, previous=previous)[-(tail or 0) :])
+        raise NotThereError(f"pods {pod} not found", "", status=404)
+
+    def run(self, pod: str, namespace: str, container: str, command: list[str], *, stdin: bytes = b"") -> Ran:
+        raise ForbiddenError("commands are not recorded", "", status=403)
+
+    def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
+        return True
+
+    def serves(self, kind: Kind) -> bool:
+        return True
+
+    def _all(self, kind: Kind) -> list[Manifest]:
+        if kind.name in ("Node", "ResourceQuota"):
+            taken = [objects for t, objects in self.tape.cluster_objects if t <= self.clock.t]
+            newest = taken[-1:] or [objects for _, objects in self.tape.cluster_objects[:1]]
+            return [one for objects in newest for one in objects if one["kind"] == kind.name]
+        made = [one for (its, _), one in self._made.items() if its == kind.name]
+        return [*made, *self._objects(kind.name)]
+
+    def _objects(self, kind: str) -> list[Manifest]:
+        while self._next < len(self.tape.events) and self.tape.events[self._next].t <= self.clock.t:
+            event = self.tape.events[self._next]
+            key = (event.kind, event.object["metadata"]["name"])
+            if event.type == "DELETED":
+                self._now.pop(key, None)
+            else:
+                self._now[key] = dict(event.object)
+            self._next += 1
+        return [
+            self._marked(one)
+            for (its, _), one in self._now.items()
+            if its == kind and _uid(one) not in self._gone
+        ]
+
+    def _marked(self, one: Manifest) -> Manifest:
+        if name_of(one) != self.tape.job_name or mapping(one, "metadata").get("ownerReferences"):
+            return one
+        if one["kind"] not in [kind.name for kind in JOB_KINDS]:
+            return one
+        manifest = {name: one[name] for name in ("apiVersion", "kind", "spec")}
+        about = {"name": self.tape.job_name, "namespace": self.tape.namespace}
+        mark = Mark(manifest={**manifest, "metadata": about}, policy=self.policy, keeps=keeps_in([one]))
+        made: Any = marked(one, mark)
+        made["metadata"]["annotations"] |= self._notes.get(_uid(one), {})
+        result: Manifest = made
+        return result
+
+    def _remove(self, uid: str) -> None:
+        """With what it owns."""
+        self._gone.add(uid)
+        for one in list(self._now.values()):
+            about: Any = one["metadata"]
+            owners = [owner["uid"] for owner in about.get("ownerReferences", [])]
+            if uid in owners and _uid(one) not in self._gone:
+                self._remove(_uid(one))
+
+    def _lines(self, pod: Manifest, container: str, *, previous: bool) -> list[str]:
+        status: Any = pod.get("status", {})
+        states = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+        its = next((one for one in states if one["name"] == container), None)
+        if its is None or ("waiting" in its.get("state", {}) and not its.get("lastState")):
+            raise RefusedError(f"container {container} is waiting to start", "", status=400)
+        restart = its["restartCount"] - (1 if previous else 0)
+        for log in self.tape.logs:
+            if (log.pod_uid, log.container, log.restart) == (_uid(pod), container, restart):
+                now_s = self.clock.unix_s() + 1  # the recording's start is rounded down to a second
+                return [line for line in log.lines if (read_time(line.split(" ")[0]) or 0.0) <= now_s]
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What the follower did and said."""
+
+    end: End | None
+    removed_t: float | None  # and not sent again
+    sent_again_t: float | None
+    said: tuple[str, ...]
+    told: tuple[Finding, ...]
+
+    @property
+    def states(self) -> list[str]:
+        """In the order in which they were shown."""
+        return [text.removeprefix("the job is ") for text in self.said if text.startswith("the job is ")]
+
+
+def follow(
+    recorded: Tape, *, wakes: Wakes = Wakes.PACED, policy: RetryPolicy | None = None, after_s: float = 900.0
+) -> Played:
+    """Follows the job of a recording from its submission until `after_s` after the last event."""
+    clock = VirtualClock(recorded, recorded.submitted_t(), wakes)
+    api = RecordedApi(recorded, clock, policy or RetryPolicy())
+    said: list[str] = []
+    told: list[Finding] = []
+    follower = Follower(
+        cluster=Cluster(api, recorded.namespace),  # type: ignore[arg-type]  # the port is what a follower uses
+        name=recorded.job_name,
+        shown=Shown(line=lambda _line: None, say=said.append, tell=told.append),
+        pace=Pace(logs_s=0.0),
+        clock=clock,
+    )
+    end: End | None = None
+    sent_again_t: float | None = None
+    try:
+        end = follower.follow(recorded.end_t - clock.t + after_s).end
+    except SentAgainError:
+        sent_again_t = clock.t
+    kinds = [kind.name for kind in JOB_KINDS]
+    removed = [t for t, kind, name in api.deleted if kind in kinds and name == recorded.job_name]
+    return Played(
+        end=end,
+        removed_t=removed[0] if removed and sent_again_t is None else None,
+        sent_again_t=sent_again_t,
+        said=tuple(said),
+        told=tuple(told),
+    )
+
+
+def starting_moments(recorded: Tape) -> list[float]:
+    """Moments, one per change, at which a pod of the recording has not started all of its containers."""
+    found: list[float] = []
+    pods: dict[str, Mapping[str, Any]] = {}
+    for event in recorded.events:
+        if event.kind == "Pod":
+            pods.pop(event.object["metadata"]["uid"], None)
+            if event.type != "DELETED":
+                pods[event.object["metadata"]["uid"]] = event.object
+        phases = [pod.get("status", {}).get("phase") for pod in pods.values() if not _is_leaving(pod)]
+        if event.t >= recorded.submitted_t() and "Pending" in phases:
+            found.append(event.t)
+    return found
+
+
+def _is_leaving(pod: Mapping[str, Any]) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _uid(one: Mapping[str, Any]) -> str:
+    return str(one["metadata"].get("uid", ""))
+
+
+_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+
+
+def _stamps(value: object) -> set[str]:
+    return set(_STAMP.findall(json.dumps(value)))
+
+
+def _with_stamps(value: Mapping[str, Any], later: Mapping[str, str]) -> Mapping[str, Any]:
+    made: Mapping[str, Any] = json.loads(
+        _STAMP.sub(lambda found: later.get(found[0], found[0]), json.dumps(value))
+    )
+    return made
+
+
+def _later(stamp: str, by_s: float) -> str:
+    at_s = read_time(stamp)
+    assert at_s is not None, "it was found as a time"
+    return write_time(at_s + by_s)
+
+
+def _later_line(line: str, cut_s: float, by_s: float) -> str:
+    stamp, _, text = line.partition(" ")
+    at_s = read_time(stamp)
+    return line if at_s is None or at_s < cut_s else f"{_later(stamp, by_s)} {text}"

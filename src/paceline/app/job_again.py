@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from paceline.app.cluster_reach import Cluster
-from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import PacelineError
 from paceline.kube.diagnosis.retry import Attempts
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of
@@ -19,6 +18,7 @@ from paceline.kube.submission.mark import Mark, Watch, marked
 from paceline.kube.submission.pending import read_pending, written
 
 if TYPE_CHECKING:
+    from paceline.app.job_follow import FollowClock
     from paceline.kube.submission.pending import Pending
 
 
@@ -33,6 +33,7 @@ class Restart:
     gone_s: float  # patience with an old gang that does not go
     say: Callable[[str], None]
     pause: Callable[[], None]
+    clock: "FollowClock"
     _told: int = 0  # the attempt of another's that was last spoken of
 
     def start(self, mark: Mark, attempts: Attempts, snapshot: Snapshot) -> None:
@@ -69,7 +70,7 @@ class Restart:
         found = find_pending(self.cluster.api, self.name, self.cluster.namespace)
         if found is None:
             return False
-        if not take_over(self.cluster.api, found, self.cluster.namespace, self._watch(), unix_now_s()):
+        if not take_over(self.cluster.api, found, self.cluster.namespace, self._watch(), self.clock.unix_s()):
             if found.pending.attempt != self._told:
                 self._told = found.pending.attempt
                 self.say(f"attempt {found.pending.attempt} is being made by watcher {found.watch.watcher}")
@@ -103,17 +104,17 @@ class Restart:
         """Waits a moment; raises PacelineError when it has been long enough."""
         from paceline.cluster.job_pending import renew
 
-        until_s, renewed_s = monotonic_s() + self.gone_s, monotonic_s()
+        until_s, renewed_s = self.clock.monotonic_s() + self.gone_s, self.clock.monotonic_s()
         where = self.cluster.namespace
 
         def wait() -> None:
             nonlocal renewed_s
-            if monotonic_s() > until_s:
+            if self.clock.monotonic_s() > until_s:
                 what = f"the pods of attempt {pending.attempt - 1} do not go away, or nobody answers"
                 hint = f"is a node lost? Then: paceline job attach {self.name} -n {where}"
                 raise PacelineError(what, hint)
-            if is_written and monotonic_s() - renewed_s > self.lease_s / 2:
-                renewed_s = monotonic_s()
+            if is_written and self.clock.monotonic_s() - renewed_s > self.lease_s / 2:
+                renewed_s = self.clock.monotonic_s()
                 renew(self.cluster.api, self.name, where, self._watch())
             self.pause()
 
@@ -129,7 +130,7 @@ class Restart:
             self.say(f"attempt {pending.attempt} is not made: the job was stopped meanwhile")
 
     def _watch(self) -> Watch:
-        return Watch(watcher=self.watcher, until_s=unix_now_s() + self.lease_s)
+        return Watch(watcher=self.watcher, until_s=self.clock.unix_s() + self.lease_s)
 
 
 def _next(mark: Mark, attempts: Attempts) -> Object:

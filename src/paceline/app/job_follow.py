@@ -9,7 +9,7 @@ import random
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from paceline.app.cluster_reach import Cluster
 from paceline.app.job_again import Restart
@@ -40,6 +40,29 @@ class Pace:
     logs_s: float = 10.0  # for the ends of logs, when a job is over
 
 
+class FollowClock(Protocol):
+    """The time of one follower: the system's, or that of a recorded cluster."""
+
+    def unix_s(self) -> float: ...
+
+    def monotonic_s(self) -> float: ...
+
+    def receive(self, items: "queue.Queue[Line | None]", timeout_s: float) -> "Line | None":
+        """The next item. Raises queue.Empty after `timeout_s`."""
+        ...
+
+
+class SystemFollowClock:
+    def unix_s(self) -> float:
+        return unix_now_s()
+
+    def monotonic_s(self) -> float:
+        return monotonic_s()
+
+    def receive(self, items: "queue.Queue[Line | None]", timeout_s: float) -> "Line | None":
+        return items.get(timeout=timeout_s)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """Where words go."""
@@ -63,6 +86,7 @@ class Follower:
     name: str
     shown: Shown
     pace: Pace = field(default_factory=Pace)
+    clock: FollowClock = field(default_factory=SystemFollowClock)
     watcher: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _items: "queue.Queue[Line | None]" = field(default_factory=queue.Queue)
     _state: Following = field(default_factory=Following)
@@ -82,7 +106,8 @@ class Follower:
             lease_s=self.pace.lease_s,
             gone_s=self.pace.gone_s,
             say=self.shown.say,
-            pause=lambda: self._wait(monotonic_s() + self.pace.ring_s),
+            pause=lambda: self._wait(self.clock.monotonic_s() + self.pace.ring_s),
+            clock=self.clock,
         )
 
     def follow(self, for_s: float | None) -> Followed:
@@ -97,9 +122,9 @@ class Follower:
         bell = Bell(api, namespace, self.name, lambda: self._items.put(None))
         bell.listen(POD, kind)
         end: End | None = None
-        until_s = None if for_s is None else monotonic_s() + for_s
+        until_s = None if for_s is None else self.clock.monotonic_s() + for_s
         try:
-            while end is None and (until_s is None or monotonic_s() < until_s):
+            while end is None and (until_s is None or self.clock.monotonic_s() < until_s):
                 end = self._look(kind, streams)
                 if end is None:
                     self._wait(until_s)
@@ -125,14 +150,14 @@ class Follower:
 
     def _wait(self, until_s: float | None) -> None:
         """Lines are shown as they come; the bell shortens the time to the next look."""
-        began_s = monotonic_s()
+        began_s = self.clock.monotonic_s()
         next_s = began_s + self.pace.look_s
         while True:
-            most_s = min(next_s, until_s or next_s) - monotonic_s()
+            most_s = min(next_s, until_s or next_s) - self.clock.monotonic_s()
             if most_s <= 0:
                 return
             try:
-                item = self._items.get(timeout=most_s)
+                item = self.clock.receive(self._items, most_s)
             except queue.Empty:
                 return
             if item is None:
@@ -200,7 +225,7 @@ class Follower:
             attempts = self._mark.attempts if self._mark is not None else Following().watching.attempts
             self._state = Following.after(attempts)
             self._again.tidy(attempts.number)
-        snapshot = job_snapshot(api, job, self.name, namespace)
+        snapshot = job_snapshot(api, job, self.name, namespace, now_s=self.clock.unix_s())
         if job is None and self._last is not None:
             gone = Removal(subject=self._last, ours=False, at_s=snapshot.at_s)
             snapshot = replace(snapshot, removals=(gone,))
@@ -219,7 +244,7 @@ class Follower:
         if job is None or self._mark is None:
             return
         self._missing_since_s = None
-        now_s, watch = unix_now_s(), read_watch(job)
+        now_s, watch = self.clock.unix_s(), read_watch(job)
         is_mine = watch.watcher == self.watcher
         if watch.is_on(now_s) and (not is_mine or watch.until_s - now_s > self.pace.lease_s / 2):
             self._charge = Charge.OURS if is_mine else Charge.ANOTHERS
@@ -270,7 +295,7 @@ class Follower:
         from paceline.cluster.port import ForbiddenError, UnreachableError
 
         self._drain()
-        until_s = monotonic_s() + self.pace.gone_s
+        until_s = self.clock.monotonic_s() + self.pace.gone_s
         while True:
             try:
                 remove_job(self.cluster.api, kind, self.name, self.cluster.namespace, self._mark)
@@ -279,7 +304,7 @@ class Follower:
                 self.shown.say(f"{error.what}; {error.hint}")
                 return
             except UnreachableError:
-                if monotonic_s() > until_s:
+                if self.clock.monotonic_s() > until_s:
                     raise
                 self._again.pause()
 

@@ -205,7 +205,7 @@ def _seen(
             raise no_such_job(name, cluster.namespace)
         return pending
     kind, job = found
-    snapshot = job_snapshot(cluster.api, job, name, cluster.namespace, logs=logs)
+    snapshot = job_snapshot(cluster.api, job, name, cluster.namespace, now_s=unix_now_s(), logs=logs)
     return kind, job, snapshot, read_mark(job)
 
 

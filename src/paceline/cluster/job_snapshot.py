@@ -3,7 +3,6 @@
 What the server does not show is left out: a diagnosis is made of what there is.
 """
 
-from paceline.clock import unix_now_s
 from paceline.cluster.kinds import CLAIM, EVENT, NODE, POD, QUOTA, WORKLOAD, Kind
 from paceline.cluster.port import Api, ForbiddenError, Manifest, NotThereError, RefusedError, UnreachableError
 from paceline.kube.diagnosis.pods import phase
@@ -16,7 +15,9 @@ _TAIL = 400
 _MOST_LOGS = 64  # of pods that ended badly, the rest would say the same
 
 
-def job_snapshot(api: Api, job: Manifest | None, name: str, namespace: str, *, logs: bool = True) -> Snapshot:
+def job_snapshot(
+    api: Api, job: Manifest | None, name: str, namespace: str, *, now_s: float, logs: bool = True
+) -> Snapshot:
     """`logs`: those of pods that failed or were restarted are read too."""
     objects: list[Object] = [] if job is None else [job]
     for kind in (POD, EVENT, QUOTA, CLAIM, WORKLOAD):
@@ -25,7 +26,7 @@ def job_snapshot(api: Api, job: Manifest | None, name: str, namespace: str, *, l
         objects += _all(api, NODE, None)
     born_s = read_time(mapping(job, "metadata").get("creationTimestamp")) if job is not None else None
     kept = tuple(one for one in objects if not _is_older(one, born_s))
-    seen = narrowed(Snapshot(at_s=unix_now_s(), objects=kept), name)
+    seen = narrowed(Snapshot(at_s=now_s, objects=kept), name)
     if not logs:
         return seen
     ends = [log for pod in seen.pods[:_MOST_LOGS] for log in _ends(api, pod, namespace)]

@@ -1,0 +1,93 @@
+"""Recorded clusters, followed on a virtual clock: what is retried, what is removed, what is left alone.
+
+`about.json` of each recording says which action was right. A job that succeeded is never touched, however
+long its pods take to start and whenever the follower looks.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+from tests.fixtures.recordings import Recording, recording, recordings
+from tests.kube.replay import Played, Tape, Wakes, follow, starting_moments, tape
+
+from paceline.errors import ExitCode
+
+# Recordings of single API answers have no job to follow.
+FOLLOWED = [one.name for one in recordings() if any(event.kind.endswith("Job") for event in one.timeline())]
+HEALTHY = [
+    name for name in FOLLOWED if not (recording(name).should_be_retried or recording(name).should_be_removed)
+]
+LASTING = ("node-unreachable-job",)  # the node came back: left alone or started again, both are right
+# Standstills of an image pull, of the scheduler or of a kubelet.
+STANDSTILLS_S = (200.0, 600.0, 1500.0)
+_NOT_YET = {
+    "deleted-job",
+    "deleted-pytorchjob",
+    "deleted-rayjob",
+    "deleted-restarts-rayjob",
+    "deleted-trainjob",
+    "slow-pull-pytorchjob",
+    "wrong-registry-pytorchjob",
+    "wrong-registry-timeout-pytorchjob",
+}
+
+
+@cache
+def taped(name: str) -> Tape:
+    return tape(recording(name))
+
+
+def some(names: Sequence[str]) -> list[object]:
+    soon = pytest.mark.xfail(reason="not followed rightly yet", strict=False)
+    return [pytest.param(name, marks=soon if name in _NOT_YET else ()) for name in names]
+
+
+@pytest.mark.parametrize("wakes", Wakes, ids=lambda wakes: wakes.name.lower())
+@pytest.mark.parametrize("name", some(FOLLOWED))
+def test_a_recorded_job_is_retried_removed_or_left_alone_as_it_deserves(name: str, wakes: Wakes) -> None:
+    _is_right(recording(name), follow(taped(name), wakes=wakes))
+
+
+def _is_right(recorded: Recording, played: Played) -> None:
+    what = f"told {[one.failure.name for one in played.told]}, ended with {played.end}"
+    if recorded.should_be_removed:
+        assert played.sent_again_t is None, what
+        assert played.end is not None, what
+        assert played.end.code is not ExitCode.OK, what
+        # A job that is over by itself stays, with its pods and logs.
+        assert played.removed_t is not None or "failed" in played.states, what
+        return
+    assert played.removed_t is None, what
+    if recorded.name in LASTING:
+        return
+    if recorded.should_be_retried:
+        assert played.sent_again_t is not None, what
+    else:
+        assert played.sent_again_t is None, what
+        assert played.end is not None, what
+        assert played.end.code is ExitCode.OK, what
+
+
+@pytest.mark.xfail(reason="not followed rightly yet", strict=False)
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_job_is_left_alone_however_long_a_pod_takes_to_start(name: str) -> None:
+    """Nothing is removed on a consequence while its cause is in progress, whenever it stands still."""
+    whole = taped(name)
+    moments = starting_moments(whole)
+    for number, at_t in enumerate(moments):
+        by_s = STANDSTILLS_S[number % len(STANDSTILLS_S)]
+        played = follow(whole.stretched(at_t, by_s), after_s=60.0)
+        what = f"{by_s:.0f} s more at {at_t:.1f} s: told {[one.failure.name for one in played.told]}"
+        assert (played.removed_t, played.sent_again_t) == (None, None), what
+        assert played.end is not None, what
+        assert played.end.code is ExitCode.OK, what
+
+
+@pytest.mark.xfail(reason="not followed rightly yet", strict=False)
+@pytest.mark.parametrize("wakes", Wakes, ids=lambda wakes: wakes.name.lower())
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_job_s_state_never_goes_back_and_forth(name: str, wakes: Wakes) -> None:
+    order = ["queued", "pending", "running", "succeeded", "failed"]
+    states = follow(taped(name), wakes=wakes).states
+    assert [order.index(state) for state in states] == sorted({order.index(state) for state in states})
