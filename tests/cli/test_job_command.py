@@ -106,6 +106,13 @@ def test_a_job_of_torchrun_is_printed_checked_and_commented(tmp_path: Path, caps
         assert capsys.readouterr().out == "".join(f"ok  {kind}/demo\n" for kind in kinds)
 
 
+def test_the_namespace_has_its_short_flag(tmp_path: Path, capsys: Captured) -> None:
+    for flag in ("-n", "--namespace"):
+        assert run([*RENDER, "--target", "rayjob", flag, "team-a"], Session(folder=tmp_path)) == ExitCode.OK
+        (job,) = [one for one in yaml.safe_load_all(capsys.readouterr().out) if one["kind"] == "RayJob"]
+        assert job["metadata"]["namespace"] == "team-a"
+
+
 def test_a_file_of_settings_becomes_a_configmap(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "train.toml").write_text('mode = "ddp"\nsteps = 7\n')
     words = ["job", "render", "--target", "job", "--nodes", "2", "--image", "x:1", "--name", "demo", "-q"]

@@ -26,6 +26,7 @@ from paceline.cluster.kinds import (
     TRAIN_JOB,
     Kind,
 )
+from paceline.config.train_config import TrainConfig
 from paceline.errors import ExitCode
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.intent import Size
@@ -45,14 +46,18 @@ TARGETS = {
 every_kind = pytest.mark.parametrize("kind", PLAYED, ids=[kind.name for kind in PLAYED])
 
 
-def send(cluster: Cluster, kind: Kind) -> Submitted:
-    """As `job submit --target …` does."""
+def wanted(kind: Kind) -> tuple[TrainConfig, Wishes, Target]:
+    """What `job submit --target …` is told."""
     target = TARGETS[kind]
     size = Size(cpus=1, memory="2Gi")
     wishes = Wishes(image=IMAGE, worker=size, torch=TorchWishes(nodes=2))
     if target is Target.RAYJOB:
         wishes = Wishes(image=IMAGE, worker=size)
-    done = render_job(settings(name="demo", mode="ssgd"), wishes, target)
+    return settings(name="demo", mode="ssgd"), wishes, target
+
+
+def send(cluster: Cluster, kind: Kind) -> Submitted:
+    done = render_job(*wanted(kind))
     return submit(cluster, [*json.loads(json.dumps(done.objects))], RetryPolicy(first_delay_s=0.1))
 
 

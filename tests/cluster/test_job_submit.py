@@ -16,7 +16,7 @@ from paceline.app.job_submit import NoRoomError, RightsError, Submitted, submit
 from paceline.clock import unix_now_s
 from paceline.cluster.kinds import JOB, NODE, POD, PYTORCH_JOB, QUOTA, SERVICE, Kind
 from paceline.cluster.kubernetes_door import reach
-from paceline.cluster.port import ConflictError, ForbiddenError, RefusedError, UnauthorizedError
+from paceline.cluster.port import ConflictError, RefusedError, UnauthorizedError
 from paceline.errors import ExitCode, NotReadyError
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.diagnosis.times import write_time
@@ -190,7 +190,7 @@ def test_whoever_is_not_known_is_told_to_log_in(cluster: Cluster, server: ApiSer
 
 def test_what_was_made_before_a_refusal_is_taken_back(cluster: Cluster, server: ApiServer) -> None:
     server.rules.append(refusing("create", JOB, (403, "Forbidden", "exceeded quota: q"), from_call=2))
-    with pytest.raises(ForbiddenError, match="exceeded quota"):
+    with pytest.raises(RefusedError, match="exceeded quota"):
         send(cluster)
     assert server.of(SERVICE) == server.of(JOB) == []
 

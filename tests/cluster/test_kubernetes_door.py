@@ -175,7 +175,7 @@ def test_who_may_what_and_what_is_served(api: KubernetesApi, server: ApiServer) 
     [
         (403, "Forbidden", 'pods is forbidden: User "me" cannot create', ForbiddenError),
         (403, "Forbidden", 'pods is forbidden: User "system:anonymous" cannot create', UnauthorizedError),
-        (403, "Forbidden", "exceeded quota: gpus, requested: 8, used: 8, limited: 8", ForbiddenError),
+        (403, "Forbidden", "exceeded quota: gpus, requested: 8, used: 8, limited: 8", RefusedError),
         (422, "Invalid", "spec.replicas: Invalid value", RefusedError),
         (400, "BadRequest", 'strict decoding error: unknown field "spec.replcas"', RefusedError),
         (500, "InternalError", "failed calling webhook", UnreachableError),

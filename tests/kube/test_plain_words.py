@@ -7,6 +7,7 @@ from paceline.kube.manifest import read_documents
 from paceline.kube.plain_words import read_plain
 from paceline.kube.render import to_yaml
 from paceline.kube.validate import validate
+from paceline.kube.words import read_quantity, write_quantity
 
 NUMBERS = ["1e-05", "1e5", "1E+3", "1.5e3", "-.5", ".5e3", "0o17", "0X1F", "1_0e2", "+1", "007", "3.", "0b1"]
 WORDS = ["y", "Y", "n", "N"]
@@ -72,3 +73,25 @@ def test_a_number_where_text_must_stand_is_a_problem() -> None:
     assert not any("must be text" in one.what for one in validate(text, "x.yaml").problems)
     (problem,) = validate(text.replace("'1e-05'", "1e-05"), "x.yaml").problems
     assert "it is 1e-05, but it must be text" in problem.what
+
+
+@pytest.mark.parametrize(
+    ("amount", "resource", "written"),
+    [
+        ("512Mi", "memory", "512Mi"),
+        ("1536Mi", "requests.memory", "1.5Gi"),
+        ("0.25Gi", "memory", "256Mi"),
+        ("2Ti", "requests.storage", "2Ti"),
+        ("65832456Ki", "memory", "62.78Gi"),
+        ("100", "memory", "100"),
+        ("250m", "cpu", "250m"),
+        ("1500m", "requests.cpu", "1.5"),
+        ("16", "cpu", "16"),
+        ("1e9", "nvidia.com/gpu", "1000000000"),
+        ("0", "pods", "0"),
+    ],
+)
+def test_amounts_are_written_as_people_write_them(amount: str, resource: str, written: str) -> None:
+    read = read_quantity(amount)
+    assert read is not None
+    assert write_quantity(read, resource) == written

@@ -14,7 +14,7 @@ from paceline.kube.intent import Profile
 from paceline.kube.manifest import read_documents
 from paceline.kube.reading import mapping
 from paceline.kube.submission.fit import Row, table
-from paceline.kube.submission.gang import job_in
+from paceline.kube.submission.gang import job_in, refers_to
 from paceline.kube.submission.keeping import LOST, keeps_in
 from paceline.kube.submission.mark import Mark
 from paceline.kube.validate import validate
@@ -112,9 +112,17 @@ def checked_manifests(text: str, where: str, profile: Profile) -> list[Object]:
     return [mapping(one.value) for one in documents]
 
 
-def dry_run(cluster: Cluster, manifests: list[Object]) -> list[str]:
-    """Would the server take them? Names of those that are there already. Raises ApiError, ConfigError."""
-    from paceline.cluster.job_objects import in_namespace
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """Objects that the server was not asked about, as kind/name."""
+
+    there_already: tuple[str, ...] = ()
+    runtime_missing: tuple[str, ...] = ()  # TrainJobs whose runtime is in the same files, and not created
+
+
+def dry_run(cluster: Cluster, manifests: list[Object]) -> DryRun:
+    """Asks the server whether it would take them. Raises ApiError, ConfigError."""
+    from paceline.cluster.job_objects import in_namespace, is_there
     from paceline.cluster.port import ConflictError
     from paceline.cluster.preflight import trainer_misfit
 
@@ -122,9 +130,15 @@ def dry_run(cluster: Cluster, manifests: list[Object]) -> list[str]:
     if wrong is not None:
         raise ManifestError([wrong])
     there: list[str] = []
-    for one in in_namespace(manifests, cluster.namespace):
+    waiting: list[str] = []
+    placed = in_namespace(manifests, cluster.namespace)
+    for one in placed:
+        called = f"{one['kind']}/{name_of(one)}"
+        if any(not is_there(cluster.api, its) for its in refers_to(one, placed)):
+            waiting.append(called)
+            continue
         try:
             cluster.api.create(one, dry_run=True)
         except ConflictError:
-            there.append(f"{one['kind']}/{name_of(one)}")
-    return there
+            there.append(called)
+    return DryRun(there_already=tuple(there), runtime_missing=tuple(waiting))

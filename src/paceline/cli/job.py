@@ -18,6 +18,7 @@ from paceline.errors import ManifestError
 
 if TYPE_CHECKING:
     from paceline.app.cluster_reach import Place
+    from paceline.app.job_submit import DryRun
     from paceline.kube.intent import Profile
     from paceline.plan.codec import Json
 
@@ -59,20 +60,24 @@ def validate(
         say(session, f"not checked, but for secrets: {name}")
     answer: dict[str, Json] = {"objects": list(objects), "not_checked": list(others)}
     if server:
-        answer["there_already"] = list(_ask_server(session, place, files, Profile(profile)))
+        asked = _ask_server(session, place, files, Profile(profile))
+        answer["there_already"] = list(asked.there_already)
+        answer["runtime_missing"] = list(asked.runtime_missing)
     emit(session, "job.validate", answer, [f"ok  {name}" for name in objects])
 
 
-def _ask_server(session: Session, place: "Place", files: tuple[Path, ...], profile: "Profile") -> list[str]:
+def _ask_server(session: Session, place: "Place", files: tuple[Path, ...], profile: "Profile") -> "DryRun":
     from paceline.app.cluster_reach import reached
     from paceline.app.job_submit import dry_run, read_manifests
 
     manifests = [one for file in files for one in read_manifests(session.folder / file, profile)]
     with reached(place) as cluster:
-        there = dry_run(cluster, manifests)
-    for name in there:
+        asked = dry_run(cluster, manifests)
+    for name in asked.there_already:
         say(session, f"there already, so the server did not look at it: {name}")
-    return there
+    for name in asked.runtime_missing:
+        say(session, f"not asked: {name}; the server takes it only once its runtime is created")
+    return asked
 
 
 for command in (render, explain, submit, status, logs, attach, stop, results, list_jobs):

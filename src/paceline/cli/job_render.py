@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("render")
-@click.option("--namespace", metavar="NAME", help="[default: wherever it is applied]")
+@click.option("--namespace", "-n", metavar="NAME", help="[default: wherever it is applied]")
 @render_options(required=True)
 @common_options
 def render(session: Session, flags: Sequence[Written], target: str, **said: Any) -> None:  # Any: from click

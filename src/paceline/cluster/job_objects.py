@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
+from paceline.clock import SystemClock
 from paceline.cluster.kinds import JOB, JOB_KINDS, JOB_SET, KINDS, POD, Kind, kind_of
 from paceline.cluster.port import (
     Api,
@@ -11,11 +12,13 @@ from paceline.cluster.port import (
     ForbiddenError,
     Manifest,
     NotThereError,
+    RefusedError,
     UnreachableError,
 )
 from paceline.errors import ManifestError, PacelineError, Problem
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping
+from paceline.kube.submission.gang import refers_to
 from paceline.kube.submission.mark import RUN, Mark, marked
 from paceline.kube.submission.same import is_part_of
 
@@ -24,6 +27,7 @@ Send = Callable[[Manifest], None]
 # They hold data that outlives a job.
 _STAYS = ("PersistentVolumeClaim",)
 # What an operator calls like the job: an old one that is still there would be taken for the new job's.
+_CACHE_TRIES, _CACHE_S = 10, 0.5
 _MADE_OF = {"TrainJob": (JOB_SET,), "RayJob": (JOB,)}
 
 
@@ -122,12 +126,25 @@ def create_job(
             made.append(one)
             api.create(one)
         made.append(wanted)
-        return api.create(wanted) if send is None else _sent(api, wanted, send)
+        return _created(api, wanted, beside) if send is None else _sent(api, wanted, send)
     except BaseException as error:
         if isinstance(error, PacelineError) and not isinstance(error, UnreachableError):
             made.pop()  # it was refused; where no answer came, and after Ctrl-C, it may be there
         _take_back(api, made, error)
         raise
+
+
+def _created(api: Api, wanted: Manifest, beside: Sequence[Manifest]) -> Manifest:
+    """A webhook reads through a cache: an object made a moment ago may not be in it yet."""
+    tries = _CACHE_TRIES if refers_to(wanted, beside) else 1
+    for _ in range(tries - 1):
+        try:
+            return api.create(wanted)
+        except RefusedError as error:
+            if "not found" not in error.what:
+                raise
+            SystemClock().sleep(_CACHE_S)
+    return api.create(wanted)
 
 
 def _take_back(api: Api, made: Sequence[Manifest], error: BaseException) -> None:
@@ -151,7 +168,7 @@ def _sent(api: Api, wanted: Manifest, send: Send) -> Manifest:
     try:
         send(wanted)
     except PacelineError:
-        if not _is_there(api, where[0], where[1], str(where[2])):
+        if not _is_there(api, *where):
             raise
     return api.get(*where)  # it is there, whatever was said about it
 
@@ -225,7 +242,11 @@ def until_answered(ask: Callable[[], Answer], wait: Callable[[], None]) -> Answe
             wait()
 
 
-def _is_there(api: Api, kind: Kind, name: str, namespace: str) -> bool:
+def is_there(api: Api, manifest: Object) -> bool:
+    return _is_there(api, kind_of(dict(manifest)), name_of(manifest), _namespace(manifest))
+
+
+def _is_there(api: Api, kind: Kind, name: str, namespace: str | None) -> bool:
     try:
         api.get(kind, name, namespace)
     except (NotThereError, ForbiddenError):

@@ -63,7 +63,7 @@ class UnauthorizedError(ApiError):
 
 
 class ForbiddenError(ApiError):
-    """You are known, and may not; also a quota that is used up."""
+    """Authorization: the user is known and lacks a right."""
 
     exit_code = ExitCode.NOT_READY
     code = "E613"
@@ -90,7 +90,7 @@ class GoneError(ApiError):
 
 
 class RefusedError(ApiError):
-    """The object is not one that the server takes: its schema, a webhook or a rule says no."""
+    """The object is not taken: by its schema, a webhook, Pod Security, a quota or another admission rule."""
 
     exit_code = ExitCode.BAD_CONFIG
     code = "E617"

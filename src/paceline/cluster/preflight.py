@@ -12,7 +12,7 @@ from paceline.kube.checks.trainer import CONFIG, CONFIG_NAMESPACE, version_in
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.submission.claims import has_claims, with_claims, with_devices
 from paceline.kube.submission.fit import Row, fit, quota_rows
-from paceline.kube.submission.gang import Role, roles
+from paceline.kube.submission.gang import Role, refers_to, roles
 from paceline.kube.submission.trainer_fit import has_train_job, misfit
 
 _NODE_POOL = Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False)
@@ -57,8 +57,10 @@ def preflight(
     rows, notes = _room(api, [*beside, job], namespace, fits=fits)
     notes += [f"{one['kind']} {name_of(one)} is there already, and the same" for one in same]
     if all(row.is_enough for row in rows):
-        for one in (*to_make, job):
+        for one in to_make:
             api.create(one, dry_run=True)
+        if not refers_to(job, to_make):  # else its webhook refuses it until that object is there
+            api.create(job, dry_run=True)
     return Preflight(rows=rows, notes=notes, to_make=to_make)
 
 

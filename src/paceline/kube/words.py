@@ -23,6 +23,7 @@ LONGEST_RAY_NAME = 47  # KubeRay adds to it, and refuses what is longer
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
 _UNITS = {"n": "1e-9", "u": "1e-6", "m": "1e-3", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12"}
 _UNITS |= {"P": "1e15", "E": "1e18"}
+_BYTES = re.compile(r"(^|\.)(memory|storage|ephemeral-storage)$|hugepages-")
 _BINARY = {unit: Decimal(1024) ** power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
 
 
@@ -39,6 +40,23 @@ def read_quantity(text: object) -> Decimal | None:
     if unit[:1] in ("e", "E") and len(unit) > 1:
         return number * Decimal("1" + unit)
     return number * Decimal(_UNITS.get(unit, "1"))
+
+
+def write_quantity(amount: Decimal, resource: str) -> str:
+    """As people write it: bytes as 512Mi or 1.5Gi, parts of a CPU as 500m, others as a plain number."""
+    if _BYTES.search(resource):
+        unit = next((unit for unit in reversed(_BINARY) if amount >= _BINARY[unit]), "")
+        return f"{_rounded(amount / _BINARY.get(unit, Decimal(1)))}{unit}"
+    if resource.endswith("cpu") and 0 < amount < 1:
+        return f"{_rounded(amount * 1000)}m"
+    return _rounded(amount)
+
+
+def _rounded(number: Decimal) -> str:
+    """Whole numbers exactly, others to four digits, never with an exponent."""
+    if number == number.to_integral_value():
+        return f"{number.to_integral_value():f}"
+    return f"{Decimal(f'{number:.4g}').normalize():f}"
 
 
 def is_extended(resource: str) -> bool:

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from paceline.kube.diagnosis.snapshot import Object, labels_of, name_of
 from paceline.kube.reading import mapping, mappings
-from paceline.kube.words import read_quantity
+from paceline.kube.words import read_quantity, write_quantity
 
 # Taints that a node gets from its own state: cordoned, not ready, short of memory. They go again.
 _PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
@@ -84,7 +84,9 @@ def too_large(pod: Object, nodes: Sequence[Object]) -> list[Need]:
     for name, amount in requests(pod).items():
         most = max((allocatable(node).get(name, Decimal(0)) for node in nodes), default=Decimal(0))
         if amount > most:
-            found.append(Need(resource=name, needs=short(amount), has=short(most)))
+            found.append(
+                Need(resource=name, needs=write_quantity(amount, name), has=write_quantity(most, name))
+            )
     return found
 
 
@@ -100,18 +102,12 @@ def too_many(pods: Sequence[Object], nodes: Sequence[Object]) -> list[Need]:
     if places >= len(pods):
         return []
     rare = max(wanted, key=lambda name: wanted[name] / max(_total(nodes, name), Decimal(1)))
-    all_of_it = short(wanted[rare] * len(pods))
-    return [Need(resource=f"{rare} in all", needs=all_of_it, has=short(_total(nodes, rare)))]
+    all_of_it = write_quantity(wanted[rare] * len(pods), rare)
+    return [Need(resource=f"{rare} in all", needs=all_of_it, has=write_quantity(_total(nodes, rare), rare))]
 
 
 def _total(nodes: Iterable[Object], resource: str) -> Decimal:
     return sum((allocatable(node).get(resource, Decimal(0)) for node in nodes), Decimal(0))
-
-
-def short(amount: Decimal) -> str:
-    """Gibibytes where a number is large, a plain number otherwise."""
-    gibi = Decimal(1024) ** 3
-    return f"{float(amount / gibi):.4g}Gi" if amount >= gibi else f"{float(amount):.6g}"
 
 
 def holders(resource: str, pods: Iterable[Object]) -> list[str]:

@@ -5,7 +5,7 @@ are needed, nothing about nodes is known to be impossible.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from paceline.kube.diagnosis.fits import (
@@ -13,14 +13,13 @@ from paceline.kube.diagnosis.fits import (
     is_autoscaled,
     matching,
     requests,
-    short,
     too_large,
 )
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping
 from paceline.kube.submission.claims import CLAIMED
 from paceline.kube.submission.gang import Role
-from paceline.kube.words import read_quantity
+from paceline.kube.words import read_quantity, write_quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,7 @@ def _one_pod(role: Role, nodes: Sequence[Object]) -> list[Row]:
     for name, amount in requests(role.pod).items():
         most = max(allocatable(node).get(name, Decimal(0)) for node in nodes)
         enough = name not in short_of
-        rows.append(Row(what=name, where=where, needs=short(amount), has=short(most), is_enough=enough))
+        rows.append(_row(name, where, amount, most, is_enough=enough))
     return rows
 
 
@@ -112,9 +111,7 @@ def _totals(roles: Sequence[Role], nodes: Sequence[Object]) -> list[Row]:
     rows = []
     for name, amount in needed(roles).items():
         has = sum((allocatable(node).get(name, Decimal(0)) for node in nodes), Decimal(0))
-        rows.append(
-            Row(what=name, where="all nodes", needs=short(amount), has=short(has), is_enough=amount <= has)
-        )
+        rows.append(_row(name, "all nodes", amount, has, is_enough=amount <= has))
     return rows
 
 
@@ -147,5 +144,10 @@ def quota_rows(roles: Sequence[Role], quotas: Sequence[Object]) -> list[Row]:
 
 
 def _quota_row(name: str, quota: str, needs: Decimal, left: Decimal, limit: Decimal) -> Row:
-    has = f"{short(left)} of {short(limit)}"
-    return Row(what=name, where=f"quota {quota}", needs=short(needs), has=has, is_enough=needs <= left)
+    row = _row(name, f"quota {quota}", needs, left, is_enough=needs <= left)
+    return replace(row, has=f"{row.has} of {write_quantity(limit, name)}")
+
+
+def _row(name: str, where: str, needs: Decimal, has: Decimal, *, is_enough: bool) -> Row:
+    written = (write_quantity(needs, name), write_quantity(has, name))
+    return Row(what=name, where=where, needs=written[0], has=written[1], is_enough=is_enough)

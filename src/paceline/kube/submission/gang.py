@@ -87,13 +87,18 @@ def _of_trainjob(spec: Object, manifests: Sequence[Object]) -> Iterator[Role]:
     yield Role(name="node", count=_number(trainer, "numNodes", 1), pod=pod)
 
 
+def refers_to(job: Object, manifests: Sequence[Object]) -> list[Object]:
+    """Those of the manifests that must be in the cluster before the job: a TrainJob's runtime."""
+    wanted = mapping(job, "spec", "runtimeRef")
+    kind = wanted.get("kind", "ClusterTrainingRuntime")  # Trainer's default
+    return [
+        one for one in manifests if wanted and (one.get("kind"), name_of(one)) == (kind, wanted.get("name"))
+    ]
+
+
 def _runtime_pods(spec: Object, manifests: Sequence[Object]) -> Iterator[Object]:
-    for one in manifests:
-        if (
-            one.get("kind") == mapping(spec, "runtimeRef").get("kind")
-            and name_of(one) == mapping(spec, "runtimeRef")["name"]
-        ):
-            yield from _replicated(mapping(one, "spec", "template", "spec"))
+    for one in refers_to({"spec": spec}, manifests):
+        yield from _replicated(mapping(one, "spec", "template", "spec"))
 
 
 def _patched_pods(spec: Object) -> Iterator[Object]:
