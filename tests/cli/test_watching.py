@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from paceline.app.progress import Progress
+from paceline.app.progress import Progress, RecentSpeed
 from paceline.cli.units import short_bytes, short_duration, short_number
 from paceline.cli.watch_bar import open_bar
 from paceline.cli.watch_lines import LineWatcher, progress_text
@@ -21,6 +21,7 @@ def at(step: int, elapsed_s: float, *, loss: float | None = 0.412) -> Progress:
         workers_alive=8,
         num_workers=8,
         elapsed_s=elapsed_s,
+        steps_per_s=step / elapsed_s if elapsed_s else None,
     )
 
 
@@ -34,7 +35,7 @@ def test_a_line_copes_with_what_is_not_known_yet() -> None:
 
 
 def test_what_is_left_is_told_by_the_pace_of_the_steps_and_not_by_how_long_it_took_to_begin() -> None:
-    resumed = replace(at(1000, 60.0), fresh_steps=100.0, fresh_s=2.0)
+    resumed = replace(at(1000, 60.0), steps_per_s=50.0)
     assert progress_text(resumed).endswith("eta 20s")
 
 
@@ -78,3 +79,43 @@ def test_short_bytes_and_durations() -> None:
     assert [short_bytes(n) for n in (12, 64_000, 1.5e9)] == ["12 B", "64 kB", "1.5 GB"]
     durations = [short_duration(s) for s in (0.42, 9.1, 59.6, 130, 11_100, float("inf"))]
     assert durations == ["0.42s", "9.1s", "1m00s", "2m10s", "3h05m", "?"]
+
+
+def test_the_speed_shown_is_the_present_one() -> None:
+    speed = RecentSpeed()
+    speed.begin(0.0)
+    for second in range(1, 101):
+        speed.take(float(second), 1000.0 * second, float(second))
+        speed.begin(float(second))  # a replacement that starts does not restart the clock
+    for second in range(101, 201):
+        speed.take(float(second), 100_000.0 + 10.0 * (second - 100), 100.0 + 0.01 * (second - 100))
+    assert speed.samples_per_s == pytest.approx(10.0)
+    assert speed.steps_per_s == pytest.approx(0.01)
+
+
+def test_a_speed_is_unknown_rather_than_impossible() -> None:
+    speed = RecentSpeed()
+    speed.begin(5.0)
+    assert speed.samples_per_s is None
+    speed.take(5.0, 10_240.0, 10.0)  # all at once: nothing can be divided by no time
+    assert speed.samples_per_s is None
+    assert progress_text(replace(at(400, 32.5), samples_per_s=None)).endswith("? samples/s eta 2m10s")
+
+
+def test_an_evaluation_is_no_time_of_training() -> None:
+    speed = RecentSpeed()
+    speed.begin(0.0)
+    speed.take(1.0, 100.0, 1.0)
+    speed.take(9.0, 100.0, 1.0)  # while the evaluation ran; its 8 s are subtracted afterwards
+    speed.take(2.0, 200.0, 2.0)
+    assert speed.samples_per_s == pytest.approx(100.0)
+
+
+def test_a_run_that_went_back_to_a_checkpoint_begins_to_measure_again() -> None:
+    speed = RecentSpeed()
+    speed.begin(0.0)
+    speed.take(10.0, 1000.0, 10.0)
+    speed.take(11.0, 500.0, 5.0)
+    assert speed.samples_per_s is None
+    speed.take(12.0, 600.0, 6.0)
+    assert speed.samples_per_s == pytest.approx(100.0)

@@ -74,9 +74,28 @@ def test_the_end_of_a_step_is_its_start_and_all_of_its_phases() -> None:
 
 def test_the_loss_is_that_of_the_last_steps_of_every_worker() -> None:
     history = History()
-    early = [row(n, loss=1000.0) for n in range(5)]
-    history.steps = {r: early + [row(n, loss=2.0 + r) for n in range(LAST_LOSSES)] for r in (0, 1)}
+    for rank in (0, 1):
+        losses = [1000.0] * 5 + [2.0 + rank] * LAST_LOSSES
+        history.steps[rank] = [row(n, loss=loss, position=2 * n + rank) for n, loss in enumerate(losses)]
     assert summarise(history).loss == pytest.approx(2.5)
+
+
+def test_the_loss_leaves_out_workers_that_left_long_before_the_end() -> None:
+    history = History()
+    history.steps[0] = [row(n, loss=1.0, position=n) for n in range(300, 400)]
+    history.steps[1] = [row(n, loss=1.0, position=n) for n in range(400, 500)]
+    history.steps[2] = [row(n, loss=900.0, position=n) for n in range(50)]
+    assert summarise(history).loss == pytest.approx(1.0)
+
+
+def test_the_loss_of_a_run_resumed_on_fewer_workers_is_theirs() -> None:
+    history = History()
+    for rank in range(4):
+        history.steps[rank] = [row(n, loss=50.0, position=4 * n + rank) for n in range(30)]
+    history.sessions.append(dict.fromkeys(range(4), 30))
+    for rank in range(2):  # positions count by the new number of workers
+        history.steps[rank] += [row(n, loss=2.0, position=2 * n + rank) for n in range(30, 33)]
+    assert summarise(history).loss == pytest.approx(2.0)
 
 
 def test_staleness_counts_only_what_was_applied() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, usual
+from tests.watch.scripted_log import T0_NS, UNIX_S, ScriptedLog, a_plan, usual
 
 from paceline.clock import unix_now_s
 from paceline.errors import PacelineError
@@ -338,3 +338,33 @@ def test_who_writes_into_a_run_that_was_resumed_after_a_reboot_writes_in_its_tim
     since_s = (feed.view.track.last_ns - T0_NS) / 1e9
     assert abs(since_s - (unix_now_s() - began_s)) < 600
     assert feed.view.track.silences[0]["until_s"] == pytest.approx(since_s + 60, abs=1)
+
+
+def test_what_is_written_after_the_end_does_not_change_a_finished_run() -> None:
+    log = usual(30)
+    log.tell(30.5, "launcher", "run_finished", outcome="finished")
+    before = shot(seen(log))
+    log.tell(86.0, "cli", "action", id="1", action="kill", target="worker-0", phase="refused", note="over")
+    after = shot(seen(log))
+    assert after["progress"] == before["progress"]
+    assert after["progress"]["elapsed_s"] == pytest.approx(30.5)
+    assert after["throughput"] == before["throughput"]
+
+
+def test_the_best_loss_is_never_above_the_final_one() -> None:
+    log = ScriptedLog()
+    for number in range(100):  # it falls faster than a running mean follows
+        log.steps("worker-0", number, [number * 0.1], loss=100.0 * 0.9**number)
+    log.tell(11.0, "launcher", "run_finished", outcome="finished")
+    loss = shot(seen(log, 1))["loss"]
+    assert loss["best"] <= loss["final"] < loss["smooth"]
+
+
+def test_time_to_go_follows_the_present_speed_and_not_a_pause_before_a_resume() -> None:
+    log = ScriptedLog()
+    log.steps("worker-0", 0, [n * 0.1 for n in range(100)])
+    log.tell(3600.0, "launcher", "run_started", plan="p", launcher="local", unix_s=UNIX_S + 3600.0)
+    log.tell(3600.0, "launcher", "run_resumed", version=100, clocks="100")
+    log.steps("worker-0", 100, [3600.0 + n * 0.1 for n in range(200)])
+    told = shot(seen(log, 1, steps=400), T0_NS + round(3620.0 * 1e9))
+    assert told["progress"]["eta_s"] == pytest.approx(10.0, rel=0.2)

@@ -19,7 +19,7 @@ from paceline.app.checkpoint_keeper import CheckpointKeeper
 from paceline.app.collecting import collecting
 from paceline.app.evaluations import evaluation_in_words
 from paceline.app.exports import while_exporting
-from paceline.app.progress import Progress, Watcher
+from paceline.app.progress import Progress, RecentSpeed, Watcher
 from paceline.app.reshaped import with_workers
 from paceline.app.result_json import result_json
 from paceline.app.resume import forget_newer, newest_checkpoint
@@ -209,12 +209,13 @@ class _Follower:
         self.keeper = keeper
         self._plan, self._watcher, self._started_s = plan, watcher, started_s
         self._before = resume_from.clocks if resume_from is not None else (0,) * plan.num_workers
-        self._workers_started_s = started_s
+        self._recent = RecentSpeed()
         self._evaluating_s = 0.0
 
     def __call__(self, message: Message) -> None:
         if message["ev"] == "started":
-            self._workers_started_s = monotonic_s()
+            # Only the first one begins the clock: later ones are replacements.
+            self._recent.begin(monotonic_s())
         if message["ev"] == "checkpoint":
             self.keeper.heard(message)
         if message["ev"] == "note":
@@ -228,21 +229,22 @@ class _Follower:
         steps = [max(int(str(s)), b) for s, b in zip(message["steps"], self._before, strict=True)]
         now_s = monotonic_s()
         fresh = [s - b for s, b in zip(steps, self._before, strict=True)]
-        training_s = max(1e-9, now_s - self._workers_started_s - self._evaluating_s)
         samples = sum(s * size for s, size in zip(fresh, self._plan.batch_sizes, strict=True))
+        self._recent.take(now_s - self._evaluating_s, samples, sum(fresh) / self._plan.num_workers)
         loss = message["loss"]
+        alive = int(str(message["alive"]))
         self._watcher.progress(
             Progress(
                 # What a server threw away was a step of its worker, but is none of the run's.
                 step=min(self._plan.steps, sum(steps) // self._plan.num_workers),
                 total_steps=self._plan.steps,
                 loss=float(loss) if isinstance(loss, float) else None,
-                samples_per_s=samples / training_s,
-                workers_alive=int(str(message["alive"])),
-                num_workers=self._plan.num_workers,
+                samples_per_s=self._recent.samples_per_s,
+                workers_alive=alive,
+                # An elastic run may have grown beyond the workers that it began with.
+                num_workers=max(alive, self._plan.processes),
                 elapsed_s=now_s - self._started_s,
-                fresh_steps=sum(fresh) / self._plan.num_workers,
-                fresh_s=training_s,
+                steps_per_s=self._recent.steps_per_s,
             )
         )
 

@@ -8,8 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
 from paceline.app.progress import Progress
-from paceline.cli.units import short_number
-from paceline.cli.watch_lines import eta_text
+from paceline.cli.watch_lines import eta_text, speed_text
 
 _REDRAWS_PER_S = 4
 
@@ -44,5 +43,4 @@ def open_bar(run: str, *, colour: bool, console: Console | None = None) -> Itera
 def _state(progress: Progress) -> str:
     loss = "" if progress.loss is None else f"loss {progress.loss:.4g}  "
     workers = f"{progress.workers_alive}/{progress.num_workers} workers"
-    speed = f"{short_number(progress.samples_per_s)} samples/s"
-    return f"{loss}{workers}  {speed}  eta {eta_text(progress)}"
+    return f"{loss}{workers}  {speed_text(progress)}  eta {eta_text(progress)}"

@@ -42,14 +42,20 @@ def progress_text(progress: Progress) -> str:
     return (
         f"step {progress.step}/{progress.total_steps} {percent}%{loss}"
         f" {progress.workers_alive}/{progress.num_workers} workers"
-        f" {short_number(progress.samples_per_s)} samples/s eta {eta_text(progress)}"
+        f" {speed_text(progress)} eta {eta_text(progress)}"
     )
 
 
+def speed_text(progress: Progress) -> str:
+    if progress.samples_per_s is None:
+        return "? samples/s"
+    return f"{short_number(progress.samples_per_s)} samples/s"
+
+
 def eta_text(progress: Progress) -> str:
-    if progress.step <= 0:
-        return "?"
     left = progress.total_steps - progress.step
-    if progress.fresh_steps > 0:
-        return short_duration(progress.fresh_s / progress.fresh_steps * left)
-    return short_duration(progress.elapsed_s / progress.step * left)
+    if left <= 0:
+        return short_duration(0.0)
+    if not progress.steps_per_s:  # unknown, or no step within the window
+        return "?"
+    return short_duration(left / progress.steps_per_s)

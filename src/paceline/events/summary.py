@@ -1,5 +1,6 @@
-"""What does a run's history add up to? Pure: rows in, the numbers of result.json out."""
+"""Summary of a run's history: rows in, the numbers of result.json out. Pure."""
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -9,6 +10,32 @@ from paceline.events.read import History, PlainEvent
 from paceline.events.schema import PHASES, ServerRow, StepRow
 
 LAST_LOSSES = 20  # steps per worker over which the final training loss is averaged
+_TAIL_KEPT = 1024  # gradients that a tail keeps at least: batches of several workers arrive one after the other
+
+
+class Tail:
+    """Mean of a value over the last LAST_LOSSES steps per worker of a session.
+
+    A gradient's position is its place in the run's work, so the last ones are those with the
+    largest positions, whichever worker computed them: a worker that left early is not averaged in.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: set[int] = set()
+        self._largest: list[tuple[int, float]] = []  # heap of (position, value)
+
+    def take(self, rank: int, position: int, value: float) -> None:
+        self._ranks.add(rank)
+        heapq.heappush(self._largest, (position, value))
+        if len(self._largest) > max(_TAIL_KEPT, LAST_LOSSES * len(self._ranks)):
+            heapq.heappop(self._largest)
+
+    def mean(self) -> float | None:
+        """None: no step was made."""
+        if not self._largest:
+            return None
+        last = heapq.nlargest(LAST_LOSSES * len(self._ranks), self._largest)
+        return math.fsum(value for _, value in last) / len(last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,21 +113,23 @@ def summarise(history: History) -> Summary:
     first = min((end_ns(r) for r in rows), default=None)
     training_s = sum(_span_s(session) - evaluating_s(session, history) for session in _sessions(history))
     samples = sum(r.samples for r in rows)
-    last = [r.loss for mine in history.steps.values() for r in mine[-LAST_LOSSES:]]
-    norms = [r.grad_norm for mine in history.steps.values() for r in mine[-LAST_LOSSES:]]
-    known = [norm for norm in norms if norm is not None]
+    losses, norms = Tail(), Tail()
+    for rank, row in _last_session(history):
+        losses.take(rank, row.position, row.loss)
+        if row.grad_norm is not None:
+            norms.take(rank, row.position, row.grad_norm)
     return Summary(
         steps=len(rows) // max(1, len(history.steps.keys() | history.abandoned.keys())),
         gradients=len(rows),
         samples=samples,
-        loss=math.fsum(last) / len(last) if last else None,
+        loss=losses.mean(),
         training_s=training_s,
         samples_per_s=samples / training_s if training_s > 0 else 0.0,
         bytes_saved=sum(r.bytes_saved for r in rows),
         phases_s={p: sum(getattr(r, f"{p}_ns") for r in made) / 1e9 for p in PHASES},
         bytes_out=sum(r.bytes_out for r in made),
         bytes_in=sum(r.bytes_in for r in made) + sum(r.bytes_in for r in given_up),
-        grad_norm=math.fsum(known) / len(known) if known else None,
+        grad_norm=norms.mean(),
         first_step_s=None if first is None else (first - history.t0_ns) / 1e9,
         staleness=staleness(history.server),
         discarded=len(thrown_away),
@@ -137,13 +166,24 @@ def adaptations(events: Sequence[PlainEvent]) -> Adaptations | None:
 
 def _sessions(history: History) -> list[list[StepRow]]:
     """The rows of each stretch between two resumes."""
+    return [[row for _, row in session] for session in _ranked_sessions(history)]
+
+
+def _ranked_sessions(history: History) -> list[list[tuple[int, StepRow]]]:
     ends = [*history.sessions, {rank: len(rows) for rank, rows in history.steps.items()}]
     begins: dict[int, int] = {}
     found = []
     for end in ends:
-        found.append([r for k, rows in history.steps.items() for r in rows[begins.get(k, 0) : end.get(k, 0)]])
+        found.append(
+            [(k, r) for k, rows in history.steps.items() for r in rows[begins.get(k, 0) : end.get(k, 0)]]
+        )
         begins = end
     return found
+
+
+def _last_session(history: History) -> list[tuple[int, StepRow]]:
+    """The newest session in which a step was made: earlier workers, and their losses, are not of it."""
+    return next((session for session in reversed(_ranked_sessions(history)) if session), [])
 
 
 def _span_s(rows: Sequence[StepRow]) -> float:

@@ -62,7 +62,7 @@ class Figures:
     @property
     def elapsed_s(self) -> float:
         """Of a run that is over, until its end."""
-        return self.track.seconds_of_last() if self.track.is_over else self.now_s
+        return self.now_s if self.track.over_s is None else self.track.over_s
 
     @property
     def end_s(self) -> float:
@@ -99,11 +99,12 @@ class Figures:
 
     @property
     def eta_s(self) -> float | None:
-        step, total = self.track.step, self.plan.steps
-        first = self.track.first_step_s
-        if self.track.is_over or first is None or step == 0:
-            return None
-        return max(0.0, (total - step) * (self.end_s - first) / step)
+        """By the present throughput: pauses before a resume and lost workers say nothing about what is left."""
+        left = max(0, self.plan.steps - self.track.step)
+        if self.track.is_over or left == 0:
+            return None if self.track.is_over else 0.0
+        speed = self.rates().samples_per_s
+        return left * self.plan.global_batch / speed if speed > 0 else None
 
     def relative_speed(self, worker: WorkerTrack) -> float | None:
         own = self._own_s[worker.name]

@@ -1,12 +1,15 @@
-"""How does the loss fall? Every step counts; what is kept of it is thinned as the run gets long.
+"""The loss of a run while it is read from its log; the curve is thinned as the run gets long.
 
-The smooth loss is a running mean with a half-life of fifty steps of one worker. Pure.
+The smooth loss is a running mean with a half-life of fifty steps of one worker. The final loss is the
+mean of the last steps, as result.json has it. The best loss is the lowest of the running mean and, of a
+run that is over, the final loss: it is never above either. Pure.
 """
 
 import json
 import math
 from dataclasses import dataclass, field
 
+from paceline.events.summary import Tail
 from paceline.plan.codec import Json
 
 MOST_POINTS = 400
@@ -22,9 +25,24 @@ class LossRecord:
     not_finite: int = 0
     curve: list[tuple[int, float, float]] = field(default_factory=list)  # step of the run, seconds, smooth
     evaluations: list[dict[str, Json]] = field(default_factory=list)
+    _tail: Tail = field(default_factory=Tail)
+    _is_new_session: bool = False
     _every: int = 1
     _seen: int = 0
     _decay: float = 0.5 ** (1 / HALF_LIFE)
+
+    def begin_session(self) -> None:
+        self._is_new_session = True
+
+    def take_last(self, rank: int, position: int, loss: float) -> None:
+        """For the final loss: of the newest session in which a step was made."""
+        if self._is_new_session:
+            self._tail, self._is_new_session = Tail(), False
+        self._tail.take(rank, position, loss)
+
+    @property
+    def final(self) -> float | None:
+        return self._tail.mean()
 
     def take(self, step: int, end_s: float, loss: float, workers: int) -> None:
         self.last = loss
@@ -49,8 +67,16 @@ class LossRecord:
         """The run went on from a checkpoint: what came after it never happened."""
         self.curve = [point for point in self.curve if point[0] <= to_step]
         self.evaluations = [e for e in self.evaluations if int(str(e["step"])) <= to_step]
+        if self.best_step is not None and self.best_step > to_step:
+            lowest = min(self.curve, key=lambda point: point[2], default=None)
+            self.best_step, self.best = (None, None) if lowest is None else (lowest[0], lowest[2])
 
-    def told(self) -> dict[str, Json]:
+    def told(self, *, is_over: bool) -> dict[str, Json]:
+        final = self.final if is_over else None
+        best, best_step = self.best, self.best_step
+        if final is not None and math.isfinite(final) and (best is None or final < best):
+            last = self.curve[-1][0] if self.curve else None
+            best, best_step = final, last
         points = (
             self.curve
             if len(self.curve) <= MOST_POINTS
@@ -61,8 +87,9 @@ class LossRecord:
         return {
             "last": plain(self.last),
             "smooth": self.smooth,
-            "best": self.best,
-            "best_step": self.best_step,
+            "final": plain(final),
+            "best": best,
+            "best_step": best_step,
             "not_finite": self.not_finite,
             "curve": [list(point) for point in points],
             "evaluations": list(self.evaluations),

@@ -1,6 +1,5 @@
 """How is a run told at one moment, apart from its alerts? As plain JSON; the same for every reader. Pure."""
 
-from paceline.events.summary import LAST_LOSSES
 from paceline.plan.codec import Json
 from paceline.plan.plan import Launcher
 from paceline.watch.figures import BEFORE_S, COMM, RATE_S, WAIT, Figures
@@ -18,7 +17,7 @@ def picture(figures: Figures) -> dict[str, Json]:
         "state": figures.state,
         "progress": _progress(figures),
         "throughput": _throughput(figures),
-        "loss": {**track.loss.told(), "final": _final_loss(figures)},
+        "loss": track.loss.told(is_over=track.is_over),
         "staleness": figures.staleness(),
         "wait_share": figures.share_of(WAIT),
         "comm_share": figures.share_of(COMM),
@@ -87,14 +86,6 @@ def _throughput(figures: Figures) -> dict[str, Json]:
         "change_share": change,
         "bytes_per_s": now.bytes_per_s,
     }
-
-
-def _final_loss(figures: Figures) -> Json:
-    """Of a run that is over, as its result says it; None: it goes on, or nobody made a step."""
-    if not figures.track.is_over:
-        return None
-    last = [row[-1] for worker in figures.workers for row in worker.lane.newest(LAST_LOSSES)]
-    return _finite(sum(last) / len(last)) if last else None
 
 
 def _worker(figures: Figures, w: WorkerTrack) -> dict[str, Json]:

@@ -43,6 +43,7 @@ class RunTrack:
         self.machines = Machines()
         self.coordinator = CoordinatorTrack()
         self.outcome: str | None = None
+        self.over_s: float | None = None  # when it ended; what is written into its log later changes nothing
         self.is_stopping = False
         self.launcher_pid: int | None = None  # of the command that began this session
         self.launcher_node: str | None = None
@@ -151,7 +152,9 @@ class RunTrack:
         self._batched += len(fresh)
         while self._batched > BATCHED_ROWS or len(self.batches) > BATCHES_KEPT:
             self._batched -= len(self.batches.popleft())
-        step = self.step
+        step, rank = self.step, int(who.rpartition("-")[2])
+        for position, loss in zip(columns.ints("position"), columns.floats("loss"), strict=True):
+            self.loss.take_last(rank, position, loss)
         for row in fresh:
             end_s = row[1] + sum(row[2:10])
             if row[8] > 0:
@@ -218,8 +221,9 @@ class RunTrack:
         if isinstance(unix_s, int | float):
             differs_s = unix_s - self.started_unix_s - (at_ns - self.t0_ns) / 1e9
             self._shift_ns = round(differs_s * 1e9) if abs(differs_s) > REBOOTED_S else 0
-        self.outcome, self.is_stopping = None, False
+        self.outcome, self.is_stopping, self.over_s = None, False, None
         self.setbacks.begin_session()
+        self.loss.begin_session()
         self.launcher_pid = maybe_int(fields.get("pid"))
         self.generations.begin_session()
         for worker in self.workers.values():
@@ -258,7 +262,7 @@ class RunTrack:
             case "server_restored" if fields.get("part") == 0:
                 self.setbacks.restored(maybe_int(fields["version"]) or 0)
             case "run_finished":
-                self.outcome = str(fields["outcome"])
+                self.outcome, self.over_s = str(fields["outcome"]), at_s
             case "stop_requested":
                 self.is_stopping = True
             case "evaluated":

@@ -52,7 +52,8 @@ class Act:
     def run(self) -> Step:
         """Until its effect is seen, or it is known that it will not be; the last step."""
         self.plan = read(self.run_dir / "plan.json")
-        self.look = Look(self.run_dir)
+        steps_of = self.wanted.worker if self.wanted.deed is Deed.SLOW else ""
+        self.look = Look(self.run_dir, steps_of=steps_of)
         self.look.read()
         log = EventLog(self.run_dir / "events.jsonl", who="operator", clock=SystemClock())
         try:
@@ -132,7 +133,15 @@ class Act:
         wanted = self.wanted
         with self._turn_at(who):
             self.holders.append(
-                hold.begin(self.run_dir, who, self._pid(who), share=share, for_s=wanted.for_s, wish=wanted.id)
+                hold.begin(
+                    self.run_dir,
+                    who,
+                    self._pid(who),
+                    share=share,
+                    for_s=wanted.for_s,
+                    wish=wanted.id,
+                    cycle_s=hold.cycle_for(self.look.mean_step_s()),
+                )
             )
 
     @contextmanager

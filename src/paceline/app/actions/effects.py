@@ -1,8 +1,10 @@
-"""What came of it? Said only when the run's own log, or the kernel, shows it."""
+"""Effects of actions, reported only when the run's own log, or the kernel, shows them."""
 
 from paceline.app.actions.look import Look, state_of
 from paceline.app.actions.wanted import Deed, Wanted
 from paceline.plan.plan import Plan
+
+STEPS_JUDGED = 20  # that a slowed worker has made since: some of them fall between two stops
 
 
 def seen(wanted: Wanted, plan: Plan, look: Look, since_ns: int, generation: int) -> str:
@@ -10,7 +12,9 @@ def seen(wanted: Wanted, plan: Plan, look: Look, since_ns: int, generation: int)
     match wanted.deed:
         case Deed.KILL:
             return _of_kill(wanted, plan, look, since_ns, generation)
-        case Deed.PAUSE | Deed.SLOW:
+        case Deed.SLOW:
+            return _of_slow(wanted, look, since_ns)
+        case Deed.PAUSE:
             is_stopped = state_of(look.pids.get(wanted.worker, 0)) == "T"
             return f"the kernel has stopped {wanted.worker}" if is_stopped else ""
         case Deed.RESUME:
@@ -22,6 +26,18 @@ def seen(wanted: Wanted, plan: Plan, look: Look, since_ns: int, generation: int)
         case _:
             ended = look.since("run_finished", since_ns)
             return f"the run is over: {ended[-1].fields['outcome']}" if ended else ""
+
+
+def _of_slow(wanted: Wanted, look: Look, since_ns: int) -> str:
+    """Steps must take clearly longer: at least half of the slowdown that was asked for."""
+    before_s = look.mean_step_s(before_ns=since_ns)
+    now_s = look.mean_step_s(since_ns=since_ns, least=STEPS_JUDGED)
+    if before_s is None or now_s is None or before_s <= 0:
+        return ""
+    ratio = now_s / before_s
+    if ratio < 1 + (wanted.factor - 1) / 2:
+        return ""
+    return f"steps of {wanted.worker} take {ratio:.1f} times as long: {now_s:.3g} s, {before_s:.3g} s before"
 
 
 def _of_kill(wanted: Wanted, plan: Plan, look: Look, since_ns: int, generation: int) -> str:

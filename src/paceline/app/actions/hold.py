@@ -1,10 +1,11 @@
-"""How is a worker slowed or stopped for a while, and never for ever? By a small process that lets go.
+"""A helper process that slows or stops a worker for a limited time, and always lets it continue.
 
-`python -m paceline.app.actions.hold PID SHARE SECONDS RUN WHO WISH` stops process PID for
-this share of each moment (1: all of it) with SIGSTOP, and lets it go on with SIGCONT: when
-the time is over, when it is told to end, and when whoever started it is gone, which
-closes its stdin. In the run's folder it leaves a note with its own process number as
-long as it lives, so that others can end it, and in the run's log that it has let go.
+`python -m paceline.app.actions.hold PID SHARE SECONDS RUN WHO ID CYCLE` stops process PID with SIGSTOP
+for this share of each cycle (1: all of it) and continues it with SIGCONT: when the time is over, when it
+is asked to end, and when the process that started it is gone, which closes its stdin. While it lives, a
+file in the run's folder holds its process number, so that others can end it; the run's log records that
+it let go. A process that sleeps loses nothing by a stop shorter than its sleep, so the cycle must be
+longer than a step of the worker.
 """
 
 import os
@@ -22,19 +23,34 @@ from paceline.app.actions.look import command_of
 from paceline.clock import SystemClock, monotonic_s
 from paceline.events.log import EventLog
 
-MOMENT_S = 0.01  # shorter than most steps, so that each of them is slower
+MOMENT_S = 0.01  # between two looks at a process
+SHORTEST_CYCLE_S = 0.01
+LONGEST_CYCLE_S = 1.0  # a stop must stay far below the lease, or the worker counts as lost
+CYCLE_STEPS = 10  # a step of a paced run mostly sleeps: only what is stopped beyond it counts
 READY_S = 10.0  # for a process to begin, or to end: on a busy machine that takes a while
 OURS = "paceline"
 MODULE = "paceline.app.actions.hold"
 
 
 def begin(
-    run_dir: Path, who: str, pid: int, *, share: float, for_s: float, wish: str
+    run_dir: Path,
+    who: str,
+    pid: int,
+    *,
+    share: float,
+    for_s: float,
+    wish: str,
+    cycle_s: float = SHORTEST_CYCLE_S,
 ) -> subprocess.Popen[bytes]:
-    """Whoever is held already is held in this way from now on."""
+    """A worker that is held already is held in this way from now on."""
     end(run_dir, who)
-    args = [str(pid), f"{share:g}", f"{for_s:g}", str(run_dir), who, wish]
+    args = [str(pid), f"{share:g}", f"{for_s:g}", str(run_dir), who, wish, f"{cycle_s:g}"]
     return start(run_dir, who, MODULE, args)
+
+
+def cycle_for(step_s: float | None) -> float:
+    """The cycle that slows steps which last this long; None: not known."""
+    return min(LONGEST_CYCLE_S, max(SHORTEST_CYCLE_S, CYCLE_STEPS * (step_s or 0.0)))
 
 
 def start(run_dir: Path, who: str, module: str, args: list[str]) -> subprocess.Popen[bytes]:
@@ -112,11 +128,13 @@ def found_by_others(run_dir: Path, who: str) -> Iterator[Why]:
             note.unlink(missing_ok=True)
 
 
-def main(pid: int, share: float, for_s: float, run_dir: Path, who: str, wish: str) -> None:
+def main(
+    pid: int, share: float, for_s: float, run_dir: Path, who: str, wish: str, cycle_s: float
+) -> None:
     why = Why()
     try:
         with found_by_others(run_dir, who) as why:
-            if _hold(pid, share, monotonic_s() + for_s):
+            if _hold(pid, share, cycle_s, monotonic_s() + for_s):
                 why.words = "whoever held it is gone"
     except ProcessLookupError:
         why.words = "it has ended"
@@ -135,16 +153,16 @@ def tell(run_dir: Path, target: str, wish: str, *, action: str, note: str) -> No
     log.close()
 
 
-def _hold(pid: int, share: float, until_s: float) -> bool:
-    """True: whoever started us is gone."""
+def _hold(pid: int, share: float, cycle_s: float, until_s: float) -> bool:
+    """True: the process that started this one is gone."""
     # The name was looked up a moment ago: nothing else may be hit, should the number mean another one now.
     while (left_s := until_s - monotonic_s()) > 0 and OURS in command_of(pid):
         os.kill(pid, signal.SIGSTOP)
-        if is_alone(min(left_s, share * MOMENT_S)):
+        if is_alone(min(left_s, share * cycle_s)):
             return True
         if share < 1:
             os.kill(pid, signal.SIGCONT)
-            if is_alone((1 - share) * MOMENT_S):
+            if is_alone((1 - share) * cycle_s):
                 return True
     return False
 
@@ -157,5 +175,11 @@ def is_alone(wait_s: float) -> bool:
 
 if __name__ == "__main__":
     main(
-        int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4]), sys.argv[5], sys.argv[6]
+        int(sys.argv[1]),
+        float(sys.argv[2]),
+        float(sys.argv[3]),
+        Path(sys.argv[4]),
+        sys.argv[5],
+        sys.argv[6],
+        float(sys.argv[7]),
     )

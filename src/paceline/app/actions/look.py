@@ -1,13 +1,19 @@
-"""Who is at work in a run, and what has happened since? From its log, without reading steps."""
+"""A run as its log shows it now: processes by name and the events that actions wait for.
+
+Steps, which are most of a log, are read only of one worker, and only where an action asks for them.
+"""
 
 import json
 import os
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.clock import SystemClock
 from paceline.events.follow import NewLines
 from paceline.events.read import PlainEvent
+from paceline.events.schema import PHASES
+from paceline.watch.columns import Columns
 
 # Written first in each line, so that lines of steps, which are most of a log, need not be read.
 _KINDS = (
@@ -15,6 +21,7 @@ _KINDS = (
     *("generation_entered", "checkpoint"),
 )
 CHUNK_BYTES = 4 << 20
+STEPS_KEPT = 400
 SLACK_S = 2.0  # what clocks that tick a hundred times a second, and a busy machine, may differ by
 _HEADS = tuple(f'{{"kind":"{kind}"' for kind in _KINDS)
 
@@ -28,14 +35,19 @@ class Look:
     launched_ns: int = 0
     events: list[PlainEvent] = field(default_factory=list)
     is_over: bool = False
+    steps_of: str = ""  # the worker whose steps are read too
+    steps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))  # start, end (ns)
     _lines: NewLines | None = None
 
     def read(self) -> None:
         """What is new."""
         if self._lines is None:
             self._lines = NewLines(self.run_dir / "events.jsonl", CHUNK_BYTES)
+        steps_head = f'{{"kind":"steps","who":"{self.steps_of}"'
         while lines := self._lines.read():  # a log may be longer than memory
             for line in lines:
+                if self.steps_of and line.startswith(steps_head):
+                    self._take_steps(json.loads(line))
                 if line.startswith(_HEADS):
                     said = json.loads(line)
                     kind, who, at_ns = str(said.pop("kind")), str(said.pop("who")), int(said.pop("at_ns"))
@@ -51,6 +63,21 @@ class Look:
 
     def since(self, kind: str, at_ns: int) -> list[PlainEvent]:
         return [event for event in self.events if event.kind == kind and event.at_ns >= at_ns]
+
+    def mean_step_s(self, *, before_ns: int | None = None, since_ns: int = 0, least: int = 1) -> float | None:
+        """Of the steps that ended before, or began since, this moment; None: fewer than `least`."""
+        lasted = [
+            end - start
+            for start, end in self.steps
+            if start >= since_ns and (before_ns is None or end <= before_ns)
+        ]
+        return sum(lasted) / len(lasted) / 1e9 if len(lasted) >= least else None
+
+    def _take_steps(self, line: dict[str, object]) -> None:
+        columns = Columns(line)
+        phases = zip(*(columns.ints(f"{phase}_ns") for phase in PHASES), strict=True)
+        for start_ns, spent_ns in zip(columns.ints("start_ns"), phases, strict=True):
+            self.steps.append((start_ns, start_ns + sum(spent_ns)))
 
     def _take(self, event: PlainEvent) -> None:
         self.events.append(event)
