@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.fixtures.waiting import until
 
-from paceline.app.actions import hold
-from paceline.app.actions.look import state_of
+from paceline.app.actions import effects, hold
+from paceline.app.actions.look import Look, state_of
 from paceline.app.actions.wanted import Deed, Wanted, refusal
 from paceline.app.lab.catalog import SCENARIOS
 from paceline.app.lab.promises import PROMISES
@@ -102,3 +102,30 @@ def test_a_held_worker_goes_on_when_somebody_says_so(
     holder.stdin.close()
     assert not is_stopped(sleeper)
     assert not hold.end(tmp_path, "worker-0")
+
+
+def look_with_steps(before_s: float, after_s: float, count: int) -> Look:
+    look = Look(Path("runs/made"), steps_of="worker-1")
+    for number in range(50):
+        start_ns = round((100.0 + number * before_s) * 1e9)
+        look.steps.append((start_ns, start_ns + round(before_s * 1e9)))
+    for number in range(count):
+        start_ns = round((200.0 + number * after_s) * 1e9)
+        look.steps.append((start_ns, start_ns + round(after_s * 1e9)))
+    return look
+
+
+def test_a_slowdown_counts_as_seen_only_when_steps_take_longer() -> None:
+    slow = wanted(Deed.SLOW, factor=3.0)
+    applied_ns = round(200.0 * 1e9)
+    unmoved = look_with_steps(0.02, 0.021, 60)
+    assert effects.seen(slow, FIXED, unmoved, applied_ns, 0) == ""
+    assert effects.seen(slow, FIXED, look_with_steps(0.02, 0.05, 3), applied_ns, 0) == ""  # too few yet
+    assert "2.5 times" in effects.seen(slow, FIXED, look_with_steps(0.02, 0.05, 60), applied_ns, 0)
+
+
+@pytest.mark.parametrize("pace_s", [0.0005, 0.02, 0.05])
+def test_stops_are_longer_than_the_sleep_of_a_paced_step(pace_s: float) -> None:
+    cycle_s = hold.cycle_for(pace_s)
+    assert cycle_s / 2 > pace_s  # of a worker that is made twice as slow
+    assert cycle_s <= hold.LONGEST_CYCLE_S

@@ -38,6 +38,7 @@ def test_a_watcher_hears_of_progress_that_only_grows_and_ends_with_the_last_step
     last = watcher.heard[-1]
     assert (last.total_steps, last.num_workers, last.workers_alive) == (60, 2, 0)
     assert last.loss is not None
+    assert last.samples_per_s is not None
     assert 0 < last.samples_per_s < 60 * 8 / (60 * 0.005)
     assert all(0 <= progress.workers_alive <= 2 for progress in watcher.heard)
 

@@ -4,6 +4,9 @@ from dataclasses import replace
 
 from tests.report.made import MACHINE, comparison, runs, usual
 
+from paceline.report.assess import INCONCLUSIVE
+from paceline.report.words import between
+
 
 def test_the_fastest_mode_that_lost_nothing_is_named_with_its_numbers() -> None:
     verdict = comparison(usual()).verdict
@@ -98,3 +101,48 @@ def test_repeats_that_differ_widely_are_named() -> None:
     found = usual()
     found["ssgd-4"] = runs("ssgd", 4, (6.0, 9.0, 6.1), (0.95, 0.96, 0.94))
     assert any("ssgd-4 6.00 to 9.00 s" in text for text in comparison(found).warnings)
+
+
+def test_a_mode_that_learned_far_more_is_not_passed_over_for_one_worker() -> None:
+    found = {
+        "single": runs("single", 1, (4.0, 4.1, 3.9), (0.179, 0.181, 0.178)),
+        "asgd-4": runs("asgd", 4, (4.2, 4.3, 4.1), (0.889, 0.891, 0.888), histogram={"3": 5}),
+        "ssgd-4": runs("ssgd", 4, (2.0, 2.1, 1.9), (0.18, 0.181, 0.179)),
+    }
+    verdict = comparison(found).verdict
+    assert verdict.use == "asgd-4"
+    assert "88.9 % test accuracy instead of 17.9 % alone" in verdict.headline
+    assert "learned less" in verdict.others["ssgd-4"]
+    assert "learned less" in verdict.others["single"]
+
+
+def test_with_one_repeat_a_large_gain_in_accuracy_counts_too() -> None:
+    found = {
+        "single": runs("single", 1, (4.0,), (0.179,)),
+        "asgd-4": runs("asgd", 4, (4.2,), (0.889,), histogram={"3": 5}),
+    }
+    assert comparison(found).verdict.use == "asgd-4"
+
+
+def test_a_large_difference_that_may_be_chance_is_called_inconclusive() -> None:
+    found = usual()
+    found["ssgd-4"] = runs("ssgd", 4, (6.1, 6.2, 6.0), (0.95, 0.96, 0.619))
+    cell = comparison(found).cells["ssgd-4"]
+    assert cell.quality_difference is not None
+    assert cell.quality_difference.value < -0.1
+    assert cell.quality_in_words == INCONCLUSIVE
+
+
+def test_a_speedup_that_may_be_chance_is_inconclusive_and_has_no_absurd_interval() -> None:
+    found = usual()
+    found["ssgd-4"] = runs("ssgd", 4, (0.5, 60.0, 2.0), (0.95, 0.96, 0.94))
+    cell = comparison(found).cells["ssgd-4"]
+    assert cell.speed_in_words == INCONCLUSIVE
+    assert between(cell.speedup) == "inconclusive"
+
+
+def test_two_repeats_have_no_interval() -> None:
+    found = {label: mine[:2] for label, mine in usual().items()}
+    compared = comparison(found)
+    assert all(cell.speedup.low is None for cell in compared.cells.values())
+    assert any("Two repeats" in text for text in compared.warnings)

@@ -368,3 +368,15 @@ def test_time_to_go_follows_the_present_speed_and_not_a_pause_before_a_resume() 
     log.steps("worker-0", 100, [3600.0 + n * 0.1 for n in range(200)])
     told = shot(seen(log, 1, steps=400), T0_NS + round(3620.0 * 1e9))
     assert told["progress"]["eta_s"] == pytest.approx(10.0, rel=0.2)
+
+
+def test_no_event_is_called_the_cause_of_a_falling_loss() -> None:
+    log = ScriptedLog()
+    for number in range(400):
+        log.steps("worker-0", number, [number * 0.1], loss=1.0 * 0.98**number)
+        if number == 20:
+            log.tell(2.0, "launcher", "supervision", decision="worker-1 was replaced")
+    told = {one["series"]: one for one in shot(seen(log, 1))["trends"]}
+    assert told["loss"]["change_s"] is None
+    assert "worker-1" not in told["loss"]["words"]
+    assert "fall" in told["loss"]["words"]

@@ -10,7 +10,9 @@ from paceline.events.read import History, PlainEvent
 from paceline.events.schema import PHASES, ServerRow, StepRow
 
 LAST_LOSSES = 20  # steps per worker over which the final training loss is averaged
-_TAIL_KEPT = 1024  # gradients that a tail keeps at least: batches of several workers arrive one after the other
+_TAIL_KEPT = (
+    1024  # gradients that a tail keeps at least: batches of several workers arrive one after the other
+)
 
 
 class Tail:

@@ -1,4 +1,4 @@
-"""What do the repeats of everybody add up to? Measured runs in, cells with their intervals out. Pure."""
+"""Repeats of each mode summed up: measured runs in, cells with their intervals out. Pure."""
 
 import math
 import statistics
@@ -11,6 +11,7 @@ from paceline.events.curve import first_below, thinned
 from paceline.report.comparison import Cell, Curve, Estimate, Evaluated, Quality, Scaling, Stale, Target
 from paceline.report.measured import Measured
 from paceline.report.statistics import (
+    LEAST_ROUNDS,
     Interval,
     difference_interval,
     fit_amdahl,
@@ -22,7 +23,11 @@ from paceline.report.statistics import (
 CURVE_POINTS = 150
 NO_DIFFERENCE = "no significant difference"
 FASTER = "significantly faster"
-ONE_REPEAT = "not known: one repeat has no spread"
+ONE_REPEAT = f"not known: fewer than {LEAST_ROUNDS} repeats"
+INCONCLUSIVE = "inconclusive: the repeats differ too much"
+LOST_POINTS = 0.02  # of accuracy: a difference that matters
+LOST_SHARE = 0.05  # the same for a loss, as a share of the baseline's
+CLOSE = 1.10  # a quotient of times further from 1 than this matters
 
 Runs = Mapping[str, Sequence[Measured]]  # by label, in the order of the rounds
 
@@ -196,16 +201,19 @@ def _quality(mine: Sequence[Measured], base: Sequence[Measured], quality: Qualit
     difference = statistics.fmean(values) - statistics.fmean(base_values)
     interval = difference_interval(values, base_values)
     found["quality_difference"] = _estimate(difference, interval)
-    found["quality_in_words"] = _difference_in_words(difference, interval, quality)
+    matters = LOST_POINTS if quality.is_share else LOST_SHARE * abs(statistics.fmean(base_values))
+    found["quality_in_words"] = _difference_in_words(difference, interval, quality, matters)
     return found
 
 
-def _difference_in_words(difference: float, interval: Interval | None, quality: Quality) -> str:
+def _difference_in_words(
+    difference: float, interval: Interval | None, quality: Quality, matters: float
+) -> str:
     if interval is None:
         return ONE_REPEAT
     # Rounding alone can leave a difference that no one could see.
     if interval.holds(0.0) or abs(difference) < 1e-9:
-        return NO_DIFFERENCE
+        return INCONCLUSIVE if abs(difference) >= matters else NO_DIFFERENCE
     return "significantly better" if (difference > 0) == quality.is_share else "significantly worse"
 
 
@@ -214,7 +222,7 @@ def speed_in_words(speedup: float, interval: Interval | None) -> str:
         case None:
             return ONE_REPEAT
         case False:
-            return NO_DIFFERENCE
+            return NO_DIFFERENCE if 1 / CLOSE < speedup < CLOSE else INCONCLUSIVE
         case True:
             return FASTER if speedup > 1 else "significantly slower"
 

@@ -6,6 +6,7 @@ from paceline.plan.plan import Launcher, Plan
 from paceline.plan.stragglers_in_words import in_words
 from paceline.report import words
 from paceline.report.comparison import Cell, Machine, Quality, Target
+from paceline.report.statistics import LEAST_ROUNDS
 from paceline.report.verdict import is_good_enough
 
 ENOUGH_REPEATS = 3
@@ -31,8 +32,9 @@ def warnings_of(
 
 
 def _about_repeats(repeats: int) -> Iterator[str]:
-    if repeats == 1:
-        yield "One repeat has no spread: no intervals, and a difference may be chance (--repeats 3)."
+    if repeats < LEAST_ROUNDS:
+        said = "One repeat has no spread" if repeats == 1 else "Two repeats say little about their spread"
+        yield f"{said}: no intervals, and a difference may be chance (--repeats {ENOUGH_REPEATS})."
     elif repeats < ENOUGH_REPEATS:
         yield f"Intervals from {repeats} repeats are very wide; {ENOUGH_REPEATS} or more tell more apart."
 

@@ -1,9 +1,10 @@
-"""How sure can a few repeats make us? Intervals of 95 %, and what they say in words.
+"""Confidence intervals of 95 % from a few repeats.
 
-Repeats come in rounds, in which everybody runs once with the same seed. So what
+Repeats come in rounds, in which every mode runs once with the same seed. So what
 is estimated is a difference or a quotient within a round: what slows a whole
-round down cancels out. The interval is Student's t over the rounds, exact for
-any number of them; with one round there is none. See docs/concepts/what-is-measured.md.
+round down cancels out. The interval is Student's t over the rounds. With fewer than three rounds
+there is none: t of one degree of freedom is 12.7, which makes intervals such as 0.01 to 500.
+See docs/concepts/what-is-measured.md.
 """
 
 import math
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
+LEAST_ROUNDS = 3
 SMALLEST = 0.02  # a quotient nearer to 1 than this is not worth a change, however sure it is
 
 
@@ -54,8 +56,8 @@ def _t_share(t: float, freedom: int) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Where the mean lies; None for fewer than two values."""
-    if len(values) < 2:
+    """Where the mean lies; None for fewer than LEAST_ROUNDS values."""
+    if len(values) < LEAST_ROUNDS:
         return None
     mean = statistics.fmean(values)
     half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))

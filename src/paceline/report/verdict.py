@@ -1,23 +1,21 @@
-"""Which mode should be used, and why? Sentences with the table's own numbers. Pure.
+"""Verdict of a comparison: the mode to use, with the table's own numbers. Pure.
 
-What lost too much of the baseline's quality is out, and so is what is not
-significantly faster than one worker alone. Of the rest the fastest counts, and
-whoever is close to it without a significant difference; among those the one
-with the fewest workers and the least staleness and parts is taken.
+Modes that lost too much of the baseline's quality are out. Where some modes learned clearly more from the
+same work than one worker alone, only those count that are close to the best of them: a faster mode that
+learned far less is no winner, and neither is the baseline. Otherwise only modes that are significantly
+faster than one worker count. Of what is left the fastest is taken, or one that is close to it without a
+significant difference and has fewer workers, less staleness and fewer parts.
 """
 
 from collections.abc import Mapping
 
 from paceline.plan.catalog import hides_waiting
 from paceline.report import words
-from paceline.report.assess import FASTER, ONE_REPEAT
+from paceline.report.assess import CLOSE, FASTER, INCONCLUSIVE, LOST_POINTS, LOST_SHARE, ONE_REPEAT
 from paceline.report.comparison import Cell, Quality, Target, Verdict
 from paceline.report.statistics import is_different, quotient_interval
 from paceline.simulate.advice import simplicity
 
-LOST_POINTS = 0.02  # of accuracy that may be lost before a mode is out
-LOST_SHARE = 0.05  # the same for a loss, as a share of the baseline's
-CLOSE = 1.10  # who takes so many times as long is no equal, even if chance cannot be ruled out
 _MUCH_WAITING = 0.10
 
 
@@ -28,15 +26,23 @@ def judge(
 
 
 def is_good_enough(cell: Cell, base: Cell, quality: Quality | None) -> bool:
-    """Did it keep what one worker learns? Where nothing is measured, nobody can say that it did not."""
+    """Whether it kept what one worker learns; True where that is not measured."""
     if quality is None or cell is base:
         return True
-    difference = cell.quality_difference
-    if cell.quality is None or difference is None or base.quality is None:
+    if cell.quality is None or base.quality is None:
         return base.quality is None
+    return _gain(cell, base, quality) >= -1
+
+
+def _gain(cell: Cell, base: Cell, quality: Quality | None) -> float:
+    """How much more it learned than `base`, in units of the difference that matters; 0: not measured."""
+    if quality is None or cell.quality is None or base.quality is None:
+        return 0.0
+    difference = cell.quality.value - base.quality.value
     if quality.is_share:
-        return difference.value >= -LOST_POINTS
-    return difference.value <= LOST_SHARE * abs(base.quality.value)
+        return difference / LOST_POINTS
+    matters = LOST_SHARE * abs(base.quality.value)
+    return -difference / matters if matters > 0 else 0.0
 
 
 class _Judge:
@@ -46,12 +52,17 @@ class _Judge:
         self._cells, self._base, self._quality, self._target = cells, cells[baseline], quality, target
         self._counts = len(words.worker_counts(dict(cells), baseline))
         good = [cell for cell in cells.values() if is_good_enough(cell, self._base, quality)]
-        faster = [cell for cell in good if self._is_faster(cell)] or [self._base]
-        fastest = min(faster, key=lambda cell: cell.seconds)
+        better = [cell for cell in good if self._is_better(cell)]
+        best = max(better, key=lambda cell: _gain(cell, self._base, quality), default=None)
+        if best is not None:
+            pool = [cell for cell in better if is_good_enough(cell, best, quality)]
+        else:
+            pool = [cell for cell in good if self._is_faster(cell)] or [self._base]
+        self._has_learned_more = best is not None
+        self._pool = pool
+        fastest = min(pool, key=lambda cell: cell.seconds)
         self._level = [
-            cell
-            for cell in faster
-            if cell.seconds <= CLOSE * fastest.seconds and not _is_slower(cell, fastest)
+            cell for cell in pool if cell.seconds <= CLOSE * fastest.seconds and not _is_slower(cell, fastest)
         ]
         self._use = min(self._level, key=lambda cell: (cell.workers, simplicity(cell.mode)))
 
@@ -68,11 +79,18 @@ class _Judge:
         """Than one worker alone, as far as can be told; with one repeat, by the numbers alone."""
         return cell.speed_in_words in (FASTER, ONE_REPEAT) and cell.seconds < self._base.seconds
 
+    def _is_better(self, cell: Cell) -> bool:
+        """Learned clearly more from the same work than one worker alone."""
+        is_certain = cell.quality_in_words not in (INCONCLUSIVE,)
+        return cell is not self._base and is_certain and _gain(cell, self._base, self._quality) > 1
+
     def _name(self, cell: Cell) -> str:
         return words.called(cell, self._counts)
 
     def _headline(self) -> str:
         use, base = self._use, self._base
+        if self._has_learned_more:
+            return self._headline_of_quality()
         if use is base:
             rest = [cell for cell in self._cells.values() if cell is not base]
             if any(self._is_faster(cell) for cell in rest):
@@ -91,10 +109,27 @@ class _Judge:
             f" {words.seconds(base.seconds)} alone, {words.times(use.speedup.value)} as fast{sure}."
         )
 
+    def _headline_of_quality(self) -> str:
+        use, base, quality = self._use, self._base, self._quality
+        assert quality is not None, "it decided"
+        assert use.quality is not None, "it is better"
+        assert base.quality is not None, "it was compared with"
+        time = f"in {words.seconds(use.seconds)} against {words.seconds(base.seconds)}"
+        return (
+            f"Use {use.mode} with {use.workers} workers: after the same work"
+            f" {words.quality(use.quality.value, quality)} {words.quality_name(quality)} instead of"
+            f" {words.quality(base.quality.value, quality)} alone, {time}."
+        )
+
     def _reasons(self) -> list[str]:
         use = self._use
         found = []
-        if use is not self._base:
+        if self._has_learned_more:
+            found.append(
+                "One worker alone had not learned as much from these steps: with more steps or another"
+                " learning rate it may catch up, so compare the time to a target (--target-loss) as well."
+            )
+        if use is not self._base and use.speedup.value > 1:
             share = words.percent(use.efficiency.value)
             found.append(f"That is {share} of what {use.workers} workers could give at best.")
         if (kept := self._about_quality(use)) is not None:
@@ -161,6 +196,10 @@ class _Judge:
             return "It diverged: its quality is not a number."
         if not is_good_enough(cell, self._base, self._quality):
             return f"It lost too much: {self._about_quality(cell)}"
+        if self._has_learned_more and cell not in self._pool:
+            mine = words.quality(None if cell.quality is None else cell.quality.value, self._quality)
+            best = words.quality(None if use.quality is None else use.quality.value, self._quality)
+            return f"It learned less from the same work: {mine}, {self._name(use)} {best}."
         if cell in self._level:
             return f"No significant difference in time to {self._name(use)}, which is simpler."
         slower = f"It took {cell.seconds / use.seconds:.2f} times as long as {self._name(use)}"

@@ -1,6 +1,8 @@
-"""How are a comparison's numbers said? One way for the page, the table and the sentences."""
+"""Numbers of a comparison as text: one way for the page, the table and the sentences."""
 
 from paceline.report.comparison import Cell, Comparison, Estimate, Quality, Target
+
+WIDEST = 10.0  # an interval whose ends differ by a larger factor says nothing, and is not shown
 
 
 def times(value: float) -> str:
@@ -30,6 +32,8 @@ def between(estimate: Estimate, digits: int = 2, factor: float = 1.0) -> str:
     """`2.81 to 2.95`, or nothing where there is no interval."""
     if estimate.low is None or estimate.high is None:
         return ""
+    if estimate.low > 0 and estimate.high > WIDEST * estimate.low:
+        return "inconclusive"
     return f"{estimate.low * factor:.{digits}f} to {estimate.high * factor:.{digits}f}".replace("-", "−")
 
 

@@ -99,7 +99,7 @@ class Figures:
 
     @property
     def eta_s(self) -> float | None:
-        """By the present throughput: pauses before a resume and lost workers say nothing about what is left."""
+        """By the present throughput: what was slower, or paused, before a resume does not count."""
         left = max(0, self.plan.steps - self.track.step)
         if self.track.is_over or left == 0:
             return None if self.track.is_over else 0.0

@@ -8,6 +8,7 @@ says nothing for so long that time must have gone on (`advance`). Pure.
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import takewhile
 
@@ -182,6 +183,9 @@ class RunView:
             found = trend(points)
             if found is None:
                 continue
+            if name == "loss" and (found.change_share or 0.0) <= 0:
+                # A loss falls because the model learns: no moment and no event is called its cause.
+                found = replace(found, change_s=None, change_share=None)
             cause = None if found.change_s is None else self._cause(found.change_s)
             clock = None if found.change_s is None else _clock(self.track.started_unix_s + found.change_s)
             told.append(
@@ -196,7 +200,7 @@ class RunView:
         return told
 
     def _cause(self, at_s: float) -> str | None:
-        """What the log tells of that moment: the nearest event within five seconds that changes a pace."""
+        """The event in the log that changed the pace: the nearest one within five seconds."""
         kinds = (
             "supervision",
             "slow_worker",

@@ -128,9 +128,7 @@ def found_by_others(run_dir: Path, who: str) -> Iterator[Why]:
             note.unlink(missing_ok=True)
 
 
-def main(
-    pid: int, share: float, for_s: float, run_dir: Path, who: str, wish: str, cycle_s: float
-) -> None:
+def main(pid: int, share: float, for_s: float, run_dir: Path, who: str, wish: str, cycle_s: float) -> None:
     why = Why()
     try:
         with found_by_others(run_dir, who) as why:
