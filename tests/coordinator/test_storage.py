@@ -89,6 +89,37 @@ def test_a_changed_byte_before_the_end_is_refused(tmp_path: Path) -> None:
             read_folder(tmp_path, ME, FIRST)
 
 
+LONG = bytes(range(1, 256)) * 1024  # 255 KiB, as a plan or a list of members may be
+
+
+@pytest.mark.parametrize("damaged", [1, 2, 3])
+def test_damage_in_a_long_record_is_refused_wherever_it_is(tmp_path: Path, damaged: int) -> None:
+    storage = opened(tmp_path)
+    ends = []
+    for index in (1, 2, 3):
+        storage.save(None, [entry(index, 1, LONG)])
+        ends.append((tmp_path / "wal-00000001.log").stat().st_size)
+    storage.close()
+    path, start = tmp_path / "wal-00000001.log", ends[damaged - 1] - len(LONG)
+    whole = path.read_bytes()
+    for place in (start, start + 70_000, ends[damaged - 1] - 1):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
+        with pytest.raises(StorageError, match="damaged"):
+            read_folder(tmp_path, ME, FIRST)
+
+
+def test_a_long_append_that_was_interrupted_is_cut_off(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    storage, before = opened(tmp_path), path.stat().st_size
+    storage.save(None, [entry(4, 2, LONG), entry(5, 2, LONG)])
+    storage.close()
+    whole = path.read_bytes()
+    for cut in (before + 5, before + 70_000, len(whole) - 70_000):
+        for tail in (b"", bytes(len(whole) - cut)):  # the file has grown, but its last blocks were not written
+            path.write_bytes(whole[:cut] + tail)
+            assert [e.index for e in read_folder(tmp_path, ME, FIRST).entries][:3] == [1, 2, 3]
+
+
 def test_a_snapshot_takes_the_place_of_the_log_before_it(tmp_path: Path) -> None:
     storage = opened(tmp_path)
     storage.save(HardState(Term(1), None), [entry(n) for n in range(1, 8)])

@@ -164,7 +164,7 @@ def _read_wal(path: Path, data: bytes, node: NodeId) -> Found:
             entries.append(entry)
     torn = len(data) - end
     # The first record was written together with the file's name, so that it cannot be torn.
-    if count == 0 or (torn and _has_more(data[end + 1 :])):
+    if count == 0 or (torn and not records.is_torn_end(data, end)):
         raise StorageError(f"{path} is damaged at byte {end} of {len(data)}, before its end", _NOT_TRUSTED)
     return Found(hard_state, empty_snapshot(Membership(frozenset())), entries, torn, 1, count)
 
@@ -202,13 +202,6 @@ def _check_format(path: Path, payload: bytes, node: NodeId) -> None:
             f"{path} belongs to another node or version: {payload.decode(errors='replace')}",
             f"give node {node} a folder of its own with --data-dir",
         )
-
-
-def _has_more(rest: bytes) -> bool:
-    """Does a whole record follow the damage? Then it is no torn end."""
-    return any(
-        next(records.read_records(rest[start:]), None) is not None for start in range(min(len(rest), 1 << 16))
-    )
 
 
 def _newest_snapshot(folder: Path, files: Files, node: NodeId) -> Snapshot | None:
