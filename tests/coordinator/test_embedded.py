@@ -7,15 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.fixtures.waiting import until
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
+from paceline.clock import unix_now_s
 from paceline.coordinator.blocking import BlockingClient
 from paceline.coordinator.client import RefusedError, UnreachableError
-from paceline.coordinator.embedded import EmbeddedNode
+from paceline.coordinator.embedded import FOLDER, ME, EmbeddedNode
 from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.raft.types import Entry, EntryKind, HardState, Index, Membership, Term
 from paceline.coordinator.shell.security import client_access
-from paceline.coordinator.shell.storage import StorageError
+from paceline.coordinator.shell.storage import Storage, StorageError
 
 THREAD = "paceline-coordinator"
 
@@ -58,6 +61,28 @@ def test_many_threads_may_write_at_once(tmp_path: Path) -> None:
     with EmbeddedNode(tmp_path, patience_s=30) as node, ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda number: create(node, f"run-{number}").run, range(40)))
         assert sorted(names(node.client)) == sorted(made)
+
+
+@pytest.mark.parametrize("skew_s", [3_600, -3_600])
+def test_workers_can_join_whatever_the_clock_of_an_earlier_leader_was(tmp_path: Path, skew_s: int) -> None:
+    """The log of a leader whose calendar clock was wrong by an hour, or was set since."""
+    folder = tmp_path / FOLDER / f"node-{ME}"
+    storage = Storage(folder, ME)
+    storage.load(Membership(frozenset({ME})))
+    creating = pb.CreateRun(run="r", min_workers=1, max_workers=3, want_workers=1)
+    command = pb.Command(create_run=creating, at_ms=int((unix_now_s() + skew_s) * 1000))
+    entry = Entry(Index(1), Term(1), EntryKind.COMMAND, command.SerializeToString())
+    storage.save(HardState(Term(1), None), [entry])
+    storage.close()
+    with EmbeddedNode(tmp_path, patience_s=30) as node:
+
+        def members() -> list[str]:
+            view = node.client.read("Runs.Get", pb.GetRun(run="r"), pb.RunView)
+            return list(view.generation.workers)
+
+        for count, name in enumerate(("a", "b"), start=1):  # b comes to a generation that is at work
+            node.client.write("Members.Join", pb.JoinRun(run="r", worker=name), pb.Worker)
+            until(lambda count=count: len(members()) == count, f"{name} takes part", within_s=60)  # type: ignore[misc]  # bound in the loop
 
 
 def test_a_refusal_comes_as_an_error_with_a_hint(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from paceline.coordinator.state.forming import FIRST_WAIT_MS, JOIN_WAIT_MS, Late
 from paceline.coordinator.state.model import RunRecord
 
 
-def record(*workers: str, want: int = 3, least: int = 1, most: int = 4, joined_ms: int = 0) -> RunRecord:
+def record(*workers: str, want: int = 3, least: int = 1, most: int = 4) -> RunRecord:
     run = pb.Run(run="r", want_workers=want, min_workers=least, max_workers=most, phase=pb.RUN_RUNNING)
     found = RunRecord(run)
     for number, name in enumerate(workers, start=1):
-        found.workers[name] = pb.Worker(worker=name, role="worker", incarnation=number, joined_ms=joined_ms)
+        found.workers[name] = pb.Worker(worker=name, role="worker", incarnation=number)
     return found
 
 
@@ -21,8 +21,8 @@ def in_generation(found: RunRecord, *workers: str, is_revoked: bool = False) -> 
     return found
 
 
-def formed(found: RunRecord, now_ms: int = 0) -> list[str]:
-    decision = next_generation(found, now_ms)
+def formed(found: RunRecord, waited_ms: int = 0) -> list[str]:
+    decision = next_generation(found, waited_ms)
     assert isinstance(decision, pb.FormGeneration), decision
     return list(decision.workers)
 
@@ -46,9 +46,9 @@ def test_survivors_go_on_at_once_in_their_old_order() -> None:
 
 
 def test_newcomers_wait_a_moment_for_each_other() -> None:
-    found = in_generation(record("a", "b", joined_ms=50), "a")
-    assert next_generation(found, 50) == Later(50 + JOIN_WAIT_MS)
-    assert formed(found, 50 + JOIN_WAIT_MS) == ["a", "b"]
+    found = in_generation(record("a", "b"), "a")
+    assert next_generation(found, 30) == Later(JOIN_WAIT_MS - 30)
+    assert formed(found, JOIN_WAIT_MS) == ["a", "b"]
 
 
 def test_nothing_is_formed_of_too_few_nor_without_need_nor_for_others() -> None:

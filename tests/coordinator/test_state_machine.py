@@ -1,6 +1,7 @@
 """Does the same log give the same state everywhere, whatever is in it, and does the state stay small?"""
 
 import random
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -13,6 +14,7 @@ from tests.fixtures.cluster_mirror import Mirror
 from tests.fixtures.cluster_talk import talk
 
 from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.state.forming import next_generation
 from paceline.coordinator.state.machine import HANDLERS, MOST_BYTES, Applied, ClusterState
 
 DIE = st.integers(0, 59)
@@ -38,7 +40,7 @@ def conversation(said: list[Said]) -> Iterator[tuple[ClusterState, bytes, Applie
         yield state, data, state.apply(index, data)
     for index, (kind, first, second, third, later_ms) in enumerate(said, len(PRELUDE) + 1):
         at_ms += later_ms
-        data = talk(state, kind, (first, second, third), at_ms)
+        data = talk(state, kind, (first, second, third), at_ms, later_ms)
         yield state, data, state.apply(index, data)
 
 
@@ -102,9 +104,33 @@ def test_a_refused_command_changes_nothing(said: list[Said]) -> None:
         before = state.snapshot()
 
 
+@settings(max_examples=200, deadline=None)
+@given(TALK, st.lists(st.integers(0, 2**50), max_size=90))
+def test_no_answer_depends_on_a_calendar(said: list[Said], clocks_ms: list[int]) -> None:
+    """Whatever the leaders' clocks say, in whatever order: only the times in the records differ."""
+    skewed, state = ClusterState(), ClusterState()
+    for index, (state, data, applied) in enumerate(conversation(said), 1):  # noqa: B007 - the last is needed
+        told = pb.Command.FromString(data)
+        told.at_ms = clocks_ms[index] if index < len(clocks_ms) else 0
+        other = skewed.apply(index, told.SerializeToString())
+        assert _without_calendar(other.outcome) == _without_calendar(applied.outcome)
+        assert list(map(_without_calendar, other.changes)) == list(map(_without_calendar, applied.changes))
+    assert list(skewed.sessions) == list(state.sessions)
+    for record in skewed.runs.values():
+        same = next_generation(state.runs[record.run.run], 10**9)
+        assert next_generation(record, 10**9) == same
+
+
+_CALENDAR = re.compile(r"^ *(?!used_elapsed)\w+_ms: \d+\n", re.MULTILINE)
+
+
+def _without_calendar(found: Message) -> str:
+    return _CALENDAR.sub("", str(found))
+
+
 def without_time_and_sessions(snapshot: bytes) -> pb.State:
     found = pb.State.FromString(snapshot)
-    for field in ("applied", "now_ms", "sessions"):
+    for field in ("applied", "now_ms", "elapsed_ms", "sessions"):
         found.ClearField(field)
     return found
 
@@ -300,7 +326,7 @@ def one_round(cluster: Cluster, number: int) -> None:
     cluster.say(pb.ReportAction(action=action, phase=pb.ACTION_APPLIED))
     cluster.run(f"r{number}")
     cluster.say(pb.EndRun(run=f"r{number}", phase=pb.RUN_FINISHED))
-    cluster.now_ms += 1_000
+    cluster.elapsed_ms = 70
 
 
 def test_a_hundred_thousand_commands_leave_a_small_state_that_has_stopped_growing() -> None:

@@ -121,7 +121,7 @@ def test_an_hour_of_silence_ends_a_session_whoever_speaks_next() -> None:
     cluster = Cluster()
     busy, silent = opened(cluster, "busy"), opened(cluster, "silent")
     for sequence in range(1, 4):
-        cluster.now_ms += HOUR_MS // 2
+        cluster.elapsed_ms = HOUR_MS // 2
         cluster.say(node(1), busy, sequence)
     assert list(cluster.state.sessions) == [busy]
     assert cluster.say(node(1), silent, 1).outcome.refusal.why == pb.NO_SESSION

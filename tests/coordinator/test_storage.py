@@ -115,7 +115,7 @@ def test_a_long_append_that_was_interrupted_is_cut_off(tmp_path: Path) -> None:
     storage.close()
     whole = path.read_bytes()
     for cut in (before + 5, before + 70_000, len(whole) - 70_000):
-        for tail in (b"", bytes(len(whole) - cut)):  # the file has grown, but its last blocks were not written
+        for tail in (b"", bytes(len(whole) - cut)):  # or the file has grown without its last blocks
             path.write_bytes(whole[:cut] + tail)
             assert [e.index for e in read_folder(tmp_path, ME, FIRST).entries][:3] == [1, 2, 3]
 

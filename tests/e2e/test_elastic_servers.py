@@ -2,6 +2,7 @@
 
 import random
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from tests.fixtures.waiting import is_running, kill, kill_all
 
 SERVED = ["--task", "digits", "--batch-size", "8", "--num-workers", "3", "--elastic", "--pace", "10ms"]
 EVERYBODY = 5  # three workers, a primary and its backup
+LEASE_S = 3  # of a run with its own coordinator
+CHANGES = ("server_started", "server_promoted", "server_restored", "worker_started", "push_refused")
 
 
 def test_any_worker_and_any_server_may_be_killed(tmp_path: Path) -> None:
@@ -46,6 +49,26 @@ def test_a_frozen_primary_is_succeeded_and_can_say_nothing_when_it_wakes(tmp_pat
         kill(pid_of(run, frozen), signal.SIGCONT)
         until_guarded(run)  # it ended, and another process is the backup under its name
         until_it_goes_on(run)
+        stop(run)
+    assert_nothing_was_lost(tmp_path / "run")
+
+
+def test_a_standstill_of_the_whole_run_changes_nothing(tmp_path: Path) -> None:
+    """Ctrl-Z, `docker pause`, a suspended machine: no process of the run runs for a lease."""
+    with training(tmp_path / "run", *SERVED, "--mode", "asgd", participants=EVERYBODY) as run:
+        until_guarded(run)
+        until_it_goes_on(run)
+        before = [(e.kind, e.who) for e in run.live().plain]
+        everybody = run.everybody()
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in everybody:
+                kill(pid, number)
+            if number is signal.SIGSTOP:
+                time.sleep(LEASE_S + 1)  # the standstill itself
+        until_it_goes_on(run, by=100)
+        after = [(e.kind, e.who) for e in run.live().plain][len(before) :]
+        assert not [kind for kind, _ in after if kind in CHANGES], after
+        assert sorted(run.everybody()) == sorted(everybody)
         stop(run)
     assert_nothing_was_lost(tmp_path / "run")
 

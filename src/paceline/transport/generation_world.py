@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.clock import monotonic_s
+from paceline.clock import Patience
 from paceline.errors import PeerLostError
 from paceline.transport import futex
 from paceline.transport.memory_world import PAGE, MemoryWorld
@@ -65,7 +65,7 @@ class GenerationWorld(MemoryWorld):
     def is_posted(self, party: int, which: int, timeout_s: float | None, *, what: str) -> bool:
         """Wait for one post, and say whether it came in time; PeerLostError when the generation is over."""
         assert party == self.rank, "everybody waits at its own places only"
-        until_s = None if timeout_s is None else monotonic_s() + timeout_s
+        patience = None if timeout_s is None else Patience(timeout_s)
         place = party * self._places + which
         posts, at_bell = self._first_post + place * self.parties, self._first_bell + place
         while True:
@@ -77,7 +77,7 @@ class GenerationWorld(MemoryWorld):
                 raise PeerLostError(
                     f"the generation ended while waiting for {what}", "the run goes on in the next one"
                 )
-            left_s = LOOK_UP_S if until_s is None else min(LOOK_UP_S, until_s - monotonic_s())
+            left_s = LOOK_UP_S if patience is None else min(LOOK_UP_S, patience.next_s())
             if left_s <= 0:
                 return False
             futex.wait_while(self._base + 4 * at_bell, bell, left_s)

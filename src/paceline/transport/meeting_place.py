@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed import DistError
 
-from paceline.clock import SystemClock, monotonic_s
+from paceline.clock import Patience, SystemClock, monotonic_s
 from paceline.clock import boot_id as boot_id
 from paceline.config.world import World
 from paceline.errors import NotReadyError, PeerLostError, SilenceError
@@ -71,10 +71,10 @@ class MeetingPlace:
     def see(self, name: str, *, whose: str, timeout_s: float | None = None) -> Any:  # Any: JSON
         """What is shown under this name, once it is; PeerLostError when it never is."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        end_s, pause_s = monotonic_s() + limit_s, _SHORTEST_S
+        patience, pause_s = Patience(limit_s), _SHORTEST_S
         # Asked again and again: while the store itself waits, no signal is heard and no thread is served.
         while not self._ask(whose, lambda: self._store.check([name])):
-            if monotonic_s() > end_s:
+            if not patience.next_s():
                 raise SilenceError(f"waited {limit_s:g} s for {whose}", _HINT)
             SystemClock().sleep(pause_s)
             pause_s = min(_LONGEST_S, 1.5 * pause_s)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.clock import Clock
+from paceline.clock import Clock, Patience
 from paceline.errors import TrainingError
 from paceline.transport import elastic_wire as wire
 
@@ -59,7 +59,7 @@ class ServerLine(ABC):
         self._connection: socket.socket | None = None
         self._place: Primary | None = None
         self._lock = threading.Lock()  # the route closes what we wait for
-        self._alone_since_ns: int | None = None  # since when no server has listened to us
+        self._patience: Patience | None = None  # while no server listens to us
         route.when_moved(self._leave_the_former)
 
     @abstractmethod
@@ -81,7 +81,7 @@ class ServerLine(ABC):
         connection.settimeout(None)  # a step of others may take long; the route tells us of the dead
         with self._lock:
             self._connection, self._place = connection, place
-        self._alone_since_ns = None
+        self._patience = None
         self._leave_the_former()  # it may have changed before we said where we are
         self._ask(connection)
         return connection
@@ -96,10 +96,9 @@ class ServerLine(ABC):
     def _lose(self, error: Exception) -> None:
         """The server is gone, or does not listen; soon we are told of the next one, and ask that."""
         self._disconnect()
-        now_ns = self._clock.now_ns()
-        if self._alone_since_ns is None:
-            self._alone_since_ns = now_ns
-        if now_ns - self._alone_since_ns > self._timeout_s * 1e9:
+        if self._patience is None:
+            self._patience = Patience(self._timeout_s, now_s=lambda: self._clock.now_ns() / 1e9)
+        elif not self._patience.next_s():
             raise TrainingError(
                 f"no parameter server has answered for {self._timeout_s:g} s: {error}",
                 "look at the servers' logs; raise --timeout if they may take this long",

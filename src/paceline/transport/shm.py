@@ -15,6 +15,7 @@ from multiprocessing.synchronize import Semaphore
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.clock import Patience
 from paceline.errors import PeerLostError
 from paceline.transport.memory_world import MemoryWorld
 
@@ -36,13 +37,22 @@ class SharedWorld(MemoryWorld):
 
     def is_posted(self, party: int, which: int, timeout_s: float | None, *, what: str) -> bool:
         """Wait for one post, and say whether it came in time; PeerLostError when the run is aborted."""
-        arrived = self._semaphores[party][which].acquire(True, timeout_s)
+        arrived = self._is_acquired(self._semaphores[party][which], timeout_s)
         if self.is_aborted:
             raise PeerLostError(
                 f"the run was aborted while waiting for {what}",
                 "another process of the run failed first; its log says why",
             )
         return arrived
+
+    def _is_acquired(self, semaphore: Semaphore, timeout_s: float | None) -> bool:
+        if timeout_s is None:
+            return semaphore.acquire(True, None)
+        patience = Patience(timeout_s)
+        while wait_s := patience.next_s():
+            if semaphore.acquire(True, wait_s):
+                return True
+        return semaphore.acquire(False)
 
     @property
     def is_aborted(self) -> bool:

@@ -144,8 +144,7 @@ class ShmCollective:
         words, started_ns = self._world.words, self._clock.now_ns()
         self._owed += len(others)
         while self._owed > 0 or any(words[other, what] < number for other in others):
-            left_s = self._timeout_s - (self._clock.now_ns() - started_ns) / 1e9
-            self._world.wait(self.rank, _NEAR, max(0.0, left_s), what="neighbours")
+            self._world.wait(self.rank, _NEAR, self._timeout_s, what="neighbours")  # for the next post
             self._owed -= 1
         return self._clock.now_ns() - started_ns
 

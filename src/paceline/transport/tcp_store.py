@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.clock import Clock
+from paceline.clock import Clock, Patience
 from paceline.errors import NotReadyError, PeerLostError, ProtocolError
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank, Version
@@ -94,7 +94,7 @@ class TcpStore:
         connection, slots = self._opened()
         started_ns = self._clock.now_ns()
         try:
-            while (frame := wire.receive(connection)).kind == wire.OBSOLETE:
+            while (frame := self._next_frame(connection)).kind == wire.OBSOLETE:
                 pass  # it crossed with our push, which was thrown away
             waited_ns = self._clock.now_ns() - started_ns
             self._version = Version(frame.number)
@@ -106,6 +106,14 @@ class TcpStore:
         except OSError as error:
             raise self._lost(error) from error
         return Pulled(self._version, frame.position, Traffic(0, slots.parameters.nbytes, waited_ns))
+
+    def _next_frame(self, connection: socket.socket) -> Frame:
+        """TimeoutError when none begins to arrive within the time limit."""
+        patience = Patience(self._timeout_s)
+        while wait_s := patience.next_s():
+            if (frame := wire.receive_within(connection, wait_s)) is not None:
+                return frame
+        raise TimeoutError(f"timed out after {self._timeout_s:g} s")
 
     def push(self, *, wants_stop: bool) -> Traffic:
         _, slots = self._opened()

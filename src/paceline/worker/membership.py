@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from paceline.clock import monotonic_s
+from paceline.clock import Patience
 from paceline.coordinator.client import Client, RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.errors import PacelineError, SilenceError
@@ -65,7 +65,7 @@ class Membership:
 
     def wait_for_generation(self, after: int, timeout_s: float) -> pb.Generation | None:
         """The newest one behind `after` that is not over and has us in it; None: the run has ended."""
-        until_s = monotonic_s() + timeout_s
+        patience = Patience(timeout_s)
         with self._changed:
             while True:
                 if self._failure is not None:
@@ -75,7 +75,9 @@ class Membership:
                 newest = self._newest
                 if newest.number > after and not newest.is_revoked and self._worker in newest.workers:
                     return newest
-                if not self._changed.wait(timeout=until_s - monotonic_s()):
+                wait_s = patience.next_s()
+                self._changed.wait(timeout=wait_s)
+                if not wait_s:
                     raise SilenceError(
                         f"no generation with {self._worker} in it was formed within {timeout_s:g} s",
                         "look at `paceline coordinator status`, and whether enough workers live",
@@ -215,15 +217,18 @@ class Membership:
 
     async def _next(self, client: Client, orders: AsyncIterator[pb.Order]) -> pb.Order | None:
         """None: the stream has ended."""
-        patience_s = max(LEAST_SILENCE_S, self._lease_s * SILENT_PER_LEASE)
+        limit_s = max(LEAST_SILENCE_S, self._lease_s * SILENT_PER_LEASE)
+        patience = Patience(limit_s, gap_s=2 * Patience.LOOK_S)
+        coming = asyncio.ensure_future(anext(orders, None))
         try:
-            async with asyncio.timeout(patience_s):
-                return await anext(orders, None)
-        except TimeoutError:
-            client.doubt_leader()
-            raise UnreachableError(
-                f"the leader has been silent for {patience_s:g} s", "another one is looked for"
-            ) from None
+            while wait_s := patience.next_s():
+                await asyncio.wait((coming,), timeout=wait_s)
+                if coming.done():
+                    return coming.result()
+        finally:
+            await _ended(coming)
+        client.doubt_leader()
+        raise UnreachableError(f"the leader has been silent for {limit_s:g} s", "another one is looked for")
 
     def _hear(self, run: pb.Run | None, generation: pb.Generation | None) -> None:
         with self._changed:
@@ -235,3 +240,12 @@ class Membership:
             self._changed.notify_all()
         if self._has_ended or self._newest.is_revoked or is_next:
             self._on_over()
+
+
+async def _ended(task: "asyncio.Future[pb.Order | None]") -> None:
+    """Whatever it still does is cancelled, and over."""
+    if task.done():
+        return
+    task.cancel()
+    with suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+        await task

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from paceline.clock import monotonic_s
+from paceline.clock import Patience, monotonic_s
 from paceline.coordinator.client import Client, RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.errors import PeerLostError, TrainingError
@@ -119,7 +119,7 @@ class PlaceMembership(Membership):
         self._on_change = call
 
     def wait_for(self, find: Callable[[Standing], Found | None], what: str, timeout_s: float) -> Found:
-        until_s = monotonic_s() + timeout_s
+        patience = Patience(timeout_s)
         with self._changed:
             while True:
                 if self._failure is not None:
@@ -127,7 +127,9 @@ class PlaceMembership(Membership):
                 found = find(self._standing)
                 if found is not None:
                     return found
-                if not self._changed.wait(timeout=until_s - monotonic_s()):
+                wait_s = patience.next_s()
+                self._changed.wait(timeout=wait_s)
+                if not wait_s:
                     raise TrainingError(
                         f"{what}: not within {timeout_s:g} s", "look at `paceline coordinator status`"
                     )

@@ -1016,7 +1016,7 @@ class CloseSession(_message.Message):
     def __init__(self) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("session", "client", "nonce", "used_ms", "first_open", "answers", "by")
+    __slots__ = ("session", "client", "nonce", "first_open", "answers", "by", "used_elapsed_ms")
     class AnswersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1027,18 +1027,18 @@ class Session(_message.Message):
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
-    USED_MS_FIELD_NUMBER: _ClassVar[int]
     FIRST_OPEN_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
+    USED_ELAPSED_MS_FIELD_NUMBER: _ClassVar[int]
     session: int
     client: str
     nonce: str
-    used_ms: int
     first_open: int
     answers: _containers.ScalarMap[int, bytes]
     by: str
-    def __init__(self, session: _Optional[int] = ..., client: _Optional[str] = ..., nonce: _Optional[str] = ..., used_ms: _Optional[int] = ..., first_open: _Optional[int] = ..., answers: _Optional[_Mapping[int, bytes]] = ..., by: _Optional[str] = ...) -> None: ...
+    used_elapsed_ms: int
+    def __init__(self, session: _Optional[int] = ..., client: _Optional[str] = ..., nonce: _Optional[str] = ..., first_open: _Optional[int] = ..., answers: _Optional[_Mapping[int, bytes]] = ..., by: _Optional[str] = ..., used_elapsed_ms: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("run", "after")
@@ -1085,12 +1085,13 @@ class NodeAddress(_message.Message):
     def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("session", "sequence", "first_open", "at_ms", "by", "open_session", "close_session", "name_node", "create_run", "end_run", "form_generation", "revoke_generation", "commit_step", "place_server", "promote_backup", "lease_samples", "commit_samples", "join", "leave", "lose_worker", "begin_checkpoint", "shard_durable", "drop_checkpoint", "request_action", "report_action", "acknowledge_alert", "forget_alert", "open_lighthouse", "issue_quorum", "forget_lighthouse")
+    __slots__ = ("session", "sequence", "first_open", "at_ms", "by", "elapsed_ms", "open_session", "close_session", "name_node", "create_run", "end_run", "form_generation", "revoke_generation", "commit_step", "place_server", "promote_backup", "lease_samples", "commit_samples", "join", "leave", "lose_worker", "begin_checkpoint", "shard_durable", "drop_checkpoint", "request_action", "report_action", "acknowledge_alert", "forget_alert", "open_lighthouse", "issue_quorum", "forget_lighthouse")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FIRST_OPEN_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_MS_FIELD_NUMBER: _ClassVar[int]
     OPEN_SESSION_FIELD_NUMBER: _ClassVar[int]
     CLOSE_SESSION_FIELD_NUMBER: _ClassVar[int]
     NAME_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -1121,6 +1122,7 @@ class Command(_message.Message):
     first_open: int
     at_ms: int
     by: str
+    elapsed_ms: int
     open_session: OpenSession
     close_session: CloseSession
     name_node: NodeAddress
@@ -1146,7 +1148,7 @@ class Command(_message.Message):
     open_lighthouse: OpenLighthouse
     issue_quorum: IssueQuorum
     forget_lighthouse: ForgetLighthouse
-    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., first_open: _Optional[int] = ..., at_ms: _Optional[int] = ..., by: _Optional[str] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., name_node: _Optional[_Union[NodeAddress, _Mapping]] = ..., create_run: _Optional[_Union[CreateRun, _Mapping]] = ..., end_run: _Optional[_Union[EndRun, _Mapping]] = ..., form_generation: _Optional[_Union[FormGeneration, _Mapping]] = ..., revoke_generation: _Optional[_Union[RevokeGeneration, _Mapping]] = ..., commit_step: _Optional[_Union[CommitStep, _Mapping]] = ..., place_server: _Optional[_Union[PlaceServer, _Mapping]] = ..., promote_backup: _Optional[_Union[PromoteBackup, _Mapping]] = ..., lease_samples: _Optional[_Union[LeaseSamples, _Mapping]] = ..., commit_samples: _Optional[_Union[CommitSamples, _Mapping]] = ..., join: _Optional[_Union[JoinRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveRun, _Mapping]] = ..., lose_worker: _Optional[_Union[LoseWorker, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., shard_durable: _Optional[_Union[ShardDurable, _Mapping]] = ..., drop_checkpoint: _Optional[_Union[DropCheckpoint, _Mapping]] = ..., request_action: _Optional[_Union[RequestAction, _Mapping]] = ..., report_action: _Optional[_Union[ReportAction, _Mapping]] = ..., acknowledge_alert: _Optional[_Union[AcknowledgeAlert, _Mapping]] = ..., forget_alert: _Optional[_Union[ForgetAlert, _Mapping]] = ..., open_lighthouse: _Optional[_Union[OpenLighthouse, _Mapping]] = ..., issue_quorum: _Optional[_Union[IssueQuorum, _Mapping]] = ..., forget_lighthouse: _Optional[_Union[ForgetLighthouse, _Mapping]] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., first_open: _Optional[int] = ..., at_ms: _Optional[int] = ..., by: _Optional[str] = ..., elapsed_ms: _Optional[int] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., name_node: _Optional[_Union[NodeAddress, _Mapping]] = ..., create_run: _Optional[_Union[CreateRun, _Mapping]] = ..., end_run: _Optional[_Union[EndRun, _Mapping]] = ..., form_generation: _Optional[_Union[FormGeneration, _Mapping]] = ..., revoke_generation: _Optional[_Union[RevokeGeneration, _Mapping]] = ..., commit_step: _Optional[_Union[CommitStep, _Mapping]] = ..., place_server: _Optional[_Union[PlaceServer, _Mapping]] = ..., promote_backup: _Optional[_Union[PromoteBackup, _Mapping]] = ..., lease_samples: _Optional[_Union[LeaseSamples, _Mapping]] = ..., commit_samples: _Optional[_Union[CommitSamples, _Mapping]] = ..., join: _Optional[_Union[JoinRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveRun, _Mapping]] = ..., lose_worker: _Optional[_Union[LoseWorker, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., shard_durable: _Optional[_Union[ShardDurable, _Mapping]] = ..., drop_checkpoint: _Optional[_Union[DropCheckpoint, _Mapping]] = ..., request_action: _Optional[_Union[RequestAction, _Mapping]] = ..., report_action: _Optional[_Union[ReportAction, _Mapping]] = ..., acknowledge_alert: _Optional[_Union[AcknowledgeAlert, _Mapping]] = ..., forget_alert: _Optional[_Union[ForgetAlert, _Mapping]] = ..., open_lighthouse: _Optional[_Union[OpenLighthouse, _Mapping]] = ..., issue_quorum: _Optional[_Union[IssueQuorum, _Mapping]] = ..., forget_lighthouse: _Optional[_Union[ForgetLighthouse, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("why", "what", "hint")
@@ -1191,7 +1193,7 @@ class Outcome(_message.Message):
     def __init__(self, index: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., server: _Optional[_Union[ServerPlace, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., action: _Optional[_Union[Action, _Mapping]] = ..., alert: _Optional[_Union[AlertMark, _Mapping]] = ..., node: _Optional[_Union[NodeAddress, _Mapping]] = ..., samples: _Optional[_Union[SampleLease, _Mapping]] = ..., session: _Optional[_Union[Session, _Mapping]] = ..., lighthouse: _Optional[_Union[Lighthouse, _Mapping]] = ..., quorum: _Optional[_Union[IssuedQuorum, _Mapping]] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("applied", "now_ms", "sessions", "nodes", "runs", "actions", "forgotten_generation", "lighthouses")
+    __slots__ = ("applied", "now_ms", "sessions", "nodes", "runs", "actions", "forgotten_generation", "elapsed_ms", "lighthouses")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -1199,6 +1201,7 @@ class State(_message.Message):
     RUNS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_MS_FIELD_NUMBER: _ClassVar[int]
     LIGHTHOUSES_FIELD_NUMBER: _ClassVar[int]
     applied: int
     now_ms: int
@@ -1207,8 +1210,9 @@ class State(_message.Message):
     runs: _containers.RepeatedCompositeFieldContainer[RunState]
     actions: _containers.RepeatedCompositeFieldContainer[Action]
     forgotten_generation: int
+    elapsed_ms: int
     lighthouses: _containers.RepeatedCompositeFieldContainer[LighthouseState]
-    def __init__(self, applied: _Optional[int] = ..., now_ms: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunState, _Mapping]]] = ..., actions: _Optional[_Iterable[_Union[Action, _Mapping]]] = ..., forgotten_generation: _Optional[int] = ..., lighthouses: _Optional[_Iterable[_Union[LighthouseState, _Mapping]]] = ...) -> None: ...
+    def __init__(self, applied: _Optional[int] = ..., now_ms: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunState, _Mapping]]] = ..., actions: _Optional[_Iterable[_Union[Action, _Mapping]]] = ..., forgotten_generation: _Optional[int] = ..., elapsed_ms: _Optional[int] = ..., lighthouses: _Optional[_Iterable[_Union[LighthouseState, _Mapping]]] = ...) -> None: ...
 
 class RunState(_message.Message):
     __slots__ = ("run", "generations", "workers", "servers", "checkpoints", "samples", "leases", "alerts")

@@ -1,8 +1,13 @@
-"""Who turns silence into a loss? The leader: it keeps a lease for every living worker, and logs losses."""
+"""The leader's task that turns silence into losses: a lease for every living worker, and losses in the log.
+
+The task looks every `LOOK_S`. When it finds that it did not run for longer than a worker's beat takes, the
+process stood still, and the leases are counted from then on (leases.py).
+"""
 
 import asyncio
+from collections.abc import Callable
 
-from paceline.clock import monotonic_s
+from paceline.clock import Attention, boottime_s, monotonic_s
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell.feed import TooOldError
 from paceline.coordinator.shell.leases import Holder, Leases
@@ -13,20 +18,32 @@ LOOK_S = 0.05
 
 
 class Keeper:
-    def __init__(self, node: Node, leases: Leases) -> None:
+    def __init__(
+        self, node: Node, leases: Leases, attention: Attention, on_standstill: Callable[[float], None]
+    ) -> None:
         self._node, self._leases = node, leases
+        self._attention, self._on_standstill = attention, on_standstill
+        self._attentive_since_s = attention.since_s
         self._term = 0  # the one that we lead in and keep leases for
 
     async def run(self) -> None:
         following = asyncio.create_task(self._follow_workers())
+        self._look()
         try:
             while True:
                 await asyncio.sleep(LOOK_S)
                 self._notice_leadership()
-                for holder, reason in self._leases.take_expired(monotonic_s()):
+                for holder, reason in self._leases.take_expired(monotonic_s(), self._look()):
                     await self._lose(holder, reason)
         finally:
             following.cancel()
+
+    def _look(self) -> float:
+        since_s = self._attention.look(monotonic_s(), boottime_s())
+        if since_s != self._attentive_since_s:
+            self._attentive_since_s = since_s
+            self._on_standstill(self._attention.gap_s)
+        return since_s
 
     def _notice_leadership(self) -> None:
         raft = self._node.raft
@@ -66,4 +83,4 @@ class Keeper:
         except NotLeaderError:
             return  # the new leader grants it a new lease, and will notice too
         except TooBusyError:
-            self._leases.heard(holder, monotonic_s() - self._leases.lease_s)  # at once again
+            self._leases.heard(holder, monotonic_s() - self._leases.lease_s)  # at the next look again

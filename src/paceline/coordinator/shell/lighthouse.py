@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import grpc
 
-from paceline.clock import monotonic_s
+from paceline.clock import Attention, boottime_s, monotonic_s
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell import replies
 from paceline.coordinator.shell.feed import TooOldError
@@ -33,8 +33,9 @@ class RefusedRequestError(Exception):
 
 
 class LighthouseDesk:
-    def __init__(self, node: Node, leader_address: Callable[[], str]) -> None:
+    def __init__(self, node: Node, leader_address: Callable[[], str], attention: Attention) -> None:
         self._node, self._leader_address = node, leader_address
+        self._attention = attention  # the keeper looks all the time
         self._term = 0  # the one that we lead in and call rolls for
         self._calls: dict[str, RollCall] = {}
         self._issuing: set[asyncio.Task[None]] = set()
@@ -148,7 +149,7 @@ class LighthouseDesk:
         if call.is_issuing or not call.asking or self._calls.get(call.job) is not call:
             return
         now_s = monotonic_s()
-        found = call.next(now_s)
+        found = call.next(now_s, self._attention.look(now_s, boottime_s()))
         if isinstance(found, Issue):
             call.is_issuing = True
             task = asyncio.create_task(self._issue(call, found.replicas))

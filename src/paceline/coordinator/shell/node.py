@@ -100,6 +100,8 @@ class Node:
         self._due: list[tuple[int, Index]] = []  # reads that wait for being applied up to there
         self._next_read = 0
         self._ticked_s = monotonic_s()
+        self._elapsed_s = 0.0  # a standstill does not count: the clients may have stood still too
+        self._elapsed_term = Term(0)
         self.feed.restart(self.applied)
         self._seen = self._standing()
 
@@ -191,6 +193,7 @@ class Node:
         self._tick()
         for command, answer in inbox.commands:
             command.at_ms = int(unix_now_s() * 1000)
+            command.elapsed_ms = self._take_elapsed_ms()
             _keep(self._answers, self.raft.propose(command.SerializeToString()), answer)
         if inbox.commands:  # all were taken in, or none
             is_taken = self.raft.is_leader and not self.raft.is_handing_over
@@ -215,6 +218,16 @@ class Node:
         self._ticked_s = now_s if missed > MOST_TICKS else self._ticked_s + missed * self.pace.tick_s
         for _ in range(min(missed, MOST_TICKS)):
             self.raft.tick()
+        self._elapsed_s += min(missed, MOST_TICKS) * self.pace.tick_s
+
+    def _take_elapsed_ms(self) -> int:
+        """What this node has run since its previous command in this term, or since it leads."""
+        if self._elapsed_term != self.raft.term:
+            self._elapsed_term = self.raft.term
+            self._elapsed_s = 0.0
+        elapsed_ms = int(self._elapsed_s * 1000)
+        self._elapsed_s -= elapsed_ms / 1000
+        return elapsed_ms
 
     async def _carry_out(self, ready: Ready) -> bool:
         """Was there anything to do? Then there may be more."""

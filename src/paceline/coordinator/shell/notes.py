@@ -9,7 +9,7 @@ Fact = int | str | tuple[int, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    event: str  # listening, repaired, state, stopped
+    event: str  # listening, repaired, state, resumed (after a standstill), stopped
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
     def __str__(self) -> str:

@@ -71,9 +71,9 @@ def read_records(data: bytes) -> Iterator[tuple[int, RecordKind, bytes]]:
 def is_torn_end(data: bytes, start: int) -> bool:
     """Whether the bytes from `start` on are an append that a crash interrupted, and not a damaged record.
 
-    An interrupted append leaves a beginning of what was written. The file may have grown to its whole length,
-    with zeros where blocks were not written. So a record that verifies behind `start`, at any distance, proves
-    damage, and so does a record of full length without such zeros.
+    An interrupted append leaves a beginning of what was written. The file may have grown to its whole
+    length, with zeros where blocks were not written. So a record that verifies behind `start`, at any
+    distance, proves damage, and so does a record of full length without such zeros.
     """
     if _has_record_behind(data, start):
         return False

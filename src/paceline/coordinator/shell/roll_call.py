@@ -6,6 +6,7 @@ within a moment, because proxies send again what was not answered.
 """
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 
 from paceline.coordinator.proto import cluster_pb2 as pb
@@ -87,7 +88,11 @@ class RollCall:
         if self.asking.get(request.member.replica_id) is request:
             del self.asking[request.member.replica_id]
 
-    def next(self, now_s: float) -> Issue | Wait:
+    def next(self, now_s: float, attentive_since_s: float = -math.inf) -> Issue | Wait:
+        """Silence and waiting count from the end of this process's last standstill at the earliest."""
+        self.heard_s = {name: max(at_s, attentive_since_s) for name, at_s in self.heard_s.items()}
+        for request in self.asking.values():
+            request.since_s = max(request.since_s, attentive_since_s)
         self._forget_silent(now_s)
         asking = {name: Asking(found.member, found.since_s) for name, found in self.asking.items()}
         return next_quorum(self.rule, self.last, asking, self.heard_s, now_s)

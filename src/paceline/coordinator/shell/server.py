@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from paceline.clock import monotonic_s
+from paceline.clock import Attention, monotonic_s
 from paceline.coordinator.raft.types import Membership, Message, NodeId
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.book import Book
@@ -25,7 +25,7 @@ from paceline.coordinator.shell.peers import CHANNEL_OPTIONS, Peers
 from paceline.coordinator.shell.raft_service import RaftService
 from paceline.coordinator.shell.services import client_services
 from paceline.coordinator.shell.storage import Storage
-from paceline.coordinator.shell.streams import Streams
+from paceline.coordinator.shell.streams import SIGNS_PER_LEASE, Streams
 from paceline.coordinator.shell.tls import Certificate
 from paceline.coordinator.shell.tokens import Tokens
 from paceline.coordinator.shell.writing import Writing
@@ -88,11 +88,14 @@ class Coordinator:
         self.services = NodeServices(
             self.node, self._peers, self._book, leases, s.cluster, self._check_address, self._faults()
         )
-        desk = LighthouseDesk(self.node, self._book.leader_address)
+        # A beat that is late by this much is no worker's fault: a worker beats four times in a lease.
+        attention = Attention(slack_s=s.lease_s / SIGNS_PER_LEASE)
+        desk = LighthouseDesk(self.node, self._book.leader_address, attention)
         await self._listen(leases, desk)
         self.node.on_change = self._follow_change
         self._follow_change()
-        others = (Keeper(self.node, leases), Former(self.node), desk)
+        keeper = Keeper(self.node, leases, attention, self._resumed)
+        others = (keeper, Former(self.node), desk)
         for body in (self.node.run(), *(other.run() for other in others)):
             self._tasks.append(asyncio.create_task(body))
 
@@ -139,6 +142,9 @@ class Coordinator:
 
     def _dial(self, address: str) -> grpc.aio.Channel:
         return security.open_channel(address, self._access, list(CHANNEL_OPTIONS))
+
+    def _resumed(self, gap_s: float) -> None:
+        self._say(Note("resumed", {"gap_ms": int(gap_s * 1000)}))
 
     def _follow_change(self) -> None:
         raft = self.node.raft

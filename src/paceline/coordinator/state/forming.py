@@ -3,6 +3,8 @@
 The first waits until as many workers as wanted are there, or none has come for
 a while. After a loss the survivors go on at once. Those who come later wait a
 moment for others who come too, since every new generation interrupts a step.
+Waiting is counted by the leader from when it saw the last join, by its own
+monotonic clock, so a new leader begins to wait again; no calendar time is compared.
 """
 
 from dataclasses import dataclass
@@ -16,31 +18,30 @@ JOIN_WAIT_MS = 100  # for others who come at the same time
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Ask again then."""
+    """Ask again after so long."""
 
-    at_ms: int
+    in_ms: int
 
 
-def next_generation(record: RunRecord, now_ms: int) -> pb.FormGeneration | Later | None:
+def next_generation(record: RunRecord, waited_ms: int) -> pb.FormGeneration | Later | None:
+    """`waited_ms`: since the leader saw the newest worker of the run (`last_joined`)."""
     run, newest = record.run, record.newest
     members = _members(record)
     if not run.want_workers or record.has_ended or len(members) < run.min_workers:
         return None
     if newest is None:
-        due_ms = _last_join_ms(record) + FIRST_WAIT_MS
         reason = f"the first {len(members)} workers are here"
-        if len(members) < run.want_workers and now_ms < due_ms:
-            return Later(due_ms)
+        if len(members) < run.want_workers and waited_ms < FIRST_WAIT_MS:
+            return Later(FIRST_WAIT_MS - waited_ms)
     elif newest.is_revoked:
         reason = f"generation {newest.number} was revoked: {newest.revoked_because}"
     else:
         new = [name for name in members if name not in newest.workers]
         if not new:
             return None
-        due_ms = _last_join_ms(record) + JOIN_WAIT_MS
         reason = f"{', '.join(new)} joined"
-        if now_ms < due_ms:
-            return Later(due_ms)
+        if waited_ms < JOIN_WAIT_MS:
+            return Later(JOIN_WAIT_MS - waited_ms)
     return pb.FormGeneration(
         run=run.run, previous=run.generation, workers=members, step=run.committed_step, reason=reason
     )
@@ -58,5 +59,6 @@ def _members(record: RunRecord) -> list[str]:
     return (staying + coming)[:most]
 
 
-def _last_join_ms(record: RunRecord) -> int:
-    return max((worker.joined_ms for worker in record.workers.values()), default=0)
+def last_joined(record: RunRecord) -> int:
+    """The newest incarnation among the living; 0: there are none."""
+    return max((worker.incarnation for worker in record.workers.values()), default=0)

@@ -1,7 +1,9 @@
 """How does one entry of the log change the state? The same on every node, or not at all.
 
 No clock, no dice, no exceptions: time comes with the command, numbers are log
-indexes, and a command that cannot be applied is answered with a refusal.
+indexes, and a command that cannot be applied is answered with a refusal. Calendar
+time is recorded and never compared: clocks are set, and leaders' clocks differ.
+What depends on time depends on `elapsed_ms`, the time that leaders have run.
 """
 
 from collections.abc import Callable
@@ -89,6 +91,7 @@ class ClusterState(ClusterRecords):
         if isinstance(command, pb.Refusal):
             return Applied(outcome_of(index, command))
         self.now_ms = max(self.now_ms, command.at_ms)
+        self.elapsed_ms += max(0, command.elapsed_ms)
         sessions.drop_silent(self)
         if command.session:
             earlier = sessions.earlier_answer(self, command)

@@ -22,7 +22,7 @@ class SessionRecord:
     client: str
     nonce: str
     by: str  # who opened it
-    used_ms: int
+    used_elapsed_ms: int  # ClusterRecords.elapsed_ms when it was last used
     first_open: int = 0  # answers below it are forgotten
     answers: dict[int, bytes] = field(default_factory=dict)
     answer_bytes: int = 0
@@ -73,7 +73,8 @@ class LighthouseRecord:
 @dataclass(slots=True)
 class ClusterRecords:
     applied: int = 0
-    now_ms: int = 0  # of the newest command; the only clock there is
+    now_ms: int = 0  # calendar time of the newest command, for records; nothing is decided by it
+    elapsed_ms: int = 0  # what all leaders have run, by their monotonic clocks; a standstill does not count
     sessions: OrderedDict[int, SessionRecord] = field(default_factory=OrderedDict)  # longest unused first
     nonces: dict[tuple[str, str], int] = field(default_factory=dict)  # (by, nonce) of each session
     answer_bytes: int = 0  # of all sessions

@@ -28,7 +28,7 @@ def open_session(turn: Turn, said: pb.OpenSession) -> pb.Session | pb.Refusal:
     if known is not None:
         _use(state, state.sessions[known])
         return _told(state.sessions[known])
-    session = SessionRecord(turn.index, said.client, said.nonce, turn.by, turn.now_ms)
+    session = SessionRecord(turn.index, said.client, said.nonce, turn.by, state.elapsed_ms)
     state.sessions[turn.index] = session
     state.nonces[turn.by, said.nonce] = turn.index
     while len(state.sessions) > MOST_SESSIONS:
@@ -47,7 +47,7 @@ def close_session(turn: Turn, _: pb.CloseSession) -> pb.Session | pb.Refusal:
 def drop_silent(state: ClusterRecords) -> None:
     while state.sessions:
         oldest = next(iter(state.sessions.values()))
-        if state.now_ms - oldest.used_ms <= LONGEST_SILENCE_MS:
+        if state.elapsed_ms - oldest.used_elapsed_ms <= LONGEST_SILENCE_MS:
             return
         _drop(state, oldest.session)
 
@@ -90,7 +90,7 @@ def remember(state: ClusterRecords, command: pb.Command, outcome: pb.Outcome) ->
 
 
 def _use(state: ClusterRecords, session: SessionRecord) -> None:
-    session.used_ms = state.now_ms
+    session.used_elapsed_ms = state.elapsed_ms
     state.sessions.move_to_end(session.session)
 
 
@@ -120,7 +120,7 @@ def _told(session: SessionRecord) -> pb.Session:
         session=session.session,
         client=session.client,
         nonce=session.nonce,
-        used_ms=session.used_ms,
+        used_elapsed_ms=session.used_elapsed_ms,
         first_open=session.first_open,
         by=session.by,
     )

@@ -21,6 +21,7 @@ def pack(state: ClusterRecords) -> bytes:
     written = pb.State(
         applied=state.applied,
         now_ms=state.now_ms,
+        elapsed_ms=state.elapsed_ms,
         forgotten_generation=state.forgotten_generation,
         nodes=state.nodes.values(),
         actions=state.actions.values(),
@@ -37,7 +38,9 @@ def pack(state: ClusterRecords) -> bytes:
 def unpack(data: bytes, state: ClusterRecords) -> None:
     """Into a fresh state."""
     written = pb.State.FromString(data)
-    state.applied, state.now_ms = written.applied, written.now_ms
+    state.applied = written.applied
+    state.now_ms = written.now_ms
+    state.elapsed_ms = written.elapsed_ms
     state.forgotten_generation = written.forgotten_generation
     state.nodes = {node.node: _own(node) for node in written.nodes}
     state.actions = {action.action: _own(action) for action in written.actions}
@@ -61,12 +64,15 @@ def _pack_session(session: SessionRecord, into: pb.Session) -> None:
         session.nonce,
         session.by,
     )
-    into.used_ms, into.first_open = session.used_ms, session.first_open
+    into.used_elapsed_ms = session.used_elapsed_ms
+    into.first_open = session.first_open
     into.answers.update(session.answers)
 
 
 def _unpack_session(told: pb.Session) -> SessionRecord:
-    session = SessionRecord(told.session, told.client, told.nonce, told.by, told.used_ms, told.first_open)
+    session = SessionRecord(
+        told.session, told.client, told.nonce, told.by, told.used_elapsed_ms, told.first_open
+    )
     session.answers = dict(told.answers)
     session.answer_bytes = sum(len(answer) for answer in session.answers.values())
     return session
