@@ -1,11 +1,14 @@
-"""What does the environment say? The only reader of os.environ.
+"""What a process inherits: variables, ignored signals, a terminal. The only reader of os.environ.
 
 `PACELINE_<KEY>` sets the config key of the same name; everything else that the
 product looks at is listed here as a function, so that it can be documented.
 """
 
+import errno
 import os
+import signal
 import sys
+import termios
 from pathlib import Path
 
 PREFIX = "PACELINE_"
@@ -27,6 +30,26 @@ def config_variables() -> dict[str, str]:
 def completion_instruction() -> str | None:
     """`_PACELINE_COMPLETE`, by which a shell asks what the next word can be; None: it does not ask."""
     return os.environ.get("_PACELINE_COMPLETE") or None
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """The signals that stop a command in good order; not SIGHUP where it is ignored, as under nohup."""
+    usual = (signal.SIGINT, signal.SIGTERM)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return usual
+    return (*usual, signal.SIGHUP)
+
+
+def leave_dead_terminal() -> None:
+    """After a hang-up every write to the terminal fails; from here on it goes nowhere."""
+    for fd in (0, 1, 2):
+        try:
+            termios.tcgetattr(fd)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                null = os.open(os.devnull, os.O_RDWR)
+                os.dup2(null, fd)
+                os.close(null)
 
 
 def is_ci() -> bool:

@@ -205,6 +205,12 @@ class InUseError(NotReadyError):
     code = "E204"
 
 
+class FolderInUseError(NotReadyError):
+    """Another command holds the lock of this folder."""
+
+    code = "E209"
+
+
 class NoGpuError(NotReadyError):
     """A GPU was asked for, and there is none that torch can use."""
 

@@ -1,5 +1,6 @@
 """Does a search that was interrupted know what is over, what goes on, and what is best so far?"""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from paceline.app.tune import Book, heard, known_to_asha
 from paceline.app.tune_folder import Record, Seen, Status, TuneFolder, best_of, stopped_ahead, waiting
 from paceline.app.tune_plan import Trial, Tuning
 from paceline.app.tune_trial import WORST, begun
-from paceline.errors import ConfigError, NotReadyError, PacelineError
+from paceline.errors import ConfigError, FolderInUseError, PacelineError
 from paceline.plan.codec import dumps
 
 OVER = (Status.FINISHED, Status.STOPPED, Status.FAILED)
@@ -102,10 +103,22 @@ def test_what_is_damaged_or_not_there_is_told(folder: TuneFolder, tuning: Tuning
 
 
 def test_two_at_once_do_not_work_on_one_search(folder: TuneFolder) -> None:
-    with folder.locked(), pytest.raises(NotReadyError, match="another paceline tune"), folder.locked():
-        pass
+    refused: list[FolderInUseError] = []
+
+    def work() -> None:
+        try:
+            with folder.locked():
+                pass
+        except FolderInUseError as error:
+            refused.append(error)
+
     with folder.locked():
-        pass
+        another = threading.Thread(target=work)
+        another.start()
+        another.join()
+    assert len(refused) == 1
+    work()
+    assert len(refused) == 1
 
 
 def test_evaluations_are_kept_and_one_that_goes_back_takes_back_what_came_later() -> None:

@@ -3,6 +3,7 @@
 import fcntl
 import importlib.metadata
 import socket
+import threading
 from pathlib import Path
 
 from tests.errors.provoked import Codes, Provocation, guarded, raised, said
@@ -12,6 +13,7 @@ from paceline.app.download import download
 from paceline.config.world import World
 from paceline.dashboard.server import serve
 from paceline.dashboard.settings import Settings
+from paceline.disk import exclusive
 from paceline.launchers.ray_door import check_version
 
 
@@ -67,6 +69,20 @@ def _no_folder(folder: Path) -> Codes:
     return guarded(lambda: (folder / "file" / "below").mkdir())
 
 
+def _folder_in_use(folder: Path) -> Codes:
+    codes: list[Codes] = []
+
+    def enter() -> None:
+        with exclusive(folder):
+            pass
+
+    with exclusive(folder):
+        other = threading.Thread(target=lambda: codes.append(raised(enter)))
+        other.start()
+        other.join()
+    return codes[0]
+
+
 PROVOCATIONS: dict[str, Provocation] = {
     "E200": lambda folder: said(folder, "ray", "list", "--state", str(folder)),
     "E201": lambda _: raised(lambda: check_version(_no_such_package)),
@@ -75,6 +91,7 @@ PROVOCATIONS: dict[str, Provocation] = {
         lambda: write_compose(folder / "none" / "compose.yaml", 3, "image:1", folder / "pki")
     ),
     "E204": _someone_downloads,
+    "E209": _folder_in_use,
     "E205": _no_gpu,
     "E206": _no_page,
     "E207": _other_version,

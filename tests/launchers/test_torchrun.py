@@ -9,8 +9,9 @@ from tests.fixtures.plans import small_plan
 
 from paceline.app.progress import SilentWatcher
 from paceline.app.train import train
-from paceline.cli.former_run import former_run, unused
+from paceline.cli.former_run import former_run
 from paceline.cli.request import Request
+from paceline.cli.run_dirs import claim_run_dir
 from paceline.config.facts import Facts
 from paceline.config.world import World
 from paceline.errors import ConfigError, NotReadyError, TrainingError
@@ -88,7 +89,8 @@ def _run(folder: Path, plan: Plan, starter: Starter | None = None) -> Path:
 
 
 def _request(folder: Path, *, is_named: bool = False) -> Request:
-    return Request(plan=PLAN, run_dir=folder, facts=Facts(), is_named=is_named)
+    first = folder if is_named else folder.with_name("test")
+    return Request(plan=PLAN, run_dir=folder, first_dir=first, facts=Facts(), is_named=is_named)
 
 
 def test_after_a_restart_only_the_run_of_the_same_torchrun_is_gone_on_with(tmp_path: Path) -> None:
@@ -114,6 +116,6 @@ def test_auto_goes_on_with_the_newest_run_of_this_name_and_plan(tmp_path: Path) 
 
 
 def test_a_run_that_begins_anew_leaves_the_old_folder_alone(tmp_path: Path) -> None:
-    assert unused(tmp_path / "run") == tmp_path / "run"
+    assert claim_run_dir(tmp_path / "new", is_named=True) == tmp_path / "new"
     _run(tmp_path / "run", PLAN)
-    assert unused(tmp_path / "run") == tmp_path / "run-2"
+    assert claim_run_dir(tmp_path / "run", is_named=True) == tmp_path / "run-2"

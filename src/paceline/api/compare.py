@@ -87,8 +87,8 @@ def compare(
         try:
             found = carry_out(request, folder, watch, launcher=trainer.launcher, found=problems)
         except StoppedError as stopped:
-            if stopped.by == "SIGTERM":
-                signal.raise_signal(signal.SIGTERM)  # to whoever handled it before us
+            if stopped.by in ("SIGTERM", "SIGHUP"):
+                signal.raise_signal(signal.Signals[stopped.by])  # to the handler that was there before
             raise
     return Comparison(
         folder=folder,

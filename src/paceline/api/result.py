@@ -52,7 +52,7 @@ class TrainResult:
     bytes_in: int | None  # that all workers received
     staleness: float | None  # updates between reading and applying, on average; None without a server
     stopped_early: bool  # before all steps were done; `paceline.resume(run_dir)` goes on
-    stopped_by: str | None  # SIGINT, SIGTERM, or why early stopping ended it
+    stopped_by: str | None  # SIGINT, SIGTERM, SIGHUP, or why early stopping ended it
     evaluations: tuple[Evaluation, ...]  # in order; empty if nobody asked for them
     details: dict[str, Json]  # all that result.json says
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from paceline.api.arguments import hints_shown, import_name, written
 from paceline.api.own_trainer import OwnTrainer, session_for
 from paceline.api.result import TrainResult, from_json
-from paceline.app.train import resumable
+from paceline.app.train import holding_run, resumable
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.cli.request import read_request
+from paceline.cli.run_dirs import claimed
 from paceline.cli.watch import open_watcher
 from paceline.plan.codec import Json
 from paceline.plan.evaluation_in_words import scaling_announced
@@ -51,8 +52,11 @@ def train(
         flags = [*written("train", {**named, "num_workers": workers}), *written("train", settings)]
         session = session_for(progress, config)
         request = read_request(session, flags, trainer)
-        plan, run_dir = request.plan, request.run_dir.resolve()
-        with open_watcher(session, plan.run) as watcher:
+        plan = request.plan
+        with (
+            claimed(request.first_dir.resolve(), is_named=request.is_named) as run_dir,
+            open_watcher(session, plan.run) as watcher,
+        ):
             if scaled := scaling_announced(plan):
                 watcher.note(scaled)
             result = trainer.train(plan, run_dir, watcher)
@@ -63,11 +67,12 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult:
     """Go on with a run that was stopped or lost, from its newest complete checkpoint."""
     with hints_shown(), closing(OwnTrainer()) as trainer:
         folder = Path(run_dir).resolve()
-        plan, checkpoint = resumable(folder)
-        with open_watcher(session_for(progress, None), plan.run) as watcher:
-            for text in _passed_over(checkpoint):
-                watcher.note(text)
-            result = trainer.resume(plan, folder, checkpoint, watcher)
+        with holding_run(folder):
+            plan, checkpoint = resumable(folder)
+            with open_watcher(session_for(progress, None), plan.run) as watcher:
+                for text in _passed_over(checkpoint):
+                    watcher.note(text)
+                result = trainer.resume(plan, folder, checkpoint, watcher)
         return _concluded(result, folder)
 
 
@@ -77,8 +82,8 @@ def _concluded(result: dict[str, Json], run_dir: Path) -> TrainResult:
     match done.stopped_by:
         case "SIGINT":
             raise TrainStoppedError(done)
-        case "SIGTERM":
-            signal.raise_signal(signal.SIGTERM)  # to whoever handled it before us
+        case "SIGTERM" | "SIGHUP" as name:
+            signal.raise_signal(signal.Signals[name])  # to the handler that was there before
     return done
 
 

@@ -17,6 +17,7 @@ from paceline.benchmark.compared import Benchmark
 from paceline.benchmark.files import forget, write_all
 from paceline.benchmark.measured import Measured, write
 from paceline.clock import monotonic_s, unix_now_s
+from paceline.disk import exclusive
 from paceline.errors import ConfigError, Problem
 
 BASELINE = "baseline"
@@ -59,21 +60,23 @@ def benchmark(
     by_name = {one.name: one for one in contenders}
     order = order_of(list(by_name), repeats, seed)
     folders = {(name, n): out / "runs" / f"{name}-{n + 1}" for n, names in enumerate(order) for name in names}
-    for folder in folders.values():
-        _may_be_replaced(folder)
-    forget(out)  # else half a benchmark would leave the comparison of an earlier one
-    machine, began_s, done = look_at_machine(), monotonic_s(), 0
-    runs: dict[str, list[Measured]] = {name: [] for name in by_name}
-    for number, names in enumerate(order):
-        for name in names:
-            left_s = (monotonic_s() - began_s) / done * (len(folders) - done) if done else None
-            done += 1
-            tell(Coming(title=by_name[name].title, number=done, count=len(folders), left_s=left_s))
-            found = _turn(by_name[name], folders[name, number], seed + number, note)
-            runs[name].append(found)
-    found_out = compare(runs, baseline=BASELINE, subject=subject, task=task, machine=machine)
-    write_all(found_out, out)
-    return found_out
+    out.mkdir(parents=True, exist_ok=True)
+    with exclusive(out):
+        for folder in folders.values():
+            _may_be_replaced(folder)
+        forget(out)  # else half a benchmark would leave the comparison of an earlier one
+        machine, began_s, done = look_at_machine(), monotonic_s(), 0
+        runs: dict[str, list[Measured]] = {name: [] for name in by_name}
+        for number, names in enumerate(order):
+            for name in names:
+                left_s = (monotonic_s() - began_s) / done * (len(folders) - done) if done else None
+                done += 1
+                tell(Coming(title=by_name[name].title, number=done, count=len(folders), left_s=left_s))
+                found = _turn(by_name[name], folders[name, number], seed + number, note)
+                runs[name].append(found)
+        found_out = compare(runs, baseline=BASELINE, subject=subject, task=task, machine=machine)
+        write_all(found_out, out)
+        return found_out
 
 
 def _turn(one: Contender, folder: Path, seed: int, note: Note) -> Measured:

@@ -10,7 +10,6 @@ import fcntl
 import os
 import random
 import secrets
-import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from paceline import environ
 from paceline.app import cluster_status
 from paceline.app.cluster_access import Cluster, Where, find, user_token_file
 from paceline.app.cluster_status import Report
@@ -116,7 +116,7 @@ class _Up:
 
     async def run(self) -> None:
         stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in environ.stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         for node in self._file.nodes:
             self._processes[node] = await self._start(node)

@@ -83,6 +83,18 @@ def carry_out(
 ) -> Comparison:
     num_samples = count_samples(request.config, launcher)  # a task without its data says so here
     folder = CompareFolder(out)
+    with folder.locked():
+        return _carry_out(layout, request, folder, watch, launcher, num_samples)
+
+
+def _carry_out(
+    layout: Layout,
+    request: CompareRequest,
+    folder: CompareFolder,
+    watch: Watch,
+    launcher: LocalLauncher,
+    num_samples: int,
+) -> Comparison:
     folder.begin(layout)
     waiting = [turn for turn in layout.turns if not is_finished(folder.run(turn), turn.plan)]
     if waiting:

@@ -6,11 +6,13 @@ that is there with another plan, or that is none of ours, is refused.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.app.compare_plan import Layout, Turn
-from paceline.checkpoints.durable import write_durably
+from paceline.disk import LOCK_NAME, exclusive, write_durably
 from paceline.errors import DamagedRecordError, Problem, RunFolderError
 from paceline.plan.codec import decode, plan_hash, to_json
 from paceline.report.comparison import Comparison, Machine
@@ -32,6 +34,15 @@ class CompareFolder:
     def run(self, turn: Turn) -> Path:
         return self.path / "runs" / turn.name
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """FolderInUseError while another command works on this comparison."""
+        if self.path.exists() and not self.path.is_dir():
+            raise self._taken()
+        self.path.mkdir(parents=True, exist_ok=True)
+        with exclusive(self.path):
+            yield
+
     def begin(self, layout: Layout) -> None:
         """Raises ConfigError if the folder holds something else."""
         plans = {turn.name: plan_hash(turn.plan) for turn in layout.turns}
@@ -42,9 +53,8 @@ class CompareFolder:
                 what = f"{self.path} holds another comparison: {_listed(changed)} differ from what is asked"
                 hint = "ask for the same again to go on with it, or name another folder with --out"
                 raise RunFolderError([Problem(what, hint, "--out")])
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            what = f"{self.path} is not empty, and holds no comparison to go on with"
-            raise RunFolderError([Problem(what, "name a new folder with --out", "--out")])
+        elif self.path.exists() and any(path.name != LOCK_NAME for path in self.path.iterdir()):
+            raise self._taken()
         (self.path / "runs").mkdir(parents=True, exist_ok=True)
         self._write(_Record(plans=plans, machines=() if before is None else before.machines))
 
@@ -60,6 +70,10 @@ class CompareFolder:
         from paceline.report.files import write_all
 
         write_all(comparison, self.path)
+
+    def _taken(self) -> RunFolderError:
+        what = f"{self.path} is not empty, and holds no comparison to go on with"
+        return RunFolderError([Problem(what, "name a new folder with --out", "--out")])
 
     def _begun(self) -> _Record:
         record = self._record()

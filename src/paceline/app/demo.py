@@ -1,5 +1,6 @@
 """What does each mode do with one slow worker? Equal work, one after another, in a table."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +39,7 @@ def run_demo(folder: Path, watcher: Callable[[str], Watcher], *, launcher: Local
     """Every mode on the same samples with the same slow worker; one row each."""
     results = {}
     for plan in demo_plans():
-        results[plan.mode] = train(plan, _free(folder / plan.mode), watcher(plan.mode), warm=launcher)
+        results[plan.mode] = train(plan, _claimed(folder / plan.mode), watcher(plan.mode), warm=launcher)
         if "stopped_by" in results[plan.mode]:  # Ctrl-C was not for this mode alone
             raise KeyboardInterrupt
     together = _number(results["ssgd"]["training_s"])
@@ -111,10 +112,14 @@ def _number(value: Json) -> float:
     return float(value)
 
 
-def _free(folder: Path) -> Path:
-    """A folder that holds no run: the demo may be run again and again."""
-    number, free = 1, folder
-    while (free / "plan.json").exists():
-        number += 1
-        free = folder.with_name(f"{folder.name}-{number}")
-    return free
+def _claimed(folder: Path) -> Path:
+    """A new folder, so that demos run after or beside each other."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        free = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        try:
+            free.mkdir()
+        except FileExistsError:
+            continue
+        return free
+    raise AssertionError("numbers do not end")

@@ -19,6 +19,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from paceline.app.progress import Watcher
 from paceline.config.export_target import ExportKind, ExportTarget
 from paceline.config.facts import installed
+from paceline.disk import exclusive
 from paceline.errors import MissingPackageError
 from paceline.launchers.helper import json_lines
 from paceline.plan.codec import Json, read
@@ -69,8 +70,9 @@ def export_run(run_dir: Path, target: ExportTarget) -> dict[str, Json]:
     require([target])
     read(run_dir / "plan.json")  # is it a run at all?
     answer: dict[str, Json] = {}
-    for message in json_lines(MODULE, [str(run_dir), target.text, "once"]):
-        answer = message
+    with exclusive(run_dir):  # a run at work may have an exporter of its own, with the same memory of names
+        for message in json_lines(MODULE, [str(run_dir), target.text, "once"]):
+            answer = message
     place = str(answer["place"])
     return {"to": target.kind.value, "place": place, "points": answer["points"], "look": _look(target, place)}
 

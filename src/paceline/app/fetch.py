@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.app.download import OnBytes, WrongFileError, cannot_write, download, sha256_of
-from paceline.checkpoints.durable import sync_folder
+from paceline.disk import sync_folder
 from paceline.tasks.cifar_files import (
     ARCHIVE,
     FETCH,

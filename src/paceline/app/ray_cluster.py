@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline import environ
-from paceline.checkpoints.durable import write_durably
 from paceline.clock import SystemClock, monotonic_s
+from paceline.disk import write_durably
 from paceline.errors import DamagedRecordError, InUseError, NotReadyError
 from paceline.launchers.ray_door import check_version
 from paceline.launchers.torchrun import began

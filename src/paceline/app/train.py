@@ -1,7 +1,9 @@
-"""How is a plan carried out? Start workers, follow them, and leave a run folder that says it all.
+"""One run from its plan to its result: start the workers, follow them, leave a run folder.
 
 The folder: `plan.json`, `events.jsonl`, `logs/`, `checkpoints/`, `result.json`.
-Whatever shows or compares runs reads that folder and nothing else.
+Every command that shows or compares runs reads that folder and nothing else. Its lock
+(`paceline.disk`) is held from before the first read of a run that is resumed until after
+its result is written.
 """
 
 import json
@@ -14,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
+from paceline import environ
 from paceline.app.alerting import alerting, require_rules
 from paceline.app.checkpoint_keeper import CheckpointKeeper
 from paceline.app.collecting import collecting
@@ -24,11 +27,19 @@ from paceline.app.reshaped import with_workers
 from paceline.app.result_json import result_json
 from paceline.app.resume import forget_newer, newest_checkpoint
 from paceline.checkpoints.catalog import Checkpoint
-from paceline.checkpoints.durable import write_durably
 from paceline.checkpoints.object_store import ObjectStore
 from paceline.clock import SystemClock, monotonic_s, unix_now_s
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError, ExitCode, NoCheckpointError, Problem, TrainingError
+from paceline.disk import exclusive, remove_drafts, write_durably
+from paceline.errors import (
+    ConfigError,
+    ExitCode,
+    NoCheckpointError,
+    NoSuchRunError,
+    Problem,
+    RunFolderError,
+    TrainingError,
+)
 from paceline.events.log import EventLog, write_header
 from paceline.launchers.local import Ended, LocalLauncher, Message
 from paceline.launchers.port import RunLauncher
@@ -73,12 +84,27 @@ def train(
     coordinators: "Coordinators | None" = None,
 ) -> dict[str, Json]:
     """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open."""
-    if plan.ray is None or not (warm is None or isinstance(warm, LocalLauncher)):
-        return _carry_out(plan, run_dir, watcher, warm, resume_from, coordinators)
-    from paceline.launchers.ray import RayLauncher  # brings Ray, which other runs do not need
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with exclusive(run_dir) as warning:
+        if warning is not None:
+            watcher.note(f"warning: {warning}")
+        if resume_from is None:
+            require_no_run(run_dir)
+        remove_drafts(run_dir)
+        if plan.ray is None or not (warm is None or isinstance(warm, LocalLauncher)):
+            return _carry_out(plan, run_dir, watcher, warm, resume_from, coordinators)
+        from paceline.launchers.ray import RayLauncher  # brings Ray, which other runs do not need
 
-    with closing(RayLauncher(plan)) as on_ray:  # what is wrong there is said before anything starts
-        return _carry_out(plan, run_dir, watcher, on_ray, resume_from, coordinators)
+        with closing(RayLauncher(plan)) as on_ray:  # what is wrong there is said before anything starts
+            return _carry_out(plan, run_dir, watcher, on_ray, resume_from, coordinators)
+
+
+def require_no_run(run_dir: Path) -> None:
+    """Asked again under the lock: another command may have made a run here in the meantime."""
+    if (run_dir / "plan.json").exists():
+        what = f"{run_dir} already holds a run"
+        hint = f"name another folder, or resume that run:  paceline train --resume {run_dir}"
+        raise RunFolderError([Problem(what, hint)])
 
 
 @while_exporting
@@ -93,7 +119,6 @@ def _carry_out(
     started_ns, started_s = SystemClock().now_ns(), monotonic_s()
     require_rules(plan.alerts, run_dir)
     keeper = _prepare_checkpoints(plan, run_dir, resume_from, watcher)
-    run_dir.mkdir(parents=True, exist_ok=True)
     write_durably(run_dir / "plan.json", [dumps(plan).encode()])  # without it nothing can be resumed
     log = _begin_log(plan, run_dir, started_ns, resume_from)
     launcher: RunLauncher = warm or LocalLauncher()
@@ -147,6 +172,15 @@ def _run_elastic(
         stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
         registry.end("failed" if has_failed else "stopped" if stopped else "finished")
         return ended
+
+
+@contextmanager
+def holding_run(run_dir: Path) -> Iterator[None]:
+    """The lock of a run that is there, for a command that reads it first and writes then."""
+    if not run_dir.is_dir():
+        raise NoSuchRunError(f"there is no folder {run_dir}", "name the folder of a run: ls runs/")
+    with exclusive(run_dir):
+        yield
 
 
 def resumable(run_dir: Path, num_workers: int | None = None) -> tuple[Plan, Checkpoint]:
@@ -251,14 +285,21 @@ class _Follower:
 
 @contextmanager
 def _ctrl_c_stops(launcher: RunLauncher, watcher: Watcher, log: EventLog) -> Iterator[list[str]]:
-    """The first Ctrl-C (or SIGTERM) asks for an orderly stop, the second ends everything now."""
+    """The first Ctrl-C (SIGTERM, SIGHUP) asks for an orderly stop, the second ends everything now.
+
+    A hang-up is never the second: the kernel, the shell and the service manager may each send one.
+    """
     asked_by: list[str] = []
     if threading.current_thread() is not threading.main_thread():
         yield asked_by  # signals belong to the main thread, and so to whoever runs it
         return
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        if asked_by:
+        if number == signal.SIGHUP:
+            environ.leave_dead_terminal()
+            if asked_by:
+                return
+        elif not set(asked_by) <= {"SIGHUP"}:
             launcher.kill()
             raise KeyboardInterrupt
         asked_by.append(signal.Signals(number).name)
@@ -266,7 +307,7 @@ def _ctrl_c_stops(launcher: RunLauncher, watcher: Watcher, log: EventLog) -> Ite
         log.write("stop_requested", by=asked_by[0])
         launcher.stop()
 
-    previous = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+    previous = {s: signal.signal(s, on_signal) for s in environ.stop_signals()}
     try:
         yield asked_by
     finally:

@@ -274,18 +274,20 @@ def _whole(value: object) -> int:
 
 @contextmanager
 def _ctrl_c_stops(book: Book, watcher: TuneWatcher) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) stops the trials in order, the second ends everything now."""
+    """The first Ctrl-C (SIGTERM, SIGHUP) stops the trials in order, a second Ctrl-C ends everything now."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals belong to the main thread, and so to whoever runs it
         return
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        if book.stopped_by:
+        if number == signal.SIGHUP:
+            environ.leave_dead_terminal()
+        elif book.stopped_by not in ("", "SIGHUP"):
             raise KeyboardInterrupt
         book.stopped_by = signal.Signals(number).name
         watcher.note("stopping: trials that run leave a checkpoint; press Ctrl-C again to end now")
 
-    previous = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+    previous = {s: signal.signal(s, on_signal) for s in environ.stop_signals()}
     try:
         yield
     finally:

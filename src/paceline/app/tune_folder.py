@@ -7,10 +7,8 @@ state of Ray's is kept or read.
 """
 
 import csv
-import fcntl
 import io
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from paceline.app.tune_plan import SCHEMA, Trial, Tuning
-from paceline.checkpoints.durable import make_folder, write_durably
-from paceline.errors import DamagedRecordError, InUseError, Problem, SearchError, UnreadableFileError
+from paceline.disk import exclusive, make_folder, write_durably
+from paceline.errors import DamagedRecordError, Problem, SearchError, UnreadableFileError
 from paceline.plan.codec import decode, to_json
 
 RECORD_SCHEMA = "paceline.trial/1"
@@ -111,17 +109,10 @@ class TuneFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """InUseError while somebody else works on this search."""
+        """FolderInUseError while another command works on this search."""
         make_folder(self.path)
-        fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with exclusive(self.path):
             yield
-        except BlockingIOError as error:
-            what = f"another paceline tune is at work in {self.path}"
-            raise InUseError(what, "wait for it, or name another folder with --out") from error
-        finally:
-            os.close(fd)
 
     def _check_holds_none(self) -> None:
         if (self.path / "tune.json").exists():

@@ -21,6 +21,7 @@ from paceline.app.train import train
 from paceline.app.tune_plan import rung_of
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.clock import monotonic_s
+from paceline.disk import exclusive
 from paceline.errors import PacelineError, TrainingError
 from paceline.events.schema import EARLY_STOP
 from paceline.launchers.local import Ended, LocalLauncher, Message, Supervisor
@@ -147,13 +148,15 @@ class _Run:
 
     def _result(self, launcher: LocalLauncher) -> dict[str, Json]:
         run_dir = Path(self._order.run_dir)
-        if (result := done(self._plan, run_dir)) is not None:
-            return result
-        checkpoint = begun(self._plan, run_dir)
-        if checkpoint is None and run_dir.exists():
-            shutil.rmtree(run_dir)  # half a run without a checkpoint says nothing
-        listening = _Listening(launcher, self.evaluated)
-        return train(self._plan, run_dir, self, warm=listening, resume_from=checkpoint)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with exclusive(run_dir):  # a trial that Ray gave up for lost may still be training here
+            if (result := done(self._plan, run_dir)) is not None:
+                return result
+            checkpoint = begun(self._plan, run_dir)
+            if checkpoint is None:
+                shutil.rmtree(run_dir)  # half a run without a checkpoint says nothing
+            listening = _Listening(launcher, self.evaluated)
+            return train(self._plan, run_dir, self, warm=listening, resume_from=checkpoint)
 
     def _ended(self, result: dict[str, Json]) -> Report:
         report: Report = {"steps": self._plan.steps, "done": True, "seconds": result["wall_s"]}

@@ -2,19 +2,20 @@
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Coroutine
 
+from paceline import environ
+
 
 def told_to_stop(*, also_by_stdin: bool) -> asyncio.Event:
-    """Set by SIGTERM and Ctrl-C.
+    """Set by SIGTERM, SIGHUP and Ctrl-C.
 
     With `also_by_stdin` also once nobody holds the other end of stdin any more: whoever started
     this process has ended, however suddenly.
     """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in environ.stop_signals():
         loop.add_signal_handler(number, stop.set)
     if also_by_stdin:
         loop.add_reader(sys.stdin.fileno(), _read_stdin, stop)

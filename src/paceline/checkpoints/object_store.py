@@ -15,8 +15,8 @@ from typing import Any
 
 from paceline import environ
 from paceline.checkpoints.catalog import DAMAGED, number_of
-from paceline.checkpoints.durable import sync_folder
 from paceline.checkpoints.sealed import seal, unseal
+from paceline.disk import sync_folder
 from paceline.errors import AlreadyThereError, MissingPackageError, PacelineError
 from paceline.plan.check_checkpoints import split_store
 

@@ -13,8 +13,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from paceline.checkpoints.catalog import DAMAGED, verified
-from paceline.checkpoints.durable import make_folder, write_durably
 from paceline.checkpoints.sealed import seal
+from paceline.disk import make_folder, write_durably
 from paceline.errors import DamagedCheckpointError, MisfitError
 
 

@@ -89,8 +89,8 @@ def compare(
                 layout, request, folder, lambda coming: _watcher(session, coming), launcher=launcher
             )
         except StoppedError as stopped:
-            if stopped.by == "SIGTERM":
-                raise Terminated from stopped
+            if stopped.by != "SIGINT":
+                raise Terminated(stopped.by) from stopped
             raise
     _show(session, comparison, folder)
 

@@ -5,20 +5,41 @@ One place for every command: a command's body simply raises.
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 
+from paceline import environ
 from paceline.cli.output import emit_problems
 from paceline.cli.session import Session
 from paceline.errors import ExitCode, PacelineError, Problem
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived. As a KeyboardInterrupt, it stops a run in the same orderly way."""
+    """SIGTERM or SIGHUP arrived. As a KeyboardInterrupt, it stops a run in the same orderly way."""
+
+    def __init__(self, by: str = "SIGTERM") -> None:
+        super().__init__()
+        self.by = by
+
+
+def stopped_by_signals() -> None:
+    """SIGTERM ends a command as Ctrl-C does, and so does the end of its terminal."""
+    for number in environ.stop_signals():
+        if number is not signal.SIGINT:
+            signal.signal(number, _terminate)
+
+
+def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    if number == signal.SIGHUP:
+        environ.leave_dead_terminal()
+    raise Terminated(signal.Signals(number).name)
 
 
 def guard(body: Callable[[], object], session: Session, args: Sequence[str]) -> int:
@@ -49,7 +70,7 @@ def _problems_of(
         case PacelineError():
             return error.problems, error.exit_code
         case Terminated():
-            return [Problem("stopped by SIGTERM", _hint_of(error), code="E005")], ExitCode.TERMINATED
+            return [Problem(f"stopped by {error.by}", _hint_of(error), code="E005")], ExitCode.TERMINATED
         case KeyboardInterrupt() | click.Abort():
             return [Problem("stopped by Ctrl-C", _hint_of(error), code="E004")], ExitCode.INTERRUPTED
         case SystemExit() | GeneratorExit():

@@ -1,15 +1,13 @@
 """What happens when someone types `paceline`? Flags to a command, an error to an exit code."""
 
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import NoReturn
 
 import click
 
 from paceline import __version__, environ
-from paceline.cli.errors import Terminated, guard
+from paceline.cli.errors import guard, stopped_by_signals
 from paceline.cli.lazy_group import LazyGroup
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
@@ -28,7 +26,7 @@ Next: paceline doctor looks whether this machine is ready; paceline --help lists
 
 
 def main() -> NoReturn:
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    stopped_by_signals()
     if (instruction := environ.completion_instruction()) is not None:
         from paceline.cli.completion import answer
 
@@ -39,10 +37,6 @@ def main() -> NoReturn:
 def run(args: Sequence[str], session: Session) -> int:
     """`paceline ARGS` in this session; the answer is the exit code."""
     return guard(lambda: _invoke(args, session), session, args)
-
-
-def _on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise Terminated
 
 
 def _invoke(args: Sequence[str], session: Session) -> object:

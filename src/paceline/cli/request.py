@@ -20,7 +20,8 @@ from paceline.plan.resolve import resolve
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     plan: Plan
-    run_dir: Path
+    run_dir: Path  # where it would be trained now
+    first_dir: Path  # the same without a number
     facts: Facts
     is_named: bool = False  # the user said which folder
 
@@ -56,5 +57,7 @@ def read_request(
     if not may_hold_run:
         found += run_dir_problems(config, session.folder)
     plan = resolve(config, facts, found=found, count=count)
-    run_dir = choose_run_dir(config.run_dir, plan.run, session.folder, within=config.save_dir)
-    return Request(plan=plan, run_dir=run_dir, facts=facts, is_named=config.run_dir is not None)
+    is_named = config.run_dir is not None
+    first_dir = session.folder / (config.run_dir or Path(config.save_dir or "runs") / plan.run)
+    run_dir = first_dir if is_named else choose_run_dir(first_dir)
+    return Request(plan=plan, run_dir=run_dir, first_dir=first_dir, facts=facts, is_named=is_named)

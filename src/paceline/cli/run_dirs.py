@@ -1,6 +1,12 @@
-"""Into which folder does a run go? Never into one that already holds a run."""
+"""The folder of a new run: never one that already holds a run, never one that another command has taken.
+
+`choose_run_dir` says which folder it would be, for commands that only show a plan. `claim_run_dir`
+takes it: a name of our own choice belongs to the process whose `mkdir` made the folder.
+"""
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from paceline.config.train_config import TrainConfig
@@ -31,12 +37,46 @@ def run_dir_problems(config: TrainConfig, base: Path) -> list[Problem]:
     return [Problem(what, hint, config.origin("run_dir"), RunFolderError.code)] if what else []
 
 
-def choose_run_dir(said: str | None, name: str, base: Path, *, within: str | None = None) -> Path:
-    """The folder that was named, or the first of runs/<name>, runs/<name>-2 … that holds no run.
+def choose_run_dir(first: Path) -> Path:
+    """The first of runs/<name>, runs/<name>-2 … that does not exist; `first` has no number."""
+    return next(folder for folder in _numbered(first) if not folder.exists())
 
-    `within` takes the place of runs/.
-    """
-    if said is not None:
-        return base / said
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(folder for n in names if not holds_run(folder := base / (within or "runs") / n))
+
+@contextmanager
+def claimed(first: Path, *, is_named: bool) -> Iterator[Path]:
+    """The claimed folder; where nothing came into it, the name is free again afterwards."""
+    folder = claim_run_dir(first, is_named=is_named)
+    try:
+        yield folder
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # refuses a folder that holds anything
+        raise
+
+
+def claim_run_dir(first: Path, *, is_named: bool) -> Path:
+    """The folder, made: `first` if the user named it, otherwise the first number that is free."""
+    if is_named and not holds_run(first):
+        first.mkdir(parents=True, exist_ok=True)
+        return first
+    first.parent.mkdir(parents=True, exist_ok=True)
+    for candidate in _numbered(first):
+        try:
+            candidate.mkdir()
+        except FileExistsError:
+            continue
+        return candidate
+    raise AssertionError("numbers do not end")
+
+
+def runs_of(first: Path) -> list[Path]:
+    """The folders of this name that hold a run, oldest number first."""
+    numbers = (folder.name.removeprefix(f"{first.name}-") for folder in first.parent.glob(f"{first.name}-*"))
+    later = sorted(int(number) for number in numbers if number.isdecimal())
+    folders = [first, *(first.with_name(f"{first.name}-{number}") for number in later)]
+    return [folder for folder in folders if holds_run(folder)]
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    yield folder
+    yield from (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))

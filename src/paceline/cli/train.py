@@ -16,6 +16,7 @@ from paceline.errors import ConfigError, ExitCode, Problem
 
 if TYPE_CHECKING:
     from paceline.checkpoints.catalog import Checkpoint
+    from paceline.cli.request import Request
     from paceline.plan.codec import Json
     from paceline.plan.plan import Plan
 
@@ -69,25 +70,27 @@ def _train(session: Session, flags: Sequence[Written], resume: str | None) -> Ex
 def _train_with(trainer: Trainer, session: Session, flags: Sequence[Written]) -> ExitCode:
     from paceline.cli.request import read_request
 
-    request = read_request(session, flags, trainer)
-    return begin(trainer, session, request.plan, request.run_dir)
+    return begin(trainer, session, read_request(session, flags, trainer))
 
 
-def begin(trainer: Trainer, session: Session, plan: "Plan", run_dir: Path) -> ExitCode:
+def begin(trainer: Trainer, session: Session, request: "Request") -> ExitCode:
+    from paceline.cli.run_dirs import claimed
     from paceline.cli.watch import open_watcher
     from paceline.plan.evaluation_in_words import scaling_announced
 
+    plan = request.plan
     workers = "1 worker" if plan.processes == 1 else f"{plan.processes} workers"
-    say(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
-    if scaled := scaling_announced(plan):
-        say(session, scaled)
-    with open_watcher(session, plan.run) as watcher:
-        result = trainer.train(plan, run_dir, watcher)
+    with claimed(request.first_dir, is_named=request.is_named) as run_dir:
+        say(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
+        if scaled := scaling_announced(plan):
+            say(session, scaled)
+        with open_watcher(session, plan.run) as watcher:
+            result = trainer.train(plan, run_dir, watcher)
     return conclude(session, plan, run_dir, result)
 
 
 def resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], run: str) -> ExitCode:
-    from paceline.app.train import resumable
+    from paceline.app.train import holding_run, resumable
 
     others = [flag for flag in flags if flag.key != "num_workers"]
     if others:
@@ -102,10 +105,11 @@ def resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], ru
             ]
         )
     run_dir = _fetched(session, run) if run.startswith("s3://") else session.folder / run
-    plan, checkpoint = resumable(run_dir, _said_workers(flags))
-    if flags:
-        say(session, f"each of {plan.num_workers} workers takes {plan.batch_sizes[0]} samples at a step")
-    return go_on(trainer, session, run_dir, plan, checkpoint)
+    with holding_run(run_dir):
+        plan, checkpoint = resumable(run_dir, _said_workers(flags))
+        if flags:
+            say(session, f"each of {plan.num_workers} workers takes {plan.batch_sizes[0]} samples at a step")
+        return go_on(trainer, session, run_dir, plan, checkpoint)
 
 
 def go_on(
@@ -139,12 +143,12 @@ def _said_workers(flags: Sequence[Written]) -> int | None:
 def _fetched(session: Session, url: str) -> Path:
     """A new folder for a run of which only the object store has something."""
     from paceline.app.resume import plan_in_store
-    from paceline.cli.run_dirs import choose_run_dir
+    from paceline.cli.run_dirs import claim_run_dir
+    from paceline.disk import write_durably
 
     plan, text = plan_in_store(url)
-    run_dir = choose_run_dir(None, plan.run, session.folder)
-    run_dir.mkdir(parents=True)
-    (run_dir / "plan.json").write_text(text)
+    run_dir = claim_run_dir(session.folder / "runs" / plan.run, is_named=False)
+    write_durably(run_dir / "plan.json", [text.encode()])
     return run_dir
 
 
@@ -160,4 +164,5 @@ def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, J
     )
     if not result.get("stopped_early") or is_early_stop(result):
         return ExitCode.OK
-    return ExitCode.TERMINATED if result.get("stopped_by") == "SIGTERM" else ExitCode.INTERRUPTED
+    is_told_to = result.get("stopped_by") in ("SIGTERM", "SIGHUP")
+    return ExitCode.TERMINATED if is_told_to else ExitCode.INTERRUPTED

@@ -223,5 +223,5 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
     }
     emit(session, "tune", data, lines)
     if outcome.stopped_by:
-        return ExitCode.TERMINATED if outcome.stopped_by == "SIGTERM" else ExitCode.INTERRUPTED
+        return ExitCode.INTERRUPTED if outcome.stopped_by == "SIGINT" else ExitCode.TERMINATED
     return ExitCode.TRAINING_FAILED if lost else ExitCode.OK

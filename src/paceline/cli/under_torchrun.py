@@ -7,18 +7,17 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import click
 
 from paceline import environ
 from paceline.app.progress import Watcher
 from paceline.app.resume import newest_checkpoint
-from paceline.app.train import count_samples, train
+from paceline.app.train import count_samples, holding_run, train
 from paceline.checkpoints.catalog import Checkpoint
-from paceline.cli.errors import Terminated, guard
-from paceline.cli.former_run import former_run, unused
+from paceline.cli.errors import guard, stopped_by_signals
+from paceline.cli.former_run import former_run
 from paceline.cli.options import common_options, config_options
 from paceline.cli.output import say
 from paceline.cli.request import read_request
@@ -58,12 +57,8 @@ class Roles(Protocol):
 
 def main(roles: Roles) -> int:
     """The exit code."""
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    stopped_by_signals()
     return run(sys.argv[1:], Session(variables=environ.config_variables()), roles)
-
-
-def _on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise Terminated
 
 
 def run(args: Sequence[str], session: Session, roles: Roles) -> int:
@@ -118,7 +113,8 @@ def _work(
     leader = roles.lead(world, timeout_s=timeout_s)
     code = guard(lambda: _lead(session, flags, resume, world, leader), session, args)
     # From here on a signal changes nothing any more: all is written, and the others are told to go.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     leader.conclude(code)
     return code
 
@@ -160,8 +156,9 @@ def _lead(
     if may_go_on and (former := former_run(request, world)) is not None:
         if world.restarts > 0:
             say(session, f"started again by torchrun (restart {world.restarts})")
-        checkpoint = newest_checkpoint(request.plan, former)
-        if checkpoint is not None:
-            return go_on(trainer, session, former, request.plan, checkpoint)
-        say(session, f"{former} has no complete checkpoint to go on from: the run begins anew")
-    return begin(trainer, session, request.plan, unused(request.run_dir))
+        with holding_run(former):
+            checkpoint = newest_checkpoint(request.plan, former)
+            if checkpoint is not None:
+                return go_on(trainer, session, former, request.plan, checkpoint)
+        say(session, f"{former} has no complete checkpoint to resume from: the run starts again")
+    return begin(trainer, session, request)

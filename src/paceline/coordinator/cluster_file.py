@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.disk import write_durably
 from paceline.errors import ClusterWishError, Problem
 
 NAME = "cluster.json"
@@ -21,9 +22,7 @@ class ClusterFile:
     def write(self, folder: Path) -> None:
         nodes = {str(node): address for node, address in self.nodes.items()}
         content = {"schema": SCHEMA, "cluster": self.cluster, "nodes": nodes}
-        temporary = folder / f".{NAME}"
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.rename(folder / NAME)  # nobody ever reads half of it
+        write_durably(folder / NAME, [(json.dumps(content, indent=2) + "\n").encode()])
 
 
 def read(folder: Path) -> ClusterFile:

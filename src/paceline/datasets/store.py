@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from paceline.checkpoints.durable import make_folder, write_durably
 from paceline.datasets.errors import NoSuchFileError
 from paceline.datasets.index import INDEX
+from paceline.disk import make_folder, write_durably
 from paceline.errors import NotReadyError
 from paceline.plan.data_url import is_remote, is_url, local_path
 

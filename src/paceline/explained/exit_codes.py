@@ -19,5 +19,5 @@ MEANINGS = {
     ExitCode.WRONG_ACCOUNT: "`image push`: the credentials are of another AWS account",
     ExitCode.NO_REPOSITORY: "`image push`: there is no such repository, and none was to be made",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C; `train` leaves a checkpoint to resume from",
-    ExitCode.TERMINATED: "stopped by SIGTERM; `train` leaves a checkpoint to resume from",
+    ExitCode.TERMINATED: "stopped by SIGTERM or SIGHUP; `train` leaves a checkpoint to resume from",
 }

@@ -87,4 +87,16 @@ ROWS = (
         ("name another place, as the fix says", "ls -ld FOLDER; df -h FOLDER; paceline doctor"),
         "runs/first: Permission denied",
     ),
+    Row(
+        "E209",
+        _NOT,
+        "paceline.errors:FolderInUseError",
+        "one command at a time writes into a folder of a run, a comparison or a search",
+        ("the run is still training", "the same command was started in another terminal"),
+        (
+            "wait until the process that is named has ended, or stop it with Ctrl-C or SIGTERM",
+            "or name another folder; the lock goes with its process, also after kill -9",
+        ),
+        "runs/first is in use by `paceline train`, process 4711 on gpu-02",
+    ),
 )

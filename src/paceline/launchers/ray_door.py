@@ -125,7 +125,7 @@ def connect(address: str, *, num_cpus: int) -> "Ray":
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from paceline.checkpoints.catalog import DAMAGED, Checkpoint, facts_of, folder_at, newest_complete, number_of
 from paceline.checkpoints.catalog import verified as verified_snapshot
-from paceline.checkpoints.durable import make_folder, write_durably
 from paceline.checkpoints.packed import packed
 from paceline.checkpoints.retention import is_complete, remove_old, set_aside
 from paceline.checkpoints.sealed import seal
 from paceline.clock import SystemClock
+from paceline.disk import make_folder, write_durably
 from paceline.events.log import EventLog
 from paceline.launchers.local import Message
 from paceline.launchers.ray_needs import has_server

@@ -38,7 +38,7 @@ def connect(address: str, *, num_cpus: int) -> None:
     usual: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.INFO}
     if address == "local":
         usual |= {"num_cpus": num_cpus, "include_dashboard": False}
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         ray.init(address=address, **usual)
     except (ConnectionError, RuntimeError, ValueError) as error:

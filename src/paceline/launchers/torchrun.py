@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from paceline.checkpoints.durable import write_durably
 from paceline.config.world import World
+from paceline.disk import write_durably
 from paceline.errors import ExitCode
 from paceline.launchers.local import Ended, Message, Supervisor, counted_in
 from paceline.launchers.supervise import Failure

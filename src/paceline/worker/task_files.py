@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from paceline.checkpoints.durable import write_durably
+from paceline.disk import write_durably
 from paceline.errors import TrainingError
 from paceline.tasks.port import LeavingFiles, Task
 

@@ -72,13 +72,15 @@ def signals_stop(control: ControlBlock) -> Iterator[list[str]]:
     asked_by: list[str] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        if asked_by:
+        if number == signal.SIGHUP:
+            environ.leave_dead_terminal()
+        elif not set(asked_by) <= {"SIGHUP"}:  # a hang-up often comes with another signal
             raise KeyboardInterrupt
         asked_by.append(signal.Signals(number).name)
         control.ask_to_stop()
 
     assert threading.current_thread() is threading.main_thread(), "signals belong to the main thread"
-    previous = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+    previous = {s: signal.signal(s, on_signal) for s in environ.stop_signals()}
     try:
         yield asked_by
     finally:

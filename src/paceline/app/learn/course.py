@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.checkpoints.durable import write_durably
 from paceline.clock import unix_now_s
+from paceline.disk import write_durably
 from paceline.errors import (
     ConfigError,
     DamagedRecordError,

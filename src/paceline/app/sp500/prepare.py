@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from paceline.app.sp500.closes import Closes
 from paceline.app.sp500.windows import FEATURES, LOOKBACK, Samples, fewest_closes, samples_of
-from paceline.checkpoints.durable import write_durably
+from paceline.disk import write_durably
 from paceline.errors import CannotWriteError, ConfigError, Problem, TaskDataError
 
 SCHEMA = "paceline.sp500/1"

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from paceline.disk import write_all, write_durably
+
 
 class Files(Protocol):
     """The files of one node. Whatever a method was given is on disk when it returns."""
@@ -46,20 +48,11 @@ class Folder:
         if self._fd is None or self._open != name:
             self.close()
             self._fd, self._open = os.open(self._path / name, os.O_WRONLY | os.O_APPEND), name
-        _write_all(self._fd, data)
+        write_all(self._fd, data)
         os.fdatasync(self._fd)
 
     def write_whole(self, name: str, data: bytes) -> None:
-        path = self._path / name
-        temporary = path.with_suffix(".tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            _write_all(fd, data)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.rename(path)
-        _sync_folder(self._path)
+        write_durably(self._path / name, [data], mode=0o600)
 
     def remove(self, name: str) -> None:
         (self._path / name).unlink()
@@ -68,17 +61,3 @@ class Folder:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

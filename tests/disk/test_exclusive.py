@@ -1,0 +1,189 @@
+"""A folder belongs to one command at a time, for as long as that command lives."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.fixtures.full_disk import files_of_at_most
+from tests.fixtures.waiting import until
+
+from paceline.cli.run_dirs import choose_run_dir, claim_run_dir, claimed, runs_of
+from paceline.disk import LOCK_NAME, exclusive, holder_of, remove_drafts, write_durably
+from paceline.errors import FolderInUseError
+
+HOLD = (
+    "import sys, pathlib; from paceline.disk import exclusive\n"
+    "with exclusive(pathlib.Path(sys.argv[1])):\n"
+    "    print('held', flush=True); sys.stdin.read()\n"
+)
+
+
+def _holder(folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path: Path) -> None:
+    with _holder(tmp_path) as other:
+        with pytest.raises(FolderInUseError) as refused, exclusive(tmp_path):
+            pass
+        assert refused.value.problems[0].code == "E209"
+        assert str(other.pid) in refused.value.what
+        other.communicate()
+    with exclusive(tmp_path):
+        found = holder_of(tmp_path)
+        assert found is not None
+        assert found.pid == os.getpid()
+    assert not (tmp_path / LOCK_NAME).exists()
+
+
+def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
+    with _holder(tmp_path) as other:
+        other.kill()
+        other.wait()
+        with exclusive(tmp_path):
+            assert (tmp_path / LOCK_NAME).exists()
+
+
+def test_the_thread_that_holds_a_folder_may_enter_again_and_another_thread_may_not(tmp_path: Path) -> None:
+    refused: list[FolderInUseError] = []
+
+    def enter() -> None:
+        try:
+            with exclusive(tmp_path):
+                pass
+        except FolderInUseError as error:
+            refused.append(error)
+
+    with exclusive(tmp_path), exclusive(tmp_path / "."):
+        other = threading.Thread(target=enter)
+        other.start()
+        other.join()
+    assert len(refused) == 1
+    enter()
+    assert len(refused) == 1
+
+
+def test_a_forked_child_neither_keeps_nor_releases_its_parents_lock(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with ExitStack() as held:
+        held.enter_context(exclusive(tmp_path))
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            try:
+                with exclusive(tmp_path):
+                    os._exit(1)
+            except FolderInUseError:
+                os.read(read, 1)  # lives on until the parent has released the folder and looked
+                os._exit(0)
+        with _refused(tmp_path):
+            pass
+        held.close()
+        with exclusive(tmp_path):  # the child is alive, and has no copy of the lock
+            os.close(write)
+            assert os.waitpid(child, 0)[1] == 0
+    os.close(read)
+
+
+def _refused(folder: Path) -> subprocess.Popen[bytes]:
+    """Another process that tries to hold the folder, and is refused."""
+    tried = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    _, told = tried.communicate()
+    assert b"FolderInUseError" in told
+    return tried
+
+
+def test_of_many_processes_that_claim_one_name_each_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    claim = (
+        "import sys, pathlib; from paceline.cli.run_dirs import claim_run_dir; sys.stdin.read()\n"
+        "print(claim_run_dir(pathlib.Path(sys.argv[1]), is_named=False).name)\n"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", claim, str(tmp_path / "runs" / "xor")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    names = [process.communicate()[0].strip() for process in started]
+    assert sorted(names) == ["xor", "xor-2", "xor-3", "xor-4"]
+
+
+def test_a_name_whose_run_never_began_is_free_again(tmp_path: Path) -> None:
+    first = tmp_path / "runs" / "xor"
+    with pytest.raises(ValueError, match="no"), claimed(first, is_named=False):
+        raise ValueError("no")
+    assert choose_run_dir(first) == first
+    with claimed(first, is_named=False) as folder:
+        (folder / "plan.json").write_text("{}")
+    assert claim_run_dir(first, is_named=False).name == "xor-2"  # holds nothing, and is still taken
+    assert runs_of(first) == [first]
+    assert choose_run_dir(first).name == "xor-3"
+
+
+def test_a_full_disk_keeps_the_old_file_and_leaves_no_draft(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    write_durably(path, [b"old"])
+    with files_of_at_most(8), pytest.raises(OSError, match="large"):
+        write_durably(path, [b"new and longer"])
+    assert path.read_bytes() == b"old"
+    assert [found.name for found in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_two_writers_of_one_file_never_share_a_draft(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+
+    def parts() -> "list[bytes]":
+        write_durably(path, [b"second"])  # while the first is in the middle of its own
+        return [b"fi", b"rst"]
+
+    write_durably(path, (part for part in parts()))
+    assert path.read_bytes() == b"first"
+    assert [found.name for found in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_drafts_of_killed_writers_go_and_a_users_files_stay(tmp_path: Path) -> None:
+    (tmp_path / "plan.json.4711-0123abcd.part").write_bytes(b"half")
+    (tmp_path / "mine.part").write_bytes(b"whole")
+    remove_drafts(tmp_path)
+    assert [found.name for found in tmp_path.iterdir()] == ["mine.part"]
+
+
+def test_a_stopped_holder_still_holds(tmp_path: Path) -> None:
+    with _holder(tmp_path) as other:
+        other.send_signal(signal.SIGSTOP)
+        until(lambda: _state(other.pid) == "T", "it stands still")
+        with pytest.raises(FolderInUseError), exclusive(tmp_path):
+            pass
+        other.send_signal(signal.SIGCONT)
+        other.communicate()
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_lock_file_that_says_nonsense_still_refuses(tmp_path: Path) -> None:
+    with _holder(tmp_path) as other:
+        (tmp_path / LOCK_NAME).write_bytes(b"\xff\xfe")
+        with pytest.raises(FolderInUseError), exclusive(tmp_path):
+            pass
+        (tmp_path / LOCK_NAME).write_text(json.dumps({"pid": "x"}))
+        with pytest.raises(FolderInUseError), exclusive(tmp_path):
+            pass
+        other.communicate()
