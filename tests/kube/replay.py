@@ -9,6 +9,7 @@ import json
 import math
 import queue
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -33,6 +34,7 @@ from paceline.cluster.port import (
 )
 from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.judge import Verdict, Watching, judge
+from paceline.kube.diagnosis.progress import has_running_init, ready_since
 from paceline.kube.diagnosis.record import read_record
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.diagnosis.snapshot import Snapshot, name_of
@@ -178,11 +180,13 @@ def tape(recording: Recording) -> Tape:
     )
 
 
+_QUIET_S = 15.0  # between looks behind the last event
+
+
 class Wakes(Enum):
     """When the follower looks."""
 
     PACED = "at its own pace"
-    EVENTS = "at every event"
     BETWEEN = "at every event and between two"
 
 
@@ -198,9 +202,7 @@ class VirtualClock:
     def __post_init__(self) -> None:
         times = sorted({event.t for event in self.tape.events})
         between = [(a + b) / 2 for a, b in pairwise(times)]
-        self.moments = [] if self.wakes is Wakes.PACED else times
-        if self.wakes is Wakes.BETWEEN:
-            self.moments = sorted([*times, *between])
+        self.moments = [] if self.wakes is Wakes.PACED else sorted([*times, *between])
 
     def unix_s(self) -> float:
         return self.tape.start_unix_s + self.t
@@ -210,6 +212,8 @@ class VirtualClock:
 
     def receive(self, items: "queue.Queue[Line | None]", timeout_s: float) -> Line | None:
         until = self.t + timeout_s
+        if self.t > self.tape.end_t + timeout_s:
+            until = self.t + max(timeout_s, _QUIET_S)
         self.t = min([until, *(moment for moment in self.moments if self.t < moment)])
         raise queue.Empty
 
@@ -237,6 +241,7 @@ class RecordedApi:
     _made: dict[tuple[str, str], Manifest] = field(default_factory=dict)
     _notes: dict[str, dict[str, Any]] = field(default_factory=dict)  # annotations, by uid
     _gone: set[str] = field(default_factory=set)  # uids that the follower has removed
+    _lock: threading.RLock = field(default_factory=threading.RLock)  # threads of the follower read, too
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest:
         for one in self._all(kind):
@@ -313,6 +318,10 @@ class RecordedApi:
         return [*made, *self._objects(kind.name)]
 
     def _objects(self, kind: str) -> list[Manifest]:
+        with self._lock:
+            return self._objects_now(kind)
+
+    def _objects_now(self, kind: str) -> list[Manifest]:
         while self._next < len(self.tape.events) and self.tape.events[self._next].t <= self.clock.t:
             event = self.tape.events[self._next]
             key = (event.kind, event.object["metadata"]["name"])
@@ -380,7 +389,12 @@ class Played:
 
 
 def follow(
-    recorded: Tape, *, wakes: Wakes = Wakes.PACED, policy: RetryPolicy | None = None, after_s: float = 900.0
+    recorded: Tape,
+    *,
+    wakes: Wakes = Wakes.PACED,
+    policy: RetryPolicy | None = None,
+    after_s: float = 900.0,
+    look_s: float = 5.0,
 ) -> Played:
     """Follows the job of a recording from its submission until `after_s` after the last event."""
     clock = VirtualClock(recorded, recorded.submitted_t(), wakes)
@@ -391,7 +405,7 @@ def follow(
         cluster=Cluster(api, recorded.namespace),  # type: ignore[arg-type]  # the port is what a follower uses
         name=recorded.job_name,
         shown=Shown(line=lambda _line: None, say=said.append, tell=told.append),
-        pace=Pace(logs_s=0.0),
+        pace=Pace(look_s=look_s, logs_s=0.0),
         clock=clock,
     )
     end: End | None = None
@@ -412,7 +426,7 @@ def follow(
 
 
 def starting_moments(recorded: Tape) -> list[float]:
-    """Moments, one per change, at which a pod of the recording has not started all of its containers."""
+    """Moments, one per change, at which a pod is not ready that others may wait for."""
     found: list[float] = []
     pods: dict[str, Mapping[str, Any]] = {}
     for event in recorded.events:
@@ -420,8 +434,10 @@ def starting_moments(recorded: Tape) -> list[float]:
             pods.pop(event.object["metadata"]["uid"], None)
             if event.type != "DELETED":
                 pods[event.object["metadata"]["uid"]] = event.object
-        phases = [pod.get("status", {}).get("phase") for pod in pods.values() if not _is_leaving(pod)]
-        if event.t >= recorded.submitted_t() and "Pending" in phases:
+        there = [pod for pod in pods.values() if not _is_leaving(pod)]
+        is_pending = any(pod.get("status", {}).get("phase") == "Pending" for pod in there)
+        is_starting = any(not has_running_init(pod) and ready_since(pod) is None for pod in there)
+        if event.t >= recorded.submitted_t() and is_pending and is_starting:
             found.append(event.t)
     return found
 

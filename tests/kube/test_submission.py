@@ -14,7 +14,7 @@ from paceline.kube.diagnosis.snapshot import Log, Snapshot
 from paceline.kube.diagnosis.times import write_time
 from paceline.kube.submission.again import can_exclude, next_manifest
 from paceline.kube.submission.fit import fit, quota_rows, table
-from paceline.kube.submission.following import Again, Charge, End, Following, Remove, Say, Tell, look
+from paceline.kube.submission.following import Action, Again, Charge, End, Following, Remove, Say, Tell, look
 from paceline.kube.submission.gang import roles
 from paceline.kube.submission.log_lines import LogCursor
 from paceline.kube.submission.mark import Mark, Watch, marked, read_mark, read_watch, watch_patch
@@ -236,6 +236,15 @@ def crashed(step: int) -> tuple[dict[str, Any], Log]:
     return pod(phase="Failed", containerStatuses=[status]), Log(pod="demo-0", text=text)
 
 
+def look_twice(
+    body: dict[str, Any], log: Log, its_job: dict[str, Any], state: Following, policy: RetryPolicy
+) -> tuple[list[Action], Following]:
+    """The second time when the last lines and events have arrived."""
+    actions, state = look(seen(body, logs=(log,)), its_job, state, policy)
+    assert not any(isinstance(one, Tell | End) for one in actions)
+    return look(seen(body, at_s=NOW_S + 5, logs=(log,)), its_job, state, policy)
+
+
 def test_a_job_that_ends_well_ends_the_following() -> None:
     done = {**job(), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
     actions, _ = look(seen(), done, Following(), RetryPolicy())
@@ -327,7 +336,7 @@ def kept(one: dict[str, Any]) -> dict[str, Any]:
 def test_a_checkpoint_that_went_with_its_pod_is_not_gone_on_from() -> None:
     body, log = crashed(step=57)
     failed = {**job(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
-    actions, _ = look(seen(body, logs=(log,)), failed, Following(), RetryPolicy(app=5))
+    actions, _ = look_twice(body, log, failed, Following(), RetryPolicy(app=5))
     said = [one.text for one in actions if isinstance(one, Say)]
     assert any("in 15 s, from step 0; 1 of 5" in text for text in said)
     assert any("no volume keeps checkpoints" in text and "--checkpoint-volume" in text for text in said)
@@ -337,11 +346,11 @@ def test_the_same_failure_of_the_program_twice_is_the_end_of_it() -> None:
     body, log = crashed(step=57)
     failed = {**kept(job()), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
     policy = RetryPolicy(app=5)
-    actions, state = look(seen(body, logs=(log,)), failed, Following(), policy)
+    actions, state = look_twice(body, log, failed, Following(), policy)
     assert state.again is not None
     assert any(isinstance(one, Say) and "from step 40" in one.text for one in actions)
     _, state = look(seen(body, at_s=state.again.not_before_s, logs=(log,)), failed, state, policy)
-    actions, _ = look(seen(body, logs=(log,)), failed, state, policy)
+    actions, _ = look_twice(body, log, failed, state, policy)
     end = actions[-1]
     assert isinstance(end, End)
     assert "for the second time" in end.says
@@ -352,8 +361,44 @@ def test_what_belongs_to_another_watcher_is_only_shown() -> None:
     body, log = crashed(step=3)
     actions, state = look(seen(body, logs=(log,)), job(), Following(), RetryPolicy(), charge=Charge.ANOTHERS)
     assert all(isinstance(one, Say | Tell) for one in actions)
-    actions, _ = look(seen(body, logs=(log,)), job(), state, RetryPolicy(), charge=Charge.NOBODYS)
+    late = seen(body, at_s=NOW_S + 60, logs=(log,))
+    actions, _ = look(late, job(), state, RetryPolicy(), charge=Charge.NOBODYS)
     assert isinstance(actions[-1], End)
+
+
+def test_what_no_rule_knows_is_not_removed_while_its_controller_goes_on() -> None:
+    status = {"name": "pytorch", "state": {"terminated": {"exitCode": 3, "finishedAt": write_time(NOW_S)}}}
+    body = pod(phase="Running", containerStatuses=[status])
+    state = Following()
+    for second in range(0, 7200, 60):
+        actions, state = look(seen(body, at_s=NOW_S + second), job(), state, RetryPolicy())
+        assert not any(isinstance(one, Remove | Again | End) for one in actions)
+
+
+def test_a_rayjob_that_lost_a_worker_is_left_to_kuberay_until_it_has_failed() -> None:
+    body, log = crashed(step=57)
+    ray = {"kind": "RayJob", "metadata": {"name": "demo"}, "spec": {}}
+    at_work = {**ray, "status": {"jobStatus": "RUNNING", "jobDeploymentStatus": "Running"}}
+    state = Following()
+    for second in range(0, 7200, 60):
+        actions, state = look(
+            seen(body, at_s=NOW_S + second, logs=(log,)), at_work, state, RetryPolicy(app=5)
+        )
+        assert not any(isinstance(one, Remove | Again | End) for one in actions)
+        assert state.again is None
+    retrying = {"jobStatus": "FAILED", "jobDeploymentStatus": "Retrying"}
+    assert phase_of({**ray, "spec": {"backoffLimit": 2}, "status": retrying}, []) is Phase.PENDING
+    assert phase_of({**ray, "status": {**retrying, "jobDeploymentStatus": "Failed"}}, []) is Phase.FAILED
+
+
+def test_an_attempt_is_not_made_when_the_job_has_recovered_meanwhile() -> None:
+    state = announced()
+    assert state.again is not None
+    running = pod(phase="Running", containerStatuses=[{"name": "pytorch", "state": {"running": {}}}])
+    actions, state = look(seen(running, at_s=state.again.not_before_s), job(), state, RetryPolicy())
+    assert not any(isinstance(one, Again) for one in actions)
+    assert state.again is None
+    assert state.watching.attempts == Attempts()
 
 
 def test_an_operator_that_starts_pods_again_has_the_first_word() -> None:

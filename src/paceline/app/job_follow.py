@@ -17,7 +17,7 @@ from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import NotReadyError, PacelineError
 from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.diagnosis.snapshot import Removal, Snapshot
+from paceline.kube.diagnosis.snapshot import Removal, Snapshot, with_gone_pods
 from paceline.kube.reading import mapping
 from paceline.kube.submission.following import Again, Charge, End, Following, Remove, Say, Tell, look
 from paceline.kube.submission.mark import Mark, Watch, read_mark, read_watch, watch_patch
@@ -92,6 +92,7 @@ class Follower:
     _state: Following = field(default_factory=Following)
     _uid: str = ""
     _last: "Manifest | None" = None  # as it was when it was seen last
+    _seen: Snapshot | None = None  # at the look before, of the same attempt
     _mark: Mark | None = None
     _charge: Charge = Charge.NOBODYS
     _missing_since_s: float | None = None
@@ -224,8 +225,10 @@ class Follower:
             self._uid, self._mark = uid, read_mark(job)  # a new attempt, of ours or of another watcher
             attempts = self._mark.attempts if self._mark is not None else Following().watching.attempts
             self._state = Following.after(attempts)
+            self._seen = None
             self._again.tidy(attempts.number)
-        snapshot = job_snapshot(api, job, self.name, namespace, now_s=self.clock.unix_s())
+        now = job_snapshot(api, job, self.name, namespace, now_s=self.clock.unix_s())
+        snapshot = self._seen = with_gone_pods(now, self._seen)
         if job is None and self._last is not None:
             gone = Removal(subject=self._last, ours=False, at_s=snapshot.at_s)
             snapshot = replace(snapshot, removals=(gone,))

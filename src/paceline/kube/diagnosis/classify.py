@@ -1,6 +1,7 @@
 """Which failure does a piece of text tell of? The first words of the table that fit it."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from paceline.kube.diagnosis.failure import Failure, Source, Text
 from paceline.kube.diagnosis.table import TEXTS
@@ -19,6 +20,7 @@ class Recognised:
     where: int  # of the words, from the beginning of the text
 
 
+@lru_cache(maxsize=4096)  # a follower reads the same events and log lines at every look
 def classify(text: str, source: Source | None = None) -> Recognised | None:
     """`source` is where the text was found; without it, all words are tried."""
     for known in _TRIED[source]:

@@ -47,13 +47,54 @@ def allocatable(node: Object) -> dict[str, Decimal]:
 
 
 def matching(pod: Object, nodes: Iterable[Object]) -> list[Object]:
-    """Those that its selector and its tolerations allow, in their better days."""
+    """Nodes that its selector, node affinity and tolerations allow, whatever their present state is."""
     wanted = mapping(pod, "spec", "nodeSelector")
     return [
         node
         for node in nodes
-        if all(labels_of(node).get(name) == value for name, value in wanted.items()) and _tolerates(pod, node)
+        if all(labels_of(node).get(name) == value for name, value in wanted.items())
+        and _has_affinity(pod, node)
+        and _tolerates(pod, node)
     ]
+
+
+def closed_for_now(pod: Object, nodes: Iterable[Object]) -> list[str]:
+    """Names of nodes that are meant for the pod, and take no pods at present: cordoned, or not ready."""
+    return [
+        name_of(node)
+        for node in matching(pod, nodes)
+        if mapping(node, "spec").get("unschedulable") is True
+        or any(str(one.get("key")).startswith(_PASSING) for one in mappings(node, "spec", "taints"))
+    ]
+
+
+def _has_affinity(pod: Object, node: Object) -> bool:
+    required = mapping(
+        pod, "spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    terms = mappings(required, "nodeSelectorTerms")
+    return not terms or any(
+        all(_matches(one, labels_of(node)) for one in mappings(term, "matchExpressions"))
+        and all(_matches(one, {"metadata.name": name_of(node)}) for one in mappings(term, "matchFields"))
+        for term in terms
+    )
+
+
+def _matches(expression: Object, labels: Object) -> bool:
+    found = labels.get(str(expression.get("key")))
+    values = expression.get("values")
+    listed = values if isinstance(values, list) else []
+    match expression.get("operator"):
+        case "In":
+            return found in listed
+        case "NotIn":
+            return found not in listed
+        case "Exists":
+            return found is not None
+        case "DoesNotExist":
+            return found is None
+        case _:  # Gt and Lt: not compared here, so nothing is excluded
+            return True
 
 
 def _tolerates(pod: Object, node: Object) -> bool:

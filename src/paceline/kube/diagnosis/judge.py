@@ -1,18 +1,26 @@
-"""What shall be done now, after all that was seen so far? One look at a time, on the caller's clock.
+"""Judges a job look by look, on the caller's clock: go on, wait, start it again or stop.
 
 A failure that may pass is watched for as long as its row of the table says; then it is acted on. What is seen
 for the second time, or says itself that it happened several times, needs no further watching.
+
+As long as the job's controller has not given up (`is_over` is False):
+- what no rule knows is reported, and the job is left alone;
+- a consequence is not acted on while its cause is in progress: another pod is being scheduled, pulls its
+  image, is created or gets ready.
 """
 
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from paceline.kube.diagnosis.diagnose import diagnose
-from paceline.kube.diagnosis.failure import Failure, Remedy
+from paceline.kube.diagnosis.failure import Failure, Remedy, Weight
 from paceline.kube.diagnosis.finding import Finding
+from paceline.kube.diagnosis.fits import closed_for_now
+from paceline.kube.diagnosis.progress import starting
 from paceline.kube.diagnosis.retry import Attempts, Resubmit, RetryPolicy, Stop, decide, stopped
-from paceline.kube.diagnosis.snapshot import Snapshot
-from paceline.kube.diagnosis.table.scheduling import CLUSTER_BUSY
+from paceline.kube.diagnosis.snapshot import Snapshot, name_of
+from paceline.kube.diagnosis.table import UNKNOWN
+from paceline.kube.diagnosis.table.scheduling import CLUSTER_BUSY, PLACEMENT
 
 _REPEAT_S = 5.0
 
@@ -63,7 +71,9 @@ def judge(
     *,
     checkpoint: int | None = None,
     dice: float = 1.0,
+    is_over: bool = True,
 ) -> tuple[Verdict, Finding | None, Watching]:
+    """`is_over`: the job's controller reports that the job has failed, or there is none that could."""
     finding = diagnose(snapshot)
     if finding is None:
         return GoOn(), None, replace(past, failure="", pod="", looks=0, repeats=0)
@@ -75,6 +85,9 @@ def judge(
     if failure.remedy in (Remedy.REPEAT, Remedy.RECONNECT, Remedy.NOTHING):
         verdict, seen = _repeated(finding, seen, now_s)
         return verdict, finding, seen
+    reason = "" if is_over else _reason_to_leave_alone(finding, snapshot)
+    if reason:
+        return Wait(says=reason, until_s=None), finding, seen
     patience_s = _patience_s(failure, policy)
     often = max(seen.looks, finding.seen) >= failure.observations if failure.observations > 1 else False
     if patience_s is None or (not often and now_s - since_s < patience_s):
@@ -87,6 +100,21 @@ def judge(
         # A new gang is looked at afresh.
         return decision, finding, Watching(attempts=attempts)
     return decision, finding, replace(seen, attempts=attempts)
+
+
+def _reason_to_leave_alone(finding: Finding, snapshot: Snapshot) -> str:
+    if finding.failure is UNKNOWN:
+        return "it is not understood yet, and the job's controller has not given up: the job is left alone"
+    if finding.failure is PLACEMENT:
+        pods = [pod for pod in snapshot.pods if name_of(pod) == finding.pod] or snapshot.pods
+        closed = [node for pod in pods for node in closed_for_now(pod, snapshot.nodes)]
+        if closed:
+            return f"it is waited for: node {closed[0]} is meant for it, and takes no pods at present"
+    if finding.failure.weight is Weight.CONSEQUENCE:
+        others = [one for one in starting(snapshot) if one.pod != finding.pod]
+        if others:
+            return f"it is waited for: pod {others[0].pod} {others[0].what}"
+    return ""
 
 
 def _patience_s(failure: Failure, policy: RetryPolicy) -> float | None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.kube.diagnosis.snapshot import Object, Snapshot, labels_of, name_of, subject_of
+from paceline.kube.diagnosis.snapshot import Object, Snapshot, labels_of, message_of, name_of, subject_of
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
 
@@ -15,6 +15,7 @@ _INDEX_LABELS = (
 )
 # Ray numbers its pods by itself, and a Job without indices does not number them.
 _WITHOUT_RANKS = ("ray.io/cluster", "batch.kubernetes.io/job-name", "job-name")
+_COPIED = re.compile(r"Error pod (\S+) ")  # training-operator
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
 
@@ -55,6 +56,11 @@ def phase(pod: Object) -> str:
     return str(mapping(pod, "status").get("phase", ""))
 
 
+def is_terminating(one: Object) -> bool:
+    """Its deletion was asked for, and has not ended."""
+    return mapping(one, "metadata").get("deletionTimestamp") is not None
+
+
 def node_of(pod: Object) -> str:
     return str(mapping(pod, "spec").get("nodeName", ""))
 
@@ -69,7 +75,10 @@ def pod_named(snapshot: Snapshot, name: str) -> Object:
 
 
 def pod_of_event(snapshot: Snapshot, event: Object) -> Object:
-    return pod_named(snapshot, str(subject_of(event).get("name", "")))
+    """The pod that it is about: its subject, or the one whose trouble an operator copied onto the job."""
+    copied = _COPIED.match(message_of(event))
+    name = str(subject_of(event).get("name", "")) if copied is None else copied[1]
+    return pod_named(snapshot, name)
 
 
 def waiting(snapshot: Snapshot) -> Iterator[Waiting]:

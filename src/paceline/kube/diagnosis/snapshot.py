@@ -1,12 +1,13 @@
-"""What was seen of a job at one moment? Objects, events, logs and the API's answers, as they were given.
+"""What was seen of a job at one moment: objects, events, logs and the API's answers, as they were given.
 
-Nothing in it is changed: readers in pods.py take it apart, the table's rules look for failures in it.
+Nothing in it is changed: readers in pods.py take it apart, the table's rules look for failures in it. A pod
+that was deleted takes its state and its log with it, so a follower adds what it saw of such a pod before.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from paceline.kube.diagnosis.times import read_time
+from paceline.kube.diagnosis.times import read_time, write_time
 from paceline.kube.reading import mapping
 
 Object = Mapping[str, object]
@@ -53,6 +54,7 @@ class Snapshot:
     removals: tuple[Removal, ...] = ()
     client: str = ""  # version of the library that asked
     listed_exit_codes: frozenset[int] = frozenset()  # the user said: start again after these
+    gone_pods: Mapping[str, float] = field(default_factory=dict)  # by uid: of earlier looks, and missed since
 
     def of(self, *kinds: str) -> list[Object]:
         return [one for one in self.objects if one.get("kind") in kinds]
@@ -77,6 +79,34 @@ class Snapshot:
 
 
 JOB_KINDS = ("PyTorchJob", "TrainJob", "RayJob", "RayCluster", "HyperPodPyTorchJob", "JobSet", "Job")
+
+
+# A pod that was deleted explains what happens to the job soon after, and nothing later.
+_GONE_PODS_S = 60.0
+
+
+def with_gone_pods(now: Snapshot, before: Snapshot | None) -> Snapshot:
+    """The snapshot, with pods (and their logs) that were there at the look before and are deleted now."""
+    if before is None:
+        return now
+    there = {uid_of(pod) for pod in now.pods}
+    names = {name_of(pod) for pod in now.pods}
+    kept: list[Object] = []
+    gone: dict[str, float] = {}
+    for pod in before.pods:
+        since_s = before.gone_pods.get(uid_of(pod), now.at_s)
+        if uid_of(pod) in there or name_of(pod) in names or now.at_s - since_s > _GONE_PODS_S:
+            continue
+        about = {"deletionTimestamp": write_time(now.at_s), **mapping(pod, "metadata")}
+        kept.append({**pod, "metadata": about})
+        gone[uid_of(pod)] = since_s
+    lost = {name_of(pod) for pod in kept}
+    logs = tuple(log for log in before.logs if log.pod in lost)
+    return replace(now, objects=(*now.objects, *kept), logs=(*now.logs, *logs), gone_pods=gone)
+
+
+def uid_of(one: Object) -> str:
+    return str(mapping(one, "metadata").get("uid", ""))
 
 
 def name_of(one: Object) -> str:

@@ -1,9 +1,13 @@
-"""How far is a job? One word, from its own status and its pods, whichever operator wrote them."""
+"""Phase of a job: one word, from its own status and its pods, for every operator that writes them.
+
+Pods end before the job's controller says how the job ended. A job whose pods have started is running until
+the controller says otherwise, so that the phase does not go back to pending in between.
+"""
 
 from collections.abc import Sequence
 from enum import StrEnum
 
-from paceline.kube.diagnosis.pods import conditions, phase
+from paceline.kube.diagnosis.pods import conditions, is_terminating, phase
 from paceline.kube.diagnosis.snapshot import Object
 from paceline.kube.reading import mapping
 
@@ -23,6 +27,8 @@ class Phase(StrEnum):
 
 
 _GOOD = ("Succeeded", "Complete", "Completed")
+_STARTED = ("Running", "Succeeded", "Failed")
+_AT_WORK = ("Initializing", "Waiting", "Running", "Retrying")
 _RAY = {"SUCCEEDED": Phase.SUCCEEDED, "FAILED": Phase.FAILED, "STOPPED": Phase.FAILED}
 
 
@@ -35,16 +41,31 @@ def phase_of(job: Object | None, pods: Sequence[Object]) -> Phase:
     if "Failed" in told:
         return Phase.FAILED
     status, spec = mapping(job, "status"), mapping(job, "spec")
+    deployed = status.get("jobDeploymentStatus")
     of_ray = _RAY.get(str(status.get("jobStatus", "")))
-    if of_ray is not None:
+    # KubeRay's last word is its own status: a program that failed may be started again.
+    if of_ray is not None and not (deployed in _AT_WORK and has_own_retries(job)):
         return of_ray
-    if status.get("jobDeploymentStatus") in ("Failed", "ValidationFailed"):
+    if deployed in ("Failed", "ValidationFailed"):
         return Phase.FAILED
-    if status.get("jobDeploymentStatus") in ("Initializing", "Waiting"):
-        return Phase.PENDING  # Ray's head runs, and the rest does not yet
     if spec.get("suspend") is True or mapping(spec, "runPolicy").get("suspend") is True:
         return Phase.QUEUED
-    return Phase.RUNNING if any(phase(pod) == "Running" for pod in pods) else Phase.PENDING
+    if job.get("kind") == "RayJob" and deployed in (None, "", "Initializing", "Waiting", "Retrying"):
+        return Phase.PENDING  # Ray's head runs, and the rest does not yet
+    return Phase.RUNNING if any(phase(pod) in _STARTED for pod in pods) else Phase.PENDING
+
+
+def shown_phase(before: Phase, now: Phase, pods: Sequence[Object]) -> Phase:
+    """What is shown after `before`: a job goes back to pending only if pods of it wait to start again."""
+    if before is Phase.RUNNING and now is Phase.PENDING:
+        waiting = [pod for pod in pods if phase(pod) == "Pending" and not is_terminating(pod)]
+        return now if waiting else before
+    return now
+
+
+def repairs_itself(job: Object) -> bool:
+    """KubeRay replaces lost pods of a cluster, and a run on Ray may continue without them."""
+    return job.get("kind") in ("RayJob", "RayCluster")
 
 
 def has_own_retries(job: Object) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import ended, phase, said_exit
+from paceline.kube.diagnosis.progress import starting, waits_alone_since
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
@@ -79,7 +80,7 @@ INIT_STUCK = Failure(
     name="init-stuck",
     what="an init container does not end",
     kind=FailureClass.CONFIG,
-    cause="init container {container} of pod {pod} has not ended after {minutes} minutes",
+    cause="init container {container} of pod {pod} waits, and all others are ready for {minutes} minutes",
     why="it waits until the master or head can be found by name: look at DNS, and at NetworkPolicies",
     command="kubectl logs {pod} -c {container} -n {namespace}",
     remedy=Remedy.STOP,
@@ -87,10 +88,13 @@ INIT_STUCK = Failure(
 )
 INIT_RUNNING = replace(
     INIT_STUCK,
+    name="init-waiting",
+    what="an init container waits, or is at work",
     kind=FailureClass.WAIT,
-    why="it is not an operator's but the job's own; it may be at work",
+    cause="init container {container} of pod {pod} has not ended yet{for_whom}",
+    why="it is at work, or waits for another pod: how long that takes is not known, so it is left alone",
     remedy=Remedy.WAIT,
-    patience_s=1800.0,
+    patience_s=None,
 )
 ROWS = (
     MISSING_REFERENCE,
@@ -163,6 +167,7 @@ TEXTS = (
 )
 _OPERATORS = ("init-pytorch", "wait-gcs-ready")
 _LONG_S = 120.0
+_STUCK_S = 600.0  # with all other pods ready; a name that is served late is found within minutes
 
 
 def look(snapshot: Snapshot) -> Iterator[Sign]:
@@ -177,19 +182,25 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
             )
     for pod in snapshot.pods:
         if phase(pod) == "Pending":
-            yield from _init(pod, snapshot.at_s)
+            yield from _init(pod, snapshot)
 
 
-def _init(pod: Object, now_s: float) -> Iterator[Sign]:
+def _init(pod: Object, snapshot: Snapshot) -> Iterator[Sign]:
+    """An operator's init container waits for another pod; the job's own may be at work."""
     for status in mappings(pod, "status", "initContainerStatuses"):
         name = str(status.get("name", ""))
         begun = read_time(mapping(status, "state", "running").get("startedAt"))
-        if begun is None or now_s - begun <= _LONG_S:
+        if begun is None or snapshot.at_s - begun <= _LONG_S:
             continue
-        minutes = f"{(now_s - begun) / 60:.0f}"
+        alone_s = waits_alone_since(snapshot, pod)
+        since_s = begun if alone_s is None else max(begun, alone_s)
+        is_stuck = name in _OPERATORS and alone_s is not None and snapshot.at_s - since_s > _STUCK_S
+        minutes = f"{(snapshot.at_s - (since_s if is_stuck else begun)) / 60:.0f}"
         line = f"pod/{name_of(pod)} init container {name} runs since {minutes} minutes"
-        failure = INIT_STUCK if name in _OPERATORS else INIT_RUNNING
-        yield Sign(failure, (line,), begun, pod, {"container": name, "minutes": minutes})
+        others = [f"{one.pod} {one.what}" for one in starting(snapshot) if one.pod != name_of(pod)]
+        values = {"container": name, "minutes": minutes, "for_whom": f"; {others[0]}" if others else ""}
+        failure = INIT_STUCK if is_stuck else INIT_RUNNING
+        yield Sign(failure, (line, *others[:1]), since_s if is_stuck else begun, pod, values)
 
 
 def _image(pod: Object, container: str) -> str:
