@@ -132,7 +132,7 @@ def forget(one: Any, path: Where, _: random.Random) -> bool:
         "template",
         "containers",
     }
-    needed |= {"groupName", "minReplicas", "maxReplicas", "rayClusterSpec", "containerPort", "capabilities"}
+    needed |= {"groupName", "rayClusterSpec", "containerPort", "capabilities"}
     needed |= {"runtimeRef", "pytorchReplicaSpecs", "completions", "accessModes", "podSelector"}
     needed |= {"roleRef", "rules", "manager", "verbs", "topologyKey", "memory", "volumes"}
     needed |= {
@@ -155,6 +155,8 @@ def forget(one: Any, path: Where, _: random.Random) -> bool:
         return False  # it has a default
     if path[-1] == "ports" and "containers" in path:
         return False  # a container may have none
+    if path[-1] == "ports" and at(one, path[:-1]).get("clusterIP") == "None":
+        return False  # and so may a Service without an address
     del at(one, path[:-1])[path[-1]]
     return True
 

@@ -91,7 +91,7 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("pytorchjob-elastic", "spec/elasticPolicy/nProcPerNode", 1, "must not be used with spec.nprocPerNode"),
     ("pytorchjob-elastic", "spec/elasticPolicy/minReplicas", 5, "is more than maxReplicas"),
     ("pytorchjob-elastic", "spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/args",
-     ["--nnodes=2", "-m", "paceline.worker"], "the flag contradicts it"),
+     ["--nnodes=2", "-m", "paceline.worker"], "takes --nnodes from this flag"),
     ("trainjob", "spec/runtimeRef/kind", "TrainRuntime",
      "unsupported runtime: TrainRuntime.trainer.kubeflow.org"),
     ("trainjob", "spec/managedBy", "me", "ManagedBy must be trainer.kubeflow.org/trainjob-controller or"),

@@ -108,16 +108,13 @@ def test_what_others_write_is_taken_as_a_cluster_takes_it() -> None:
 
 def test_a_problem_names_the_file_the_line_and_the_field() -> None:
     made, profile = objects("job")
-    text = to_yaml(made).replace("maxReplicas: 2", "maxReplica: 2")
-    line = next(n for n, one in enumerate(text.splitlines(), 1) if "maxReplica:" in one)
+    text = to_yaml(made).replace("groupName: ", "groupNam: ")
+    line = next(n for n, one in enumerate(text.splitlines(), 1) if "groupNam:" in one)
     unknown, missing = sorted(validate(text, "job.yaml", profile).problems, key=lambda p: "missing" in p.what)
     assert unknown.where == f"job.yaml:{line}"
-    assert (
-        unknown.what
-        == "spec.rayClusterSpec.workerGroupSpecs[0].maxReplica: there is no field maxReplica here"
-    )
-    assert "maxReplicas" in unknown.hint
-    assert "maxReplicas is missing" in missing.what
+    assert unknown.what == "spec.rayClusterSpec.workerGroupSpecs[0].groupNam: there is no field groupNam here"
+    assert "groupName" in unknown.hint
+    assert "groupName is missing" in missing.what
 
 
 @pytest.mark.parametrize(
@@ -127,7 +124,8 @@ def test_a_problem_names_the_file_the_line_and_the_field() -> None:
         ("a: [1", "not YAML"),
         ("- 1\n- 2\n", "is not known"),
         ("apiVersion: v1\nkind: Servce\nmetadata: {name: x}\n", "kind Servce is not known"),
-        ("apiVersion: ray.io/v1\nkind: RayService\nmetadata: {name: x}\n", "kind RayService is not known"),
+        ("apiVersion: ray.io/v1\nkind: RayClutser\nmetadata: {name: x}\n", "kind RayClutser is not known"),
+        ("apiVersion: ray.io/v2\nkind: RayJob\nmetadata: {name: x}\n", "is not known"),
         ("kind: RayJob\nmetadata: {name: x}\n", "is not known"),
         ("apiVersion: v1\napiVersion: v1\nkind: Service\n", "given twice"),
         ("!!python/object/apply:os.system ['true']", "is not known"),
@@ -149,6 +147,8 @@ def test_a_file_that_is_no_manifest_is_one_clear_problem(text: str, why: str) ->
         {"entrypoint": "paceline train --task tokens:Task --checkpoint-store s3://bucket/secret-stuff"},
         {"volumes": [{"name": "a", "secret": {"secretName": "db-password"}}]},
         {"image": "example.com/x@sha256:" + "a1" * 32},
+        {"env": [{"name": "HF_TOKEN", "value": "${HF_TOKEN}"}, {"name": "API_KEY", "value": "$(OTHER)"}]},
+        {"rayStartParams": {"redis-password": "$REDIS_PASSWORD"}},
     ],
 )
 def test_what_only_sounds_like_a_secret_is_left_alone(innocent: dict[str, Any]) -> None:
@@ -159,3 +159,147 @@ def test_a_found_secret_is_not_shown() -> None:
     value = "hf_" + "q7" * 12
     (found,) = find_secrets({"spec": {"entrypoint": f"HELLO={value} run"}})
     assert value not in found.what + found.hint
+
+
+RAY = """\
+apiVersion: ray.io/{version}
+kind: RayCluster
+metadata: {{name: mine, creationTimestamp: null}}
+spec:
+  rayVersion: nightly
+  enableInTreeAutoscaling: true
+  headGroupSpec:
+    rayStartParams: {{gcs-server-port: "6380"}}
+    template: {{spec: {{restartPolicy: Always, containers: [{{name: head, image: rayproject/ray}}]}}}}
+  workerGroupSpecs:
+    - groupName: small
+      replicas: 3
+      template: {{spec: {{containers: [{{name: worker, image: "rayproject/ray:latest"}}]}}}}
+status: {{}}
+"""
+ELASTIC = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {generateName: elastic-, labels: {team: a}}
+spec:
+  elasticPolicy: {rdzvBackend: c10d, minReplicas: 1, maxReplicas: 2, maxRestarts: 10}
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 4
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              image: example.com/train
+              command: [torchrun, "--nnodes=1:2", "--rdzv_backend=c10d", train.py]
+              env: [{name: my.dotted-name, value: "1"}]
+              volumeMounts: [{name: scratch, mountPath: /scratch}]
+          volumes: [{name: scratch}]
+"""
+CORE = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: step.one, uid: 12-34, resourceVersion: "7", generation: 1, managedFields: []}
+spec:
+  template:
+    metadata: {creationTimestamp: null}
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: main
+          image: example.com/x
+          env: [{name: A, value: "1"}, {name: A, value: "2"}, {name: B, value: "", valueFrom: null}]
+          ports: [{containerPort: 80}, {containerPort: 80}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: dns}
+spec:
+  sessionAffinity: ClientIP
+  ports: [{name: udp, port: 53, protocol: UDP}, {name: tcp, port: 53, protocol: TCP}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: pods}
+spec: {clusterIP: None, selector: {app: x}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: mine}
+roleRef: {kind: ClusterRole, name: view}
+subjects: [{kind: User, name: me}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: odd}
+rules: [{apiGroups: [""], resources: [pods], verbs: [get, mount-as]}]
+---
+apiVersion: resource.k8s.io/v1beta1
+kind: ResourceClaimTemplate
+metadata: {name: gpu}
+spec: {spec: {devices: {requests: [{name: gpu, deviceClassName: gpu.nvidia.com}]}}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: redis}
+data: {password: bm90aGluZw==}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: same, namespace: one}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: same, namespace: two}
+---
+apiVersion: ray.io/v1alpha1
+kind: RayService
+metadata: {name: serve}
+spec: {}
+"""
+INTERACTIVE = """\
+apiVersion: ray.io/v1
+kind: RayJob
+metadata: {name: by-hand}
+spec:
+  submissionMode: InteractiveMode
+  rayClusterSpec:
+    headGroupSpec: {template: {spec: {containers: [{name: head, image: "rayproject/ray:2.60.0"}]}}}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [RAY.format(version="v1"), RAY.format(version="v1alpha1"), ELASTIC, CORE, INTERACTIVE],
+    ids=["ray", "ray-v1alpha1", "elastic", "core", "interactive"],
+)
+def test_what_clusters_accept_is_no_problem_outside_the_strict_profile(text: str) -> None:
+    assert validate(text, "x.yaml", Profile.COMPAT).problems == ()
+
+
+def test_what_may_be_a_mistake_is_a_warning_and_a_problem_in_the_strict_profile() -> None:
+    checked = validate(ELASTIC, "x.yaml", Profile.COMPAT)
+    told = " ".join(warning.what for warning in checked.warnings)
+    for word in ("--nnodes", "--rdzv_backend", "4 Workers"):
+        assert word in told
+    assert checked.below_strict
+    strict = " ".join(problem.what for problem in validate(ELASTIC, "x.yaml", Profile.STRICT).problems)
+    assert "--nnodes" in strict
+    assert "may be another image tomorrow" in strict
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("minReplicas: 1", "minReplica: 1"),
+        ("name: pytorch", "name: trainer"),
+        ("generateName: elastic-", "labels: {a: b}"),
+        ("volumes: [{name: scratch}]", "volumes: [{name: scratch, emptyDir: {}, secret: {secretName: s}}]"),
+        ("env: [{", "env: [{name: my.dotted-name}, {"),
+    ],
+)
+def test_what_clusters_refuse_is_a_problem_in_both(before: str, after: str) -> None:
+    assert before in ELASTIC
+    spoilt = ELASTIC.replace(before, after)
+    for profile in Profile:
+        assert validate(spoilt, "x.yaml", profile).problems

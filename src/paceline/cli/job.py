@@ -34,9 +34,9 @@ def job(session: Session) -> None:
 @click.option(
     "--profile",
     type=click.Choice(["strict", "compat"]),
-    default="strict",
+    default="compat",
     show_default=True,
-    help="compat does not ask for Pod Security restricted, for limits, or for Ray's token.",
+    help="strict also asks for Pod Security restricted, limits, Ray's token and fixed tags, as a problem.",
 )
 @click.option("--server", is_flag=True, help="Then ask the cluster too, by a dry run. Nothing is created.")
 @common_options
@@ -46,7 +46,8 @@ def validate(
 ) -> None:
     """Check the manifests of jobs offline: PyTorchJob, TrainJob and its runtimes, Job, HyperPodPyTorchJob,
     RayJob, RayCluster, and what comes with them. Unknown fields, types, amounts, names, the operators' rules,
-    secrets in clear text. Exit code 3 with every problem, its file, line and field."""
+    secrets in clear text. Exit code 3 with every problem, its file, line and field. What a cluster accepts
+    and may still be a mistake is a warning; with --profile strict it is a problem, too."""
     from paceline.app.job import validate_file
     from paceline.kube.intent import Profile
 
@@ -58,7 +59,15 @@ def validate(
     others = [name for one in checked for name in one.others]
     for name in others:
         say(session, f"not checked, but for secrets: {name}")
+    warnings = [warning for one in checked for warning in one.warnings]
+    below = sum(one.below_strict for one in checked)
+    for one in warnings:
+        say(session, f"warning: {one.where}: {one.what}; {one.hint}")
+    if below:
+        say(session, f"note: {below} points of --profile strict are not met; clusters accept them")
     answer: dict[str, Json] = {"objects": list(objects), "not_checked": list(others)}
+    answer["warnings"] = [{"where": one.where, "what": one.what, "hint": one.hint} for one in warnings]
+    answer["below_strict"] = below
     if server:
         asked = _ask_server(session, place, files, Profile(profile))
         answer["there_already"] = list(asked.there_already)

@@ -120,6 +120,9 @@ def _manifests(
     profile = Profile(said["profile"])
     if file is not None:
         _refuse_flags(session, flags, said, target)
+        source = click.get_current_context().get_parameter_source("profile")
+        if source is not ParameterSource.COMMANDLINE:  # the default is for what is rendered here
+            profile = Profile.COMPAT
         place_of_it = file if str(file) == "-" else session.folder / file
         return read_manifests(place_of_it, profile)
     if target is None or said["image"] is None:

@@ -136,7 +136,7 @@ ROWS = (
         "E109",
         _BAD,
         "paceline.errors:ManifestError",
-        "what was said about a job, a cluster or its files cannot be, or a cluster would not take it",
+        "what was said about a job, a cluster or its files is refused: by a rule, or by the strict profile",
         (
             "a name that Kubernetes does not allow",
             "a field that is missing or misspelt",

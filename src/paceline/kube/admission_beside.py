@@ -2,12 +2,26 @@
 
 from collections.abc import Iterator, Mapping
 
+from paceline.config.nearest import did_you_mean
 from paceline.kube.reading import mapping, mappings, texts
 from paceline.kube.schema import Finding, Path
 from paceline.kube.words import DNS_SUBDOMAIN, read_quantity
 
 Spec = Mapping[str, object]
 _MOST_BYTES = 1 << 20
+_VERBS: tuple[str, ...] = (
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+    "use",
+    "bind",
+)
+_VERBS += ("escalate", "impersonate", "approve", "sign", "attest", "*")
 
 
 def find_in_configmap(value: Spec, path: Path) -> Iterator[Finding]:
@@ -45,12 +59,23 @@ def find_in_binding(value: Spec, path: Path) -> Iterator[Finding]:
             yield Finding((*path, "subjects", number, "namespace"), "Required value", hint)
 
 
+def find_in_role(value: Spec, path: Path) -> Iterator[Finding]:
+    for number, rule in enumerate(mappings(value, "rules")):
+        for verb in texts(rule, "verbs"):
+            if verb not in _VERBS:
+                what = f"{verb} is no verb that Kubernetes itself asks for"
+                where = (*path, "rules", number, "verbs")
+                yield Finding(
+                    where, what, did_you_mean(verb, _VERBS, otherwise="such as get"), is_advice=True
+                )
+
+
 def find_in_policy(spec: Spec, path: Path) -> Iterator[Finding]:
     types = texts(spec, "policyTypes")
     for name, kind, peers in (("ingress", "Ingress", "from"), ("egress", "Egress", "to")):
         if name in spec and types and kind not in types:
             what = f"{name} is given, but policyTypes does not say {kind}, so it is not looked at"
-            yield Finding((*path, name), what, f"add {kind} to policyTypes")
+            yield Finding((*path, name), what, f"add {kind} to policyTypes", is_advice=True)
         for number, rule in enumerate(mappings(spec, name)):
             for index, peer in enumerate(mappings(rule, peers)):
                 where = (*path, name, number, peers, index)

@@ -42,7 +42,8 @@ def _started_by_its_agent(pod: Spec, path: Path) -> Iterator[Finding]:
         if words and words[0].rpartition("/")[2] == "torchrun":
             what = "torchrun does not hear HyperPod's operator, which then takes the pods for dead"
             where = (*path, "containers", number, "command" if one.get("command") else "args")
-            yield Finding(where, what, "use hyperpodrun, of an image with hyperpod-elastic-agent in it")
+            hint = "use hyperpodrun, of an image with hyperpod-elastic-agent in it"
+            yield Finding(where, what, hint, is_advice=True)
 
 
 def _types(pod: Spec, path: Path) -> Iterator[Finding]:
@@ -50,7 +51,7 @@ def _types(pod: Spec, path: Path) -> Iterator[Finding]:
         said = mapping(pod, "nodeSelector").get(name)
         if isinstance(said, str) and not said.startswith("ml."):
             what = f"no node of HyperPod is of type {said}: they say ml. before it"
-            yield Finding((*path, "nodeSelector", name), what, f"write ml.{said}")
+            yield Finding((*path, "nodeSelector", name), what, f"write ml.{said}", is_advice=True)
 
 
 def _patterns(policy: Spec, path: Path) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ def find_in_job(spec: Spec, path: Path) -> Iterator[Finding]:
 def find_in_job_spec(spec: Spec, path: Path, usual: str | None = None) -> Iterator[Finding]:
     """The rules of `batch/v1`. `usual`: the restart policy, where an operator fills it in."""
     pod, where = mapping(spec, "template", "spec"), (*path, "template", "spec")
-    yield from find_in_pod(pod, where)
+    yield from find_in_pod(pod, where, is_core=usual is None)
     if pod.get("restartPolicy", usual) not in ("OnFailure", "Never"):
         what = 'Required value: valid values: "OnFailure", "Never"'
         yield Finding((*where, "restartPolicy"), what, "write restartPolicy: Never")

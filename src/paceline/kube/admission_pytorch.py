@@ -75,13 +75,14 @@ def _elastic(spec: Spec, path: Path) -> Iterator[Finding]:
     least, most = policy.get("minReplicas"), policy.get("maxReplicas")
     if isinstance(least, int) and isinstance(most, int) and least > most:
         what = f"minReplicas {least} is more than maxReplicas {most}"
-        yield Finding((*where, "minReplicas"), what, "change one of the two")
+        yield Finding((*where, "minReplicas"), what, "change one of the two", is_advice=True)
     wanted = mapping(spec, "pytorchReplicaSpecs", "Worker").get("replicas", 1)
     if isinstance(wanted, int) and not _number(least) <= wanted <= (
         most if isinstance(most, int) else wanted
     ):
         what = f"there are {wanted} Workers, which is not from minReplicas {least} to maxReplicas {most}"
-        yield Finding((*path, "pytorchReplicaSpecs", "Worker", "replicas"), what, "change one of the three")
+        inside = (*path, "pytorchReplicaSpecs", "Worker", "replicas")
+        yield Finding(inside, what, "change one of the three", is_advice=True)
 
 
 def _nobody_says_who(spec: Spec, path: Path) -> Iterator[Finding]:
@@ -91,18 +92,20 @@ def _nobody_says_who(spec: Spec, path: Path) -> Iterator[Finding]:
             missing = [name for name in _SET_WITH_A_MASTER if name in said]
             if missing:
                 what = f"without a Master nobody sets {', '.join(name[2:-1] for name in missing)}"
-                yield Finding((*where, "containers", number, "args"), what, "add a Master, or elasticPolicy")
+                inside = (*where, "containers", number, "args")
+                yield Finding(inside, what, "add a Master, or elasticPolicy", is_advice=True)
 
 
 def _said_twice(spec: Spec, path: Path) -> Iterator[Finding]:
-    """With an elastic policy the operator sets PET_NNODES and the like; a flag beats them, unnoticed."""
+    """With an elastic policy the operator sets PET_NNODES and the like; torchrun takes the flag instead."""
     for pod, where in pods_of_pytorchjob(spec, path):
         for number, one in enumerate(mappings(pod, "containers")):
             read = read_torchrun([*texts(one, "command"), *texts(one, "args")])
             for name in _OF_THE_POLICY:
                 if read is not None and name in read.flags:
-                    what = f"elasticPolicy tells torchrun what --{name} is, and the flag contradicts it"
-                    yield Finding((*where, "containers", number, "args"), what, f"leave --{name} out")
+                    what = f"torchrun takes --{name} from this flag, and not from elasticPolicy"
+                    inside = (*where, "containers", number, "args")
+                    yield Finding(inside, what, f"leave --{name} out, unless you mean it", is_advice=True)
 
 
 def _number(value: object) -> int:

@@ -1,5 +1,6 @@
 """What does KubeRay refuse, or silently not do, about objects whose fields are all right one by one?"""
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 
@@ -10,6 +11,7 @@ from paceline.kube.reading import mapping, mappings
 from paceline.kube.schema import Finding, Path
 
 Spec = Mapping[str, object]
+_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+\S*")
 
 # Of `ray start` in Ray 2.60: KubeRay hands each parameter over as it is written.
 # fmt: off
@@ -47,7 +49,8 @@ def find_in_cluster(spec: Spec, path: Path) -> Iterator[Finding]:
         yield from find_in_pod(pod, where)
         if spec.get("enableInTreeAutoscaling") and pod.get("restartPolicy", "Never") != "Never":
             what = "pods of a cluster that Ray scales must not be restarted by others"
-            yield Finding((*where, "restartPolicy"), what, "write restartPolicy: Never")
+            is_old = mapping(spec, "autoscalerOptions").get("version") != "v2"  # v2 refuses it
+            yield Finding((*where, "restartPolicy"), what, "write restartPolicy: Never", is_advice=is_old)
     groups = mappings(spec, "workerGroupSpecs")
     yield from twice((g.get("groupName") for g in groups), (*path, "workerGroupSpecs"), "group")
     yield from _start_params(mapping(spec, "headGroupSpec"), (*path, "headGroupSpec"))
@@ -58,7 +61,12 @@ def find_in_cluster(spec: Spec, path: Path) -> Iterator[Finding]:
     options = (*path, "autoscalerOptions")
     yield from find_in_resources(mapping(spec, "autoscalerOptions", "resources"), (*options, "resources"))
     if "autoscalerOptions" in spec and not spec.get("enableInTreeAutoscaling"):
-        yield Finding(options, "there is no autoscaler that reads it", "add enableInTreeAutoscaling: true")
+        what = "there is no autoscaler that reads it"
+        yield Finding(options, what, "add enableInTreeAutoscaling: true", is_advice=True)
+    version = spec.get("rayVersion")
+    if version and not _VERSION.fullmatch(str(version)):
+        what = f"{version} is no version of Ray"
+        yield Finding((*path, "rayVersion"), what, "write 2.60.0, for example", is_advice=True)
 
 
 def find_in_job(spec: Spec, path: Path) -> Iterator[Finding]:
@@ -74,8 +82,13 @@ def find_in_job(spec: Spec, path: Path) -> Iterator[Finding]:
             yield Finding((*where, "restartPolicy"), "a Job's pod cannot always restart", "write Never")
     yield from _ending(spec, path)
     yield from _submission(spec, path)
+    if not spec.get("entrypoint"):
+        if spec.get("submissionMode") != "InteractiveMode":
+            what = "entrypoint is missing: there is nothing to submit"
+            yield Finding((*path, "entrypoint"), what, "add entrypoint")
+        return
     try:
-        words = shlex.split(str(spec.get("entrypoint")))
+        words = shlex.split(str(spec["entrypoint"]))
     except ValueError as error:
         yield Finding((*path, "entrypoint"), f"a shell cannot read it: {error}", "close every quote")
         return
@@ -85,8 +98,11 @@ def find_in_job(spec: Spec, path: Path) -> Iterator[Finding]:
 def find_in_service(spec: Spec, path: Path) -> Iterator[Finding]:
     ports = mappings(spec, "ports")
     yield from twice((p.get("name") for p in ports), (*path, "ports"), "port")
-    yield from twice((p.get("nodePort") for p in ports), (*path, "ports"), "node port")
-    yield from twice((p.get("port") for p in ports), (*path, "ports"), "port")
+    for name in ("nodePort", "port"):
+        numbers = [f"{p[name]}/{p.get('protocol', 'TCP')}" for p in ports if name in p]
+        yield from twice(numbers, (*path, "ports"), name)
+    if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
+        yield Finding((*path, "ports"), "Required value", "add a port, or write clusterIP: None")
     for number, port in enumerate(ports):
         if len(ports) > 1 and "name" not in port:
             yield Finding((*path, "ports", number), "one of several ports needs a name", "add name")
@@ -100,18 +116,25 @@ def _start_params(group: Spec, path: Path) -> Iterator[Finding]:
     for name in mapping(group, "rayStartParams"):
         if name not in _START:
             hint = did_you_mean(name, sorted(_START), otherwise="see `ray start --help`")
-            yield Finding((*path, "rayStartParams", name), f"`ray start` has no parameter {name}", hint)
+            what = f"`ray start` of Ray 2.60 has no parameter {name}"
+            yield Finding((*path, "rayStartParams", name), what, hint, is_advice=True)
 
 
 def _replicas(group: Spec, path: Path) -> Iterator[Finding]:
-    least, most = group.get("minReplicas"), group.get("maxReplicas")
-    wanted = least if group.get("replicas") is None else group["replicas"]
-    assert isinstance(least, int), "the schema wants it"
-    assert isinstance(most, int), "the schema wants it"
-    assert isinstance(wanted, int), "the schema wants it"
-    if not least <= wanted <= most:
+    """KubeRay refuses a minimum above the maximum, and moves `replicas` between the two."""
+    least, most = _count(group, "minReplicas", 0), _count(group, "maxReplicas", 2**31 - 1)
+    wanted = _count(group, "replicas", least)
+    if least > most:
+        what = f"minReplicas {least} is more than maxReplicas {most}"
+        yield Finding((*path, "minReplicas"), what, "change one of the two")
+    elif not least <= wanted <= most:
         what = f"replicas is {wanted}, but it must be from minReplicas {least} to maxReplicas {most}"
-        yield Finding((*path, "replicas"), what, "change one of the three")
+        yield Finding((*path, "replicas"), what, "change one of the three", is_advice=True)
+
+
+def _count(group: Spec, name: str, default: int) -> int:
+    said = group.get(name)
+    return said if isinstance(said, int) else default
 
 
 def _ending(spec: Spec, path: Path) -> Iterator[Finding]:
@@ -142,7 +165,9 @@ def _submission(spec: Spec, path: Path) -> Iterator[Finding]:
     mode = spec.get("submissionMode", "K8sJobMode")
     if mode != "K8sJobMode" and "submitterPodTemplate" in spec:
         what = f"there is no submitter's pod with submissionMode {mode}"
-        yield Finding((*path, "submitterPodTemplate"), what, "remove it, or use K8sJobMode")
+        is_ignored = mode != "SidecarMode"  # which refuses it
+        hint = "remove it, or use K8sJobMode"
+        yield Finding((*path, "submitterPodTemplate"), what, hint, is_advice=is_ignored)
     if mode == "SidecarMode" and "clusterSelector" in spec:
         what = "a sidecar cannot be added to a cluster that is there already"
         yield Finding((*path, "submissionMode"), what, "use K8sJobMode")

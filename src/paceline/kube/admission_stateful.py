@@ -12,7 +12,7 @@ _PERCENT = re.compile(r"[0-9]+%")
 
 
 def find_in_deployment(spec: Spec, path: Path) -> Iterator[Finding]:
-    yield from find_in_pod(mapping(spec, "template", "spec"), (*path, "template", "spec"))
+    yield from find_in_pod(mapping(spec, "template", "spec"), (*path, "template", "spec"), is_core=True)
     yield from _always_on(spec, path, "deployment")
     strategy, where = mapping(spec, "strategy"), (*path, "strategy")
     rolling = mapping(strategy, "rollingUpdate")
@@ -32,7 +32,7 @@ def find_in_set(spec: Spec, path: Path) -> Iterator[Finding]:
     made = [
         {"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims if name not in named
     ]
-    yield from find_in_pod({**pod, "volumes": [*mappings(pod, "volumes"), *made]}, where)
+    yield from find_in_pod({**pod, "volumes": [*mappings(pod, "volumes"), *made]}, where, is_core=True)
     rolling = mapping(spec, "updateStrategy", "rollingUpdate")
     if "maxUnavailable" in rolling:
         where = (*path, "updateStrategy", "rollingUpdate", "maxUnavailable")
@@ -63,7 +63,10 @@ def find_in_budget(spec: Spec, path: Path) -> Iterator[Finding]:
         yield Finding(path, f"Invalid value: {what}", "keep one of them")
     if "minAvailable" not in spec and "maxUnavailable" not in spec:
         yield Finding(
-            path, "it says neither minAvailable nor maxUnavailable, so it guards nothing", "add one"
+            path,
+            "it says neither minAvailable nor maxUnavailable, so it guards nothing",
+            "add one",
+            is_advice=True,
         )
 
 

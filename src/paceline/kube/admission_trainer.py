@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from paceline.kube.admission_job import find_in_commands, find_in_job_spec
-from paceline.kube.admission_pod import find_in_resources, find_in_variables, twice
+from paceline.kube.admission_pod import find_in_resources, find_in_variables, find_in_volume, twice
 from paceline.kube.reading import mapping, mappings, texts
 from paceline.kube.schema import Finding, Path
 from paceline.kube.words import DNS_SUBDOMAIN
@@ -102,9 +102,7 @@ def _patch(pod: Spec, path: Path) -> Iterator[Finding]:
                 yield Finding((*where, "env"), what, "write them in trainer.env")
     yield from twice((v.get("name") for v in mappings(pod, "volumes")), (*path, "volumes"), "volume")
     for number, volume in enumerate(mappings(pod, "volumes")):
-        if len(volume) != 2:
-            what = f"volume {volume.get('name')} must be of exactly one kind"
-            yield Finding((*path, "volumes", number), what, "such as emptyDir or persistentVolumeClaim")
+        yield from find_in_volume(volume, (*path, "volumes", number))
 
 
 def _versions(spec: Spec, path: Path) -> Iterator[Finding]:
@@ -148,7 +146,7 @@ def find_in_runtime(spec: Spec, path: Path) -> Iterator[Finding]:
     }
     if "torch" in policy and jobs and not ({"node"} <= {job.get("name") for job in jobs} and "node" in names):
         what = "Trainer looks for a job called node, with a container called node, and finds none"
-        yield Finding(where, what, "call both node")
+        yield Finding(where, what, "call both node", is_advice=True)
     template = mapping(spec, "template", "spec")
     ordered = mapping(template, "startupPolicy").get("startupPolicyOrder") == "InOrder"
     if ordered and any("dependsOn" in job for job in jobs):

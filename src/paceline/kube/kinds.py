@@ -16,7 +16,7 @@ from paceline.kube.schema_deployment import DEPLOYMENT
 from paceline.kube.schema_device_claim import CLAIM_TEMPLATE, find_in_claim_template
 from paceline.kube.schema_job import JOB
 from paceline.kube.schema_pytorch import HYPERPODJOB, PYTORCHJOB
-from paceline.kube.schema_ray import RAYCLUSTER, RAYJOB
+from paceline.kube.schema_ray import OLD_RAYCLUSTER, OLD_RAYJOB, RAYCLUSTER, RAYJOB
 from paceline.kube.schema_service import SERVICE
 from paceline.kube.schema_stateful import DISRUPTION_BUDGET, STATEFUL_SET
 from paceline.kube.schema_trainer import CLUSTER_RUNTIME, RUNTIME, TRAINJOB
@@ -38,6 +38,8 @@ _TRAINER, _RBAC = "trainer.kubeflow.org/v1alpha1", "rbac.authorization.k8s.io/v1
 KINDS = {
     ("ray.io/v1", "RayCluster"): Kind(RAYCLUSTER, ray.find_in_cluster, ray.pods_of_cluster),
     ("ray.io/v1", "RayJob"): Kind(RAYJOB, ray.find_in_job, ray.pods_of_job),
+    ("ray.io/v1alpha1", "RayCluster"): Kind(OLD_RAYCLUSTER, ray.find_in_cluster, ray.pods_of_cluster),
+    ("ray.io/v1alpha1", "RayJob"): Kind(OLD_RAYJOB, ray.find_in_job, ray.pods_of_job),
     ("kubeflow.org/v1", "PyTorchJob"): Kind(
         PYTORCHJOB, pytorch.find_in_pytorchjob, pytorch.pods_of_pytorchjob
     ),
@@ -55,7 +57,7 @@ KINDS = {
     ("v1", "PersistentVolumeClaim"): Kind(CLAIM, beside.find_in_claim),
     ("v1", "ServiceAccount"): Kind(ACCOUNT, beside.find_nothing, inside=()),
     ("resource.k8s.io/v1", "ResourceClaimTemplate"): Kind(CLAIM_TEMPLATE, find_in_claim_template),
-    (_RBAC, "Role"): Kind(ROLE, beside.find_nothing, inside=()),
+    (_RBAC, "Role"): Kind(ROLE, beside.find_in_role, inside=()),
     (_RBAC, "RoleBinding"): Kind(BINDING, beside.find_in_binding, inside=()),
     ("networking.k8s.io/v1", "NetworkPolicy"): Kind(NETWORK_POLICY, beside.find_in_policy),
     ("apps/v1", "StatefulSet"): Kind(STATEFUL_SET, stateful.find_in_set, job.pods_of_template),

@@ -4,8 +4,8 @@ Closed: a field that the schema does not name is an error, with the nearest name
 hint. Each finding carries the path of its field, such as `spec.workerGroupSpecs[0].replicas`.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from re import Pattern
 from typing import TypeAlias
 
@@ -20,6 +20,13 @@ class Finding:
     path: Path
     what: str
     hint: str
+    is_advice: bool = False  # a cluster takes it as it is
+
+
+def advice(found: Iterable[Finding]) -> Iterator[Finding]:
+    """The same findings, about what a cluster accepts."""
+    for one in found:
+        yield replace(one, is_advice=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +84,7 @@ class MapOf:
 class Fields:
     of: Mapping[str, "Schema"] = field(default_factory=dict)
     required: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()  # one of these at least
 
 
 Schema: TypeAlias = Text | Whole | Number | YesNo | Quantity | PortOrName | Anything | ListOf | MapOf | Fields
@@ -106,6 +114,8 @@ def _check_fields(schema: Fields, value: object, path: Path) -> Iterator[Finding
     for name in schema.required:
         if value.get(name) is None:
             yield Finding(path, f"{name} is missing", f"add {name}")
+    if schema.any_of and all(value.get(name) is None for name in schema.any_of):
+        yield Finding(path, f"{schema.any_of[0]} is missing", f"add {schema.any_of[0]}")
     for name, inner in value.items():
         if name in schema.of and inner is None:
             continue  # `metadata:` with nothing behind it says nothing

@@ -75,18 +75,17 @@ ACCOUNT = _flat(
         "secrets": ListOf(Anything()),
     },
 )
-_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "use", "bind")
 ROLE = _flat(
     f"{_RBAC}/v1",
     "Role",
-    ("rules",),
+    (),
     {
         "rules": ListOf(
             Fields(
                 {
                     "apiGroups": ListOf(ANY_TEXT, 1),
                     "resources": ListOf(Text(), 1),
-                    "verbs": ListOf(Text(choices=(*_VERBS, "escalate", "impersonate", "*")), 1),
+                    "verbs": ListOf(Text(), 1),
                     "resourceNames": ListOf(Text()),
                 },
                 ("apiGroups", "resources", "verbs"),
@@ -105,7 +104,7 @@ BINDING = _flat(
                 "kind": Text(choices=("Role", "ClusterRole")),
                 "name": OBJECT_NAME,
             },
-            ("apiGroup", "kind", "name"),
+            ("kind", "name"),
         ),
         "subjects": ListOf(
             Fields(

@@ -3,7 +3,7 @@
 from paceline.kube.schema import Anything, Fields, Text, Whole, YesNo
 from paceline.kube.schema_job import kind
 from paceline.kube.schema_labels import SELECTOR
-from paceline.kube.schema_pod import METADATA, POD_TEMPLATE
+from paceline.kube.schema_pod import CORE_POD_TEMPLATE, METADATA
 
 _SHARE = Anything()  # a number of pods, or such as 25%: the rules look at it
 DEPLOYMENT = kind(
@@ -24,7 +24,7 @@ DEPLOYMENT = kind(
                     "rollingUpdate": Fields({"maxSurge": _SHARE, "maxUnavailable": _SHARE}),
                 }
             ),
-            "template": POD_TEMPLATE,
+            "template": CORE_POD_TEMPLATE,
         },
         ("selector", "template"),
     ),

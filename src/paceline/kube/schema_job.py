@@ -1,13 +1,18 @@
 """Which fields has a Job? `batch/v1` of Kubernetes, closed, as data."""
 
+from dataclasses import replace
+
 from paceline.kube.schema import Anything, Fields, ListOf, Schema, Text, Whole, YesNo
 from paceline.kube.schema_labels import SELECTOR
-from paceline.kube.schema_pod import LABEL_NAME, METADATA, POD_TEMPLATE
-from paceline.kube.words import LONGEST_LABEL, NAME
+from paceline.kube.schema_pod import CORE_POD_TEMPLATE, LABEL_NAME, METADATA, POD_TEMPLATE
+from paceline.kube.words import DNS_SUBDOMAIN, LONGEST_LABEL, NAME
 
 TOP = ("apiVersion", "kind", "metadata", "spec")
-DNS_1035 = Fields({**METADATA.of, "name": Text(pattern=NAME, longest=LONGEST_LABEL)}, ("name",))
-DNS_1123 = Fields({**METADATA.of, "name": LABEL_NAME}, ("name",))
+DNS_1035 = replace(METADATA, of={**METADATA.of, "name": Text(pattern=NAME, longest=LONGEST_LABEL)})
+DNS_1123 = replace(METADATA, of={**METADATA.of, "name": LABEL_NAME})
+_JOB_METADATA = replace(
+    METADATA, of={**METADATA.of, "name": Text(pattern=DNS_SUBDOMAIN, longest=LONGEST_LABEL)}
+)
 JOB_SPEC = Fields(
     {
         "activeDeadlineSeconds": Whole(least=1),
@@ -39,8 +44,10 @@ def kind(version: str, name: str, metadata: Fields, spec: Fields) -> Fields:
         "kind": Text(choices=(name,)),
         "metadata": metadata,
         "spec": spec,
+        "status": Anything(),  # repeated from a cluster, and not read
     }
     return Fields(of, TOP)
 
 
-JOB = kind("batch/v1", "Job", DNS_1123, JOB_SPEC)
+_CORE_SPEC = replace(JOB_SPEC, of={**JOB_SPEC.of, "template": CORE_POD_TEMPLATE})
+JOB = kind("batch/v1", "Job", _JOB_METADATA, _CORE_SPEC)

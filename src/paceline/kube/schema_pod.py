@@ -31,6 +31,14 @@ OBJECT_NAME = Text(pattern=DNS_SUBDOMAIN, longest=253)
 LABEL_NAME = Text(pattern=DNS_LABEL, longest=LONGEST_LABEL)
 PULL_POLICY = Text(choices=("Always", "IfNotPresent", "Never"))
 
+# What a server writes there, and `kubectl get -o yaml` and `--dry-run=client` repeat.
+_OF_THE_SERVER: dict[str, Schema] = {
+    name: Anything()
+    for name in (
+        *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation"),
+        *("managedFields", "resourceVersion", "selfLink", "uid"),
+    )
+}
 TEMPLATE_METADATA = Fields(
     {
         "name": Text(pattern=DNS_SUBDOMAIN, longest=LONGEST_LABEL),
@@ -43,10 +51,11 @@ TEMPLATE_METADATA = Fields(
 METADATA = Fields(
     {
         **TEMPLATE_METADATA.of,
+        **_OF_THE_SERVER,
         "generateName": Text(longest=LONGEST_LABEL),
         "ownerReferences": ListOf(Anything()),
     },
-    ("name",),
+    any_of=("name", "generateName"),
 )
 RESOURCES = Fields(
     {
@@ -77,7 +86,7 @@ ENV = ListOf(
     )
 )
 _SOURCE = Fields({"name": OBJECT_NAME, "optional": YesNo()})
-ENV_FROM = ListOf(Fields({"prefix": Text(), "secretRef": _SOURCE, "configMapRef": _SOURCE}))
+ENV_FROM = ListOf(Fields({"prefix": ANY_TEXT, "secretRef": _SOURCE, "configMapRef": _SOURCE}))
 SECCOMP = Fields(
     {"type": Text(choices=("RuntimeDefault", "Localhost", "Unconfined")), "localhostProfile": Text()},
     ("type",),
@@ -268,3 +277,5 @@ POD_SPEC = Fields(
     ("containers",),
 )
 POD_TEMPLATE = Fields({"metadata": TEMPLATE_METADATA, "spec": POD_SPEC}, ("spec",))
+# In kinds of Kubernetes itself; a custom kind knows fewer fields of a template's metadata.
+CORE_POD_TEMPLATE = Fields({"metadata": Fields(METADATA.of), "spec": POD_SPEC}, ("spec",))

@@ -1,6 +1,5 @@
 """Which fields have RayCluster and RayJob? `ray.io/v1` of KubeRay 1.7, closed, as data."""
 
-import re
 from dataclasses import replace
 
 from paceline.kube.schema import (
@@ -28,9 +27,12 @@ from paceline.kube.schema_pod import (
     RESOURCES,
     VOLUME_MOUNTS,
 )
-from paceline.kube.words import IMAGE, LONGEST_RAY_NAME, NAME
+from paceline.kube.words import IMAGE, LONGEST_RAY_CLUSTER, LONGEST_RAY_NAME, NAME
 
-_METADATA = Fields({**METADATA.of, "name": Text(pattern=NAME, longest=LONGEST_RAY_NAME)}, ("name",))
+_JOB_METADATA = replace(METADATA, of={**METADATA.of, "name": Text(pattern=NAME, longest=LONGEST_RAY_NAME)})
+_CLUSTER_METADATA = replace(
+    METADATA, of={**METADATA.of, "name": Text(pattern=NAME, longest=LONGEST_RAY_CLUSTER)}
+)
 _START = MapOf(ANY_TEXT)
 _VALUE = Fields({"value": ANY_TEXT, "valueFrom": Anything()})
 _RULES = {"egressRules": ListOf(Anything()), "ingressRules": ListOf(Anything())}
@@ -38,7 +40,7 @@ _HEAD = Fields(
     {
         "template": POD_TEMPLATE,
         "rayStartParams": _START,
-        "serviceType": Text(choices=("ClusterIP", "NodePort", "LoadBalancer")),
+        "serviceType": Text(choices=("ClusterIP", "NodePort", "LoadBalancer"), may_be_empty=True),
         "headService": Anything(),
         "enableIngress": YesNo(),
         "ingressOptions": Fields(
@@ -70,7 +72,7 @@ _GROUP = Fields(
         "resources": MapOf(Text()),
         "scaleStrategy": Fields({"workersToDelete": ListOf(Text())}),
     },
-    ("groupName", "maxReplicas", "minReplicas", "template"),
+    ("groupName", "template"),  # the server fills in minReplicas 0 and maxReplicas 2147483647
 )
 _AUTOSCALER = Fields(
     {
@@ -110,7 +112,7 @@ _GCS = Fields(
 _MANAGED_BY = Text(choices=("ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"))
 CLUSTER_SPEC = Fields(
     {
-        "rayVersion": Text(pattern=re.compile(r"[0-9]+\.[0-9]+\.[0-9]+\S*")),
+        "rayVersion": ANY_TEXT,
         "authOptions": Fields(
             {
                 "mode": Text(choices=("disabled", "token")),
@@ -191,5 +193,8 @@ JOB_SPEC = Fields(
         "managedBy": _MANAGED_BY,
     }
 )
-RAYCLUSTER = kind("ray.io/v1", "RayCluster", _METADATA, CLUSTER_SPEC)
-RAYJOB = kind("ray.io/v1", "RayJob", _METADATA, replace(JOB_SPEC, required=("entrypoint",)))
+RAYCLUSTER = kind("ray.io/v1", "RayCluster", _CLUSTER_METADATA, CLUSTER_SPEC)
+RAYJOB = kind("ray.io/v1", "RayJob", _JOB_METADATA, JOB_SPEC)
+# Served beside v1 by every KubeRay, with the same fields.
+OLD_RAYCLUSTER = kind("ray.io/v1alpha1", "RayCluster", _CLUSTER_METADATA, CLUSTER_SPEC)
+OLD_RAYJOB = kind("ray.io/v1alpha1", "RayJob", _JOB_METADATA, JOB_SPEC)

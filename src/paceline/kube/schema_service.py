@@ -1,6 +1,6 @@
-"""Which fields has a Service, of those that a job needs? Core v1, closed, as data."""
+"""Which fields has a Service? Core v1 of Kubernetes, closed, as data."""
 
-from paceline.kube.schema import Fields, ListOf, PortOrName, Text, Whole, YesNo
+from paceline.kube.schema import Anything, Fields, ListOf, PortOrName, Text, Whole, YesNo
 from paceline.kube.schema_job import kind
 from paceline.kube.schema_labels import LABELS
 from paceline.kube.schema_pod import LABEL_NAME, METADATA, PORT
@@ -11,13 +11,29 @@ SERVICE = kind(
     METADATA,
     Fields(
         {
-            "type": Text(choices=("ClusterIP", "NodePort", "LoadBalancer")),
+            "allocateLoadBalancerNodePorts": YesNo(),
+            "clusterIPs": ListOf(Text()),
+            "externalIPs": ListOf(Text()),
+            "externalName": Text(),
+            "externalTrafficPolicy": Text(choices=("Cluster", "Local")),
+            "healthCheckNodePort": Whole(),
+            "internalTrafficPolicy": Text(choices=("Cluster", "Local")),
+            "ipFamilies": ListOf(Text(choices=("IPv4", "IPv6"))),
+            "ipFamilyPolicy": Text(choices=("SingleStack", "PreferDualStack", "RequireDualStack")),
+            "loadBalancerClass": Text(),
+            "loadBalancerIP": Text(),
+            "loadBalancerSourceRanges": ListOf(Text()),
+            "sessionAffinity": Text(choices=("None", "ClientIP")),
+            "sessionAffinityConfig": Anything(),
+            "trafficDistribution": Text(),
+            "type": Text(choices=("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")),
             "selector": LABELS,
-            "clusterIP": Text(),
+            "clusterIP": Text(may_be_empty=True),
             "publishNotReadyAddresses": YesNo(),
             "ports": ListOf(
                 Fields(
                     {
+                        "appProtocol": Text(),
                         "name": LABEL_NAME,
                         "port": PORT,
                         "targetPort": PortOrName(),
@@ -26,9 +42,7 @@ SERVICE = kind(
                     },
                     ("port",),
                 ),
-                1,
             ),
         },
-        ("ports",),
     ),
 )

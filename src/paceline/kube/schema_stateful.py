@@ -4,7 +4,7 @@ from paceline.kube.schema import Anything, Fields, ListOf, Text, Whole
 from paceline.kube.schema_beside import CLAIM
 from paceline.kube.schema_job import DNS_1123, kind
 from paceline.kube.schema_labels import SELECTOR
-from paceline.kube.schema_pod import METADATA, OBJECT_NAME, POD_TEMPLATE
+from paceline.kube.schema_pod import CORE_POD_TEMPLATE, METADATA, OBJECT_NAME
 
 _KEPT = Text(choices=("Retain", "Delete"))
 _SHARE = Anything()  # a number of pods, or such as 25%: the rules look at it
@@ -22,7 +22,7 @@ STATEFUL_SET = kind(
             "revisionHistoryLimit": Whole(),
             "selector": SELECTOR,
             "serviceName": OBJECT_NAME,
-            "template": POD_TEMPLATE,
+            "template": CORE_POD_TEMPLATE,
             "updateStrategy": Fields(
                 {
                     "type": Text(choices=("RollingUpdate", "OnDelete")),

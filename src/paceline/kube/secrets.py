@@ -6,7 +6,7 @@ What is found is never shown again: a finding names the place.
 import re
 from collections.abc import Iterator
 
-from paceline.kube.schema import Finding, Path
+from paceline.kube.schema import Finding, Path, advice
 
 _SHAPES = {
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{16,}"),
@@ -36,6 +36,7 @@ _SAID_IN_FILE = re.compile(
 _FILES = (".yaml", ".yml", ".toml", ".json", ".env", ".ini", ".conf", ".properties")
 _HINT = "keep it in a Secret of the cluster, and refer to it by valueFrom.secretKeyRef (--secret-env)"
 _NOT_VALUES = ("secretName", "automountServiceAccountToken", "enableK8sTokenAuth")
+_REFERENCE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\}|\([A-Za-z_]\w*\))")
 _TEXTS = ("entrypoint", "runtimeEnvYAML", "command", "args", "entrypointResources")
 
 
@@ -44,7 +45,10 @@ def find_secrets(value: object, path: Path = ()) -> Iterator[Finding]:
         case dict():
             yield from _named(value, path)
             for name, inner in value.items():
-                yield from find_secrets(inner, (*path, name))
+                inside = find_secrets(inner, (*path, name))
+                # A file with it is not the place for a secret, but the object is.
+                is_its_place = value.get("kind") == "Secret" and name in ("data", "stringData")
+                yield from advice(inside) if is_its_place else inside
         case list():
             if path and path[-1] in ("command", "args") and _SAID_IN_WORDS.search(" ".join(map(str, value))):
                 yield Finding(path, "it says a secret in clear text", _HINT)
@@ -80,13 +84,18 @@ def _shaped(text: str, path: Path) -> Iterator[Finding]:
 def _named(value: dict[str, object], path: Path) -> Iterator[Finding]:
     """`{name: HF_TOKEN, value: …}` of a variable, and any `password: …`."""
     name, said = value.get("name"), value.get("value")
-    if isinstance(name, str) and isinstance(said, str) and said and _NAME.match(name):
+    if isinstance(name, str) and _is_literal(said) and _NAME.match(name):
         yield Finding((*path, "value"), f"the value of {name} stands here in clear text", _HINT)
     for key, inner in value.items():
-        if isinstance(inner, str) and inner and key not in _NOT_VALUES and _NAME.match(str(key)):
+        if _is_literal(inner) and key not in _NOT_VALUES and _NAME.match(str(key)):
             yield Finding((*path, key), f"the value of {key} stands here in clear text", _HINT)
     if set(value) == {"value"} and path and _NAME.match(_snake(str(path[-1]))):  # redisPassword: {value: …}
         yield Finding((*path, "value"), f"the value of {path[-1]} stands here in clear text", _HINT)
+
+
+def _is_literal(said: object) -> bool:
+    """Not a variable that is filled in elsewhere: $NAME, ${NAME}, $(NAME)."""
+    return isinstance(said, str) and said != "" and not _REFERENCE.fullmatch(said)
 
 
 def _snake(name: str) -> str:

@@ -88,7 +88,7 @@ def find_in_torchrun(
     asked = read.flags.get("nproc_per_node")
     if asked is not None and procs is not None and asked != procs:
         what = f"torchrun starts {asked} processes on a node, but the object says {procs}"
-        yield Finding(path, what, "write the same number at both places")
+        yield Finding(path, what, "write the same number at both places", is_advice=True)
     if read.worker is not None:
         size = (int(said) if said is not None and said.isdigit() else nodes) or 1
         each = asked if asked is not None else procs

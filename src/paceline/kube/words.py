@@ -6,19 +6,20 @@ from decimal import Decimal
 NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # DNS-1035: services are called like their job
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = re.compile(r"[-._A-Za-z][-._A-Za-z0-9]*")
 LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 IMAGE = re.compile(
     r"([a-z0-9][a-z0-9.\-]*(:[0-9]+)?/)?[a-z0-9]+([._\-]+[a-z0-9]+)*(/[a-z0-9]+([._\-]+[a-z0-9]+)*)*"
-    r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
+    r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}))?"
 )
 RESOURCE = re.compile(
     r"cpu|memory|ephemeral-storage|hugepages-[0-9]+[KMG]i"
     r"|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 )
 LONGEST_LABEL = 63
-LONGEST_RAY_NAME = 47  # KubeRay adds to it, and refuses what is longer
+LONGEST_RAY_NAME = 47  # of a RayJob: KubeRay adds to it, and refuses what is longer
+LONGEST_RAY_CLUSTER = 53
 
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
 _UNITS = {"n": "1e-9", "u": "1e-6", "m": "1e-3", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12"}
