@@ -1,9 +1,11 @@
-"""What do events, states, conditions and the API's answers say in words? Each is classified by itself.
+"""Signs in the words of events, states, conditions and answers of the API. Each text is classified by itself.
 
 An event stays for an hour; what it tells of may be over. A pod that has a node is no longer without one.
 """
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from paceline.kube.diagnosis.classify import classify
 from paceline.kube.diagnosis.failure import Failure, Sign, Source
@@ -35,8 +37,8 @@ from paceline.kube.diagnosis.table.scheduling import PLACEMENT, is_grown_for
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
 
-_UNTIL_PLACED = range(7, 16)  # queueing and scheduling
-_UNTIL_STARTED = (16, 17, 18, 21, 24, 25, 26)
+_UNTIL_PLACED = (*range(7, 16), 52, 61)  # queueing, scheduling and claims
+_UNTIL_STARTED = (16, 17, 18, 21, 24, 25, 26, 53, 66, 67, 69, 75, 76)
 _EVEN_WHILE_RUNNING = range(29, 33)  # what happens to pods from outside
 _NORMAL_BUT_TELLING = ("Preempted", "TaintManagerEviction", "NotTriggerScaleUp", "Pending")
 
@@ -45,6 +47,7 @@ def read_cluster(snapshot: Snapshot) -> Iterator[Sign]:
     yield from _answers(snapshot)
     yield from _states(snapshot)
     yield from _conditions(snapshot)
+    yield from _ray_jobs(snapshot)
     yield from _events(snapshot)
 
 
@@ -100,15 +103,31 @@ def _conditions(snapshot: Snapshot) -> Iterator[Sign]:
                 yield Sign(found.failure, (line,), at_s, values=found.values)
 
 
+def _ray_jobs(snapshot: Snapshot) -> Iterator[Sign]:
+    """A failed RayJob has no conditions; its message is the end of the driver's log."""
+    for job in snapshot.of("RayJob"):
+        status = mapping(job, "status")
+        if status.get("jobStatus") not in ("FAILED", "STOPPED") and status.get("jobDeploymentStatus") != "Failed":
+            continue
+        about = f"RayJob/{name_of(job)}"
+        sign = read_log(Log(pod=about, text=str(status.get("message", ""))), {})
+        if sign is not None:
+            evidence = tuple(line.replace(f"log of {about}", f"{about} status.message") for line in sign.evidence)
+            at_s = read_time(status.get("endTime"))
+            yield replace(sign, evidence=evidence, at_s=at_s)
+
+
 def _events(snapshot: Snapshot) -> Iterator[Sign]:
     for event in events_of(snapshot):
         reason = str(event.get("reason", ""))
         if event.get("type") == "Normal" and reason not in _NORMAL_BUT_TELLING:
             continue
+        if message_of(event).startswith("Cancelling deletion"):
+            continue
         found = classify(f"{reason}: {message_of(event)}", Source.CLUSTER)
         if found is None:
             continue
-        pod, subject = pod_of_event(snapshot, event), subject_of(event)
+        pod, subject = _pod_meant(event, snapshot), subject_of(event)
         if subject.get("kind") == "Node" or _is_over(found.failure, pod, event, snapshot):
             continue  # a node's own troubles are read from its conditions
         about = f"{str(subject.get('kind', '')).lower()}/{subject.get('name')}"
@@ -119,10 +138,18 @@ def _events(snapshot: Snapshot) -> Iterator[Sign]:
         yield Sign(found.failure, (line,), first_time(event), pod, values, seen=times_seen(event))
 
 
+def _pod_meant(event: Object, snapshot: Snapshot) -> Object:
+    """The pod that it is about; operators repeat a pod's troubles on the job, with the pod's name in the text."""
+    if subject_of(event).get("kind") in ("Pod", None):
+        return pod_of_event(snapshot, event)
+    words = re.findall(r"[a-z0-9][a-z0-9.-]*", message_of(event))
+    return next((pod for pod in snapshot.pods if name_of(pod) in words), {})
+
+
 def _is_over(failure: Failure, pod: Object, event: Object, snapshot: Snapshot) -> bool:
     if _is_older(event, pod) or phase(pod) == "Succeeded":
         return True
-    if not pod and _has_successor(event, snapshot):
+    if not pod and (_has_successor(event, snapshot) or _was_made_later(event, snapshot)):
         return True
     if failure is PLACEMENT and pod and is_grown_for(pod, snapshot):
         return True
@@ -139,6 +166,20 @@ def _is_over(failure: Failure, pod: Object, event: Object, snapshot: Snapshot) -
         "startedAt" in mapping(status, when, state)
         for status in mappings(pod, "status", "containerStatuses")
         for when, state in (("state", "running"), ("state", "terminated"), ("lastState", "terminated"))
+    )
+
+
+def _was_made_later(event: Object, snapshot: Snapshot) -> bool:
+    """A controller that could not create pods, and then could: all run, and the newest is younger than the event."""
+    at_s = event_time(event)
+    if at_s is None or not snapshot.pods or subject_of(event).get("kind") in ("Pod", None):
+        return False
+    born = [read_time(mapping(pod, "metadata").get("creationTimestamp")) for pod in snapshot.pods]
+    newest = max((one for one in born if one is not None), default=None)
+    return (
+        newest is not None
+        and newest >= at_s
+        and all(phase(pod) == "Succeeded" or running_since(pod) is not None for pod in snapshot.pods)
     )
 
 

@@ -1,4 +1,4 @@
-"""What is the cause of all that was seen? The heaviest sign, and among equals the earliest.
+"""The cause of all that was seen: the heaviest sign, and among equals the earliest.
 
 Read are, in this order: the job's own state, its queue, pods, containers, events, and the logs. A rank that
 died first is the cause; ranks that complain about it afterwards are not.
@@ -12,7 +12,7 @@ from paceline.kube.diagnosis.cluster_words import read_cluster
 from paceline.kube.diagnosis.failure import FailureClass, Sign, Weight
 from paceline.kube.diagnosis.finding import Finding, evidence_of, filled
 from paceline.kube.diagnosis.logs import read_log
-from paceline.kube.diagnosis.pods import Ended, ended, phase, pod_named, rank_of
+from paceline.kube.diagnosis.pods import Ended, ended, phase, pod_named, rank_of, running_since
 from paceline.kube.diagnosis.snapshot import Log, Object, Snapshot, name_of
 from paceline.kube.diagnosis.table import LOOKS
 from paceline.kube.diagnosis.table.application import LISTED_EXIT_CODE
@@ -20,6 +20,7 @@ from paceline.kube.diagnosis.table.gpus import EFA_UNUSED
 from paceline.kube.diagnosis.torchelastic import Root, first_failure
 from paceline.kube.diagnosis.unknown import unknown
 from paceline.kube.diagnosis.values import last_step, values_of
+from paceline.kube.reading import mapping
 
 
 def diagnose(snapshot: Snapshot) -> Finding | None:
@@ -31,7 +32,7 @@ def diagnose(snapshot: Snapshot) -> Finding | None:
     signs.sort(key=lambda sign: _order(sign, root))
     best = _listed(signs[0], signs)
     if best.heaviness is Weight.NOTE:
-        # A warning in a log is not why a job failed, and no reason to complain about one that runs.
+        # A warning in a log of a program that runs is no reason to complain about it.
         worse = unknown(snapshot)
         if worse is not None:
             return worse
@@ -45,18 +46,22 @@ def _signs(snapshot: Snapshot) -> Iterator[Sign]:
         yield from look(snapshot)
     yield from read_cluster(snapshot)
     ends = ended(snapshot)
+    ray_failed = any(mapping(job, "status").get("jobStatus") == "FAILED" for job in snapshot.of("RayJob"))
     for log in snapshot.logs:
         pod = pod_named(snapshot, log.pod)
         sign = read_log(log, pod)
         if sign is not None:
-            yield _dated(sign, log, pod, ends)
+            # The submitter of a RayJob succeeds whatever becomes of the job; its log is the driver's.
+            driver = ray_failed and phase(pod) == "Succeeded"
+            yield _dated(sign, log, pod, ends, driver=driver)
 
 
-def _dated(sign: Sign, log: Log, pod: Object, ends: list[Ended]) -> Sign:
+def _dated(sign: Sign, log: Log, pod: Object, ends: list[Ended], *, driver: bool) -> Sign:
     """A log line without a time is as old as the end of its container; that of a living one is a note."""
     end = next((one for one in ends if one.pod is pod), None)
     at_s = sign.at_s if sign.at_s is not None else (None if end is None else end.at_s)
-    over = end is not None or log.previous or not pod or phase(pod) == "Failed"
+    runs_again = running_since(pod) is not None
+    over = end is not None or (log.previous and not runs_again) or not pod or phase(pod) == "Failed" or driver
     weight = sign.weight if over or sign.failure is EFA_UNUSED else Weight.NOTE
     return replace(sign, at_s=at_s, weight=weight, rank=sign.rank if sign.rank is not None else rank_of(pod))
 

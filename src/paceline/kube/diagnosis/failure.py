@@ -34,10 +34,11 @@ class Weight(IntEnum):
     """Which of several signs is the cause? The heaviest, and among these the earliest."""
 
     NOTE = 0  # seen, but stops nothing
-    CONSEQUENCE = 1  # what survivors of another's death say
-    WAITING = 2
-    MASK = 3  # true, but hides a cause if one can be seen
-    CAUSE = 4
+    HINT = 1  # a warning or a handled exception: counts when a program failed and nothing else says why
+    CONSEQUENCE = 2  # what survivors of another's death say
+    WAITING = 3
+    MASK = 4  # true, but hides a cause if one can be seen
+    CAUSE = 5
 
 
 class Source(Enum):
@@ -97,8 +98,11 @@ class Text:
     sources: frozenset[Source] = EVERYWHERE
     # In a log, a warning may be survived: it counts only as the end of a program, or when nothing else does.
     soft: bool = False
+    weight: Weight | None = None  # other than the failure's
 
 
-def text(failure: Failure, words: str, *sources: Source, soft: bool = False) -> Text:
+def text(
+    failure: Failure, words: str, *sources: Source, soft: bool = False, weight: Weight | None = None
+) -> Text:
     pattern = re.compile(words, re.IGNORECASE | re.MULTILINE)
-    return Text(failure, pattern, frozenset(sources) or EVERYWHERE, soft)
+    return Text(failure, pattern, frozenset(sources) or EVERYWHERE, soft, weight)

@@ -1,4 +1,4 @@
-"""What ended the program that wrote this log? Tracebacks whole, other lines one by one: the most telling.
+"""The most telling sign in a log: tracebacks are read whole, other lines one by one.
 
 A log holds more than the cause: warnings that were survived, exceptions that were handled, and what a rank
 says when another one has died. What is known exactly counts more than any exception, and an exception more
@@ -14,16 +14,25 @@ from paceline.kube.diagnosis.failure import Sign, Source, Weight
 from paceline.kube.diagnosis.snapshot import Log, Object
 from paceline.kube.diagnosis.table.application import USER_EXCEPTION
 from paceline.kube.diagnosis.times import split_line
+from paceline.kube.diagnosis.torchelastic import first_failure
 
-_PREFIX = re.compile(r"(?:\(\w+ pid=\d+[^)]*\) ?)?\[(?:rank|default|r)(\d+)[^\]]*\]:? ?")
+_PREFIX = re.compile(
+    r"(?:\[pod/[^\]]*\] ?)?(?:\([\w.:]+ pid=\d+[^)]*\) ?)?(?:\[(?:rank|default|r|trainer|worker)-?(\d+)(?:\|\d+)?[^\]]*\]:? ?)?"
+)
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\[(?:\d{1,2}(?:;\d{1,2})*)m")
+_CHATTER = ("NCCL INFO",)  # what NCCL tries and falls back from is not why a program ended
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python\d|<frozen|/bin/(?:torchrun|accelerate|ray|deepspeed)$")
+_RAY_TASK = re.compile(r"RayTaskError\((\w+)\)")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _LINKS = ("During handling of the above exception", "The above exception was the direct cause")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
 # Raised in survivors and in those that only watch: somebody else has the cause.
 _OTHERS = re.compile(
-    r"\b(?:ChildFailedError|SignalException|DistBackendError|DistNetworkError|KeyboardInterrupt|ConnectionResetError"
-    r"|BrokenPipeError|ActorDiedError|WorkerCrashedError)\b"
+    r"\b(?:ChildFailedError|SignalException|DistBackendError|DistNetworkError|DistStoreError|KeyboardInterrupt|ConnectionResetError"
+    r"|BrokenPipeError|ActorDiedError|WorkerCrashedError|ProcessRaisedException|ProcessExitedException|RendezvousClosedError"
+    r"|CalledProcessError|EOFError: $|ConnectionRefusedError)"
 )
+_PRODUCT = re.compile(r"error\[E\d+\]: ")  # the product's own last words
 _NUMBER = re.compile(r"\d+")
 _AFTER = 6  # lines of an exception's message that may follow its first
 # A program's end is at the end of its log; a progress bar may be one line of a megabyte.
@@ -76,9 +85,12 @@ def _lines(text: str) -> list[_Line]:
     lines = []
     for number, raw in enumerate(text.splitlines()[-_MOST_LINES:]):
         at_s, rest = split_line(raw[-_LONGEST_LINE:] if len(raw) > _LONGEST_LINE else raw)
+        rest = _COLOURS.sub("", rest)
         prefix = _PREFIX.match(rest)
-        rank = int(prefix[1]) if prefix else None
-        lines.append(_Line(number, at_s, rank, rest[prefix.end() :] if prefix else rest))
+        rank = int(prefix[1]) if prefix and prefix[1] else None
+        rest = rest[prefix.end() :] if prefix else rest
+        if not any(word in rest for word in _CHATTER):
+            lines.append(_Line(number, at_s, rank, rest))
     return lines
 
 
@@ -124,6 +136,11 @@ def _next_traceback(lines: list[_Line], start: int) -> int | None:
 
 
 def _end_of_message(lines: list[_Line], start: int, end: int) -> int:
+    if start < len(lines) and _RAY_TASK.search(lines[start].text):
+        # The exception of the remote function follows its frames.
+        while end < len(lines) and lines[end].text.startswith((" ", "\t")):
+            end += 1
+        end = min(end + 1, len(lines))
     for number in range(start + 1, end):
         if _TRACEBACK.search(lines[number].text):
             return number
@@ -131,19 +148,20 @@ def _end_of_message(lines: list[_Line], start: int, end: int) -> int:
 
 
 def _sign(block: _Block, log: Log, pod: Object) -> Sign | None:
-    found = classify(block.text, Source.LOG)
+    found = classify(block.text, None if log.mixed else Source.LOG)
     if found is None:
         return None
     values, weight = dict(found.values), _weight(found, block)
     telling = _line_of(block, found)
     if found.failure is USER_EXCEPTION and block.is_traceback:
-        frames = _FRAME.findall(block.text)
-        if frames:
-            values["at"] = f" at {frames[-1][0]}:{frames[-1][1]}"
         telling = _exception(block)
-        values["said"] = telling.text.strip()
+        values["said"] = _raised(block, telling)
         if _is_of_others(block):
             weight = Weight.CONSEQUENCE
+            values.pop("at", None)
+            values["said"] = _ended_without_words(log) or values["said"]
+        else:
+            values["at"] = _place(block)
     rank = int(values["rank"]) if values.get("rank", "").isdigit() else block.lines[0].rank
     evidence = [f"log of {log.pod}: {telling.text.strip()}"]
     if found.failure is USER_EXCEPTION and values.get("at"):
@@ -151,13 +169,41 @@ def _sign(block: _Block, log: Log, pod: Object) -> Sign | None:
     return Sign(found.failure, tuple(evidence), telling.at_s, pod, values, rank, weight)
 
 
+def _raised(block: _Block, telling: _Line) -> str:
+    """The exception, and for one that Ray carries also the original one."""
+    carried = _RAY_TASK.search(telling.text)
+    said = telling.text.strip()
+    if carried is None:
+        return said
+    behind = (line.text.strip() for line in block.lines if line.number > telling.number)
+    original = next((text for text in behind if text.startswith(carried[1])), "")
+    return f"{original} ({said.partition(':')[0]})" if original else said
+
+
+def _place(block: _Block) -> str:
+    """The innermost frame of the program's own files; that of a library if there is no other."""
+    frames: list[tuple[str, str]] = _FRAME.findall(block.text)
+    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    chosen = (own or frames)[-1:]
+    return f" at {chosen[0][0]}:{chosen[0][1]}" if chosen else ""
+
+
+def _ended_without_words(log: Log) -> str:
+    """What torchrun's summary says of a process that wrote no error of its own."""
+    root = first_failure([log])
+    if root is None or root.exit_code is None:
+        return ""
+    return f"its process ended with exit code {root.exit_code}, and this log holds no error of its own"
+
+
 def _weight(found: Recognised, block: _Block) -> Weight:
+    weight = found.failure.weight if found.by.weight is None else found.by.weight
     if found.by.soft and not block.is_last:
-        return Weight.NOTE
-    if found.failure is USER_EXCEPTION and not block.is_last:
+        return Weight.HINT
+    if found.failure is USER_EXCEPTION and not block.is_last and not _PRODUCT.match(block.text):
         # Handled, or cut off from its traceback: believed only if there is nothing better.
-        return Weight.NOTE if block.is_traceback else Weight.MASK
-    return found.failure.weight
+        return Weight.HINT if block.is_traceback else min(weight, Weight.MASK)
+    return weight
 
 
 def _line_of(block: _Block, found: Recognised) -> _Line:

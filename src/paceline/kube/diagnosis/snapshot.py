@@ -21,6 +21,7 @@ class Log:
     text: str
     container: str = ""
     previous: bool = False  # of the container before it was restarted
+    mixed: bool = False  # a text of unknown origin: it may quote events and conditions too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

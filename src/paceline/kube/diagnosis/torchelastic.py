@@ -1,8 +1,8 @@
-"""Which rank failed first, by torchelastic's own clock? Every agent prints a summary; the earliest counts."""
+"""The rank that failed first by torchelastic's own clock. Every agent prints a summary; the earliest counts."""
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.kube.diagnosis.snapshot import Log
 
@@ -10,7 +10,8 @@ _SUMMARY = re.compile(
     r"Root Cause \(first observed failure\):.*?"
     r"time\s*:\s*(?P<time>[\d-]+_[\d:]+).*?"
     r"host\s*:\s*(?P<host>\S+).*?"
-    r"rank\s*:\s*(?P<rank>\d+)",
+    r"rank\s*:\s*(?P<rank>\d+)"
+    r"(?:.{0,200}?exitcode\s*:\s*(?P<code>-?\d+))?",
     re.DOTALL,
 )
 
@@ -20,6 +21,7 @@ class Root:
     time: str  # as it is written there, which sorts as text
     host: str
     rank: int
+    exit_code: int | None = field(default=None, compare=False)
 
     def is_of(self, pod: str, rank: int | None) -> bool:
         """By its host, if the pod is known: the rank of a pod counts nodes, and this one processes."""
@@ -30,7 +32,7 @@ class Root:
 
 def first_failure(logs: Iterable[Log]) -> Root | None:
     found = [
-        Root(one["time"], one["host"], int(one["rank"]))
+        Root(one["time"], one["host"], int(one["rank"]), None if one["code"] is None else int(one["code"]))
         for log in logs
         for one in _SUMMARY.finditer(log.text)
     ]

@@ -1,4 +1,4 @@
-"""Which failures are known? All rows of the table, the words they are known by, and who looks for them.
+"""All rows of the failure table, the patterns that recognise them, and the functions that look for them.
 
 Words are tried in this order, and the first that fit decide: what is exact comes before what is general.
 """
@@ -10,16 +10,32 @@ from paceline.kube.diagnosis.snapshot import Snapshot
 from paceline.kube.diagnosis.table import (
     access,
     application,
+    cloud,
     gpus,
     images,
     lasting,
     nodes,
     queueing,
+    ray,
     scheduling,
     starting,
+    storage,
 )
 
-_SUBJECTS = (access, queueing, scheduling, images, starting, nodes, gpus, application, lasting)
+_SUBJECTS = (
+    access,
+    queueing,
+    scheduling,
+    images,
+    starting,
+    storage,
+    nodes,
+    gpus,
+    ray,
+    cloud,
+    application,
+    lasting,
+)
 
 FAILURES: tuple[Failure, ...] = tuple(
     sorted((row for subject in _SUBJECTS for row in subject.ROWS), key=lambda row: row.number)
@@ -27,16 +43,22 @@ FAILURES: tuple[Failure, ...] = tuple(
 TEXTS: tuple[Text, ...] = (
     *access.TEXTS,
     *queueing.TEXTS,
+    *cloud.EARLY_TEXTS,  # a health check is announced by a taint
+    *storage.EARLY_TEXTS,  # claims and mounts, before the words of schedulers and kubelets
     *scheduling.TEXTS,
     *nodes.TEXTS,
-    *starting.TEXTS,
     *images.TEXTS,
+    *starting.TEXTS,
+    *ray.TEXTS,
     *application.TEXTS,
     *images.LATE_TEXTS,
+    *cloud.TEXTS,
+    *storage.TEXTS,
     *gpus.TEXTS,
     *lasting.TEXTS,
     *gpus.LATE_TEXTS,
     *access.LATE_TEXTS,
+    *nodes.LATE_TEXTS,
     *application.LATE_TEXTS,
 )
 LOOKS: tuple[Callable[[Snapshot], Iterator[Sign]], ...] = tuple(subject.look for subject in _SUBJECTS)
@@ -46,8 +68,8 @@ UNKNOWN = Failure(
     name="unknown",
     what="something failed that no rule knows",
     kind=FailureClass.UNKNOWN,
-    cause="why it failed is not known; this is the best that was seen",
-    why="no rule of the table fits; it is treated like a failure of the program, and so not tried again",
+    cause="the failure is not understood yet; these lines tell most",
+    why="no rule of the table fits; send these lines with `kubectl describe` and the logs to the cluster's operators",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.RESUBMIT,
 )

@@ -1,11 +1,11 @@
-"""Did the API server take what it was asked, and who may ask? Rows 1 to 5, 48 to 50: answers, not pods."""
+"""Requests to the API server: manifests, rights, webhooks, admission, operators. Rows 1 to 5, 48 to 50, 66 to 70."""
 
 import re
 from collections.abc import Iterator
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import conditions
-from paceline.kube.diagnosis.snapshot import Answer, Snapshot, name_of
+from paceline.kube.diagnosis.snapshot import Answer, Snapshot, name_of, subject_of
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
 
@@ -16,7 +16,7 @@ BAD_SPEC = Failure(
     kind=FailureClass.CONFIG,
     cause="the cluster refuses the manifest: {said}",
     why="the API server or an operator checks every object before it exists; the same one is refused again",
-    command="paceline job validate FILE",
+    command="kubectl get events -n {namespace} --sort-by=.lastTimestamp",
     remedy=Remedy.STOP,
 )
 CRD_MISSING = Failure(
@@ -36,7 +36,7 @@ UNAUTHORIZED = Failure(
     kind=FailureClass.CONFIG,
     cause="the cluster was given no credentials that it accepts{client}",
     why="the login has expired, or the kubeconfig is of another cluster",
-    command="aws sso login && aws eks update-kubeconfig --name CLUSTER",
+    command="kubectl auth whoami",
     remedy=Remedy.STOP,
 )
 FORBIDDEN = Failure(
@@ -93,6 +93,64 @@ API_THROTTLED = Failure(
     weight=Weight.NOTE,
     counted=False,
 )
+POD_SECURITY = Failure(
+    number=66,
+    name="pod-security",
+    what="a policy of the namespace refuses the pods",
+    kind=FailureClass.CONFIG,
+    cause="a policy refuses the job's pods: {said}",
+    why="Pod Security, a LimitRange or a policy webhook checks every pod when its controller creates it; the same pod "
+    "is refused again",
+    command="kubectl get namespace {namespace} --show-labels",
+    remedy=Remedy.STOP,
+)
+MISSING_ACCOUNT = Failure(
+    number=67,
+    name="missing-object",
+    what="a service account, priority class or runtime class is missing",
+    kind=FailureClass.CONFIG,
+    cause="pods are not created, because what they name does not exist: {said}",
+    why="the API server looks up service account, priority class and runtime class when a pod is created",
+    command="kubectl get serviceaccounts,priorityclasses,runtimeclasses -n {namespace}",
+    remedy=Remedy.STOP,
+    patience_s=30.0,  # it may be created a moment after the job
+)
+OPERATOR_ABSENT = Failure(
+    number=68,
+    name="operator-absent",
+    what="no operator acts on the job",
+    kind=FailureClass.WAIT,
+    cause="{kind} {job} has no status, no pods and no events after {waited} s: no operator acts on it",
+    why="its operator is not installed, scaled to zero, restarting, or does not watch this namespace",
+    command="kubectl get deployments -A | grep -iE 'operator|jobset|trainer|kuberay|controller'",
+    remedy=Remedy.WAIT,
+    weight=Weight.WAITING,
+    patience_s=None,
+)
+NAME_TAKEN = Failure(
+    number=69,
+    name="name-taken",
+    what="pods of an earlier job of this name are still terminating",
+    kind=FailureClass.WAIT,
+    cause="pods cannot be created yet, because those of an earlier job still have their names: {said}",
+    why="the controller creates them as soon as the old ones are gone",
+    command="kubectl get pods -n {namespace}",
+    remedy=Remedy.WAIT,
+    weight=Weight.WAITING,
+    patience_s=900.0,
+)
+API_DOWN = Failure(
+    number=70,
+    name="api-unreachable",
+    what="the API server does not answer",
+    kind=FailureClass.INFRA,
+    cause="the API server does not answer: {said}",
+    why="the control plane restarts, or the network to it is interrupted; pods that run are not affected",
+    command="kubectl get --raw '/readyz?verbose'",
+    remedy=Remedy.REPEAT,
+    weight=Weight.NOTE,
+    counted=False,
+)
 ROWS = (
     BAD_SPEC,
     CRD_MISSING,
@@ -102,6 +160,11 @@ ROWS = (
     LOG_DROPPED,
     DELETED_OUTSIDE,
     API_THROTTLED,
+    POD_SECURITY,
+    MISSING_ACCOUNT,
+    OPERATOR_ABSENT,
+    NAME_TAKEN,
+    API_DOWN,
 )
 
 _SAID = (Source.API, Source.CLUSTER)
@@ -114,7 +177,50 @@ TEXTS = (
     text(API_THROTTLED, r"\(TooManyRequests\)|server has received too many requests", *_SAID),
     text(API_THROTTLED, r"client rate limiter Wait returned an error", *_SAID),
     text(WEBHOOK_DOWN, r'failed (?:calling|to call) webhook(?: "(?P<webhook>[^"]+)")?', *_SAID),
-    text(WEBHOOK_DOWN, r'no endpoints available for service "(?P<webhook>[^"]*webhook[^"]*)"', *_SAID),
+    text(WEBHOOK_DOWN, r'no endpoints available for service "(?P<webhook>[^"]*)"', *_SAID),
+    text(
+        MISSING_ACCOUNT,
+        r"(?P<said>error looking up service account[^\n]*|serviceaccount \S+ not found[^\n]*"
+        r"|service account \S+ was not found[^\n]*|no API token found for service account[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        MISSING_ACCOUNT,
+        r"(?P<said>no PriorityClass with name \S+ was found[^\n]*|priorityclass\S* \S+ not found[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        MISSING_ACCOUNT,
+        r"(?P<said>RuntimeClass \S+ not found[^\n]*|runtimeclass\.node\.k8s\.io \S+ not found[^\n]*"
+        r"|failed to get RuntimeClass[^\n]*|namespaces? \S+ not found[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        POD_SECURITY,
+        r"(?P<said>violates PodSecurity[^\n]*|would violate PodSecurity[^\n]*|unable to validate against any security "
+        r"context constraint[^\n]*|(?:max|min)imum (?:cpu|memory|\S+) usage per (?:Container|Pod)[^\n]*"
+        r"|(?:cpu|memory|\S+) max limit to request ratio[^\n]*|unable to validate against any pod security policy[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        POD_SECURITY,
+        r"(?P<said>container has runAsNonRoot and image [^\n]*|runAsNonRoot[^\n]*(?:non-numeric user|run as root)[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        POD_SECURITY,
+        r"(?P<said>admission webhook \S*(?:kyverno|gatekeeper|policy|polic|psp|opa|vap)\S* denied the request[^\n]*)"
+        r"(?=[\s\S]*pods?\b)",
+        Source.CLUSTER,
+    ),
+    text(NAME_TAKEN, r"(?P<said>object is being deleted: [^\n]*already exists[^\n]*)", *_SAID),
+    text(
+        API_DOWN,
+        r"(?P<said>etcdserver: (?:request timed out|leader changed|no leader)[^\n]*|server is currently unable to handle the "
+        r"request[^\n]*|connection to the server \S+ was refused[^\n]*|Unable to connect to the server[^\n]*|http2: client "
+        r"connection lost[^\n]*|apiserver[^\n]*(?:shutting down|not ready)[^\n]*)",
+        *_SAID,
+    ),
 )
 # After quotas and images, which also are "forbidden" and "not found".
 LATE_TEXTS = (
@@ -129,7 +235,7 @@ LATE_TEXTS = (
         r"(?P<said>is invalid: .*|\b[\w.\[\]]+: (?:Invalid|Required|Unsupported|Duplicate) value\b.*)",
         *_SAID,
     ),
-    text(BAD_SPEC, r"(?P<said>failed rule: .*|violates PodSecurity .*|\bValidationFailed\b.*)", *_SAID),
+    text(BAD_SPEC, r"(?P<said>failed rule: .*|\bValidationFailed\b.*)", *_SAID),
     text(
         CRD_MISSING,
         r'(?:no matches for kind|unable to recognize).*?"?(?P<resource>[A-Z]\w+)"? in version '
@@ -152,6 +258,7 @@ LATE_TEXTS = (
         *_SAID,
     ),
 )
+_OPERATOR_S = 60.0  # operators that are at work write a status within seconds
 _BROKEN_CLIENTS = re.compile(r"32\.0\.0|36\.0\.[0-2]")
 _CUT = re.compile(
     r"EOF|too old resource version|read timeout|timed out|connection reset|chunked", re.IGNORECASE
@@ -162,6 +269,7 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
     yield from _answers(snapshot)
     yield from _reviews(snapshot)
     yield from _removals(snapshot)
+    yield from _without_operator(snapshot)
     for job in snapshot.jobs:
         status = mapping(job, "status")
         if (
@@ -174,6 +282,24 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
             if one.get("reason") == "ValidationFailed" and one.get("status") == "True":
                 said = str(one.get("message", ""))
                 yield Sign(BAD_SPEC, (f"{job.get('kind')}/{name_of(job)}: {said}",), values={"said": said})
+
+
+def _without_operator(snapshot: Snapshot) -> Iterator[Sign]:
+    """Jobs that nothing acts on: no status, no pods, no events, although they are not suspended."""
+    if snapshot.pods or any(condition_of for job in snapshot.jobs for condition_of in conditions(job)):
+        return
+    for job in snapshot.jobs:
+        born = read_time(mapping(job, "metadata").get("creationTimestamp"))
+        spec = mapping(job, "spec")
+        suspended = spec.get("suspend") is True or mapping(spec, "runPolicy").get("suspend") is True
+        if born is None or suspended or snapshot.at_s - born < _OPERATOR_S or mapping(job, "status"):
+            continue
+        kind, name = str(job.get("kind", "")), name_of(job)
+        if any(subject_of(event).get("name") == name for event in snapshot.events):
+            continue
+        waited = f"{snapshot.at_s - born:.0f}"
+        line = f"{kind}/{name} was created {waited} s ago and has no status, no pods and no events"
+        yield Sign(OPERATOR_ABSENT, (line,), born, values={"kind": kind, "job": name, "waited": waited})
 
 
 def _answers(snapshot: Snapshot) -> Iterator[Sign]:

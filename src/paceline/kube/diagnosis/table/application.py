@@ -1,4 +1,4 @@
-"""Is it the program itself, its models from the hub, or its checkpoint? Rows 39 to 43, and 47."""
+"""The program's own failures, its models from the hub, its checkpoint. Rows 39 to 43, 47, 71 and 72."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ HUB_SLOW = Failure(
     kind=FailureClass.INFRA,
     cause="a download from Hugging Face did not come through: {said}",
     why="many ranks fetch at once, or the hub has a bad hour; staging the files once on a volume ends it",
-    command="hf download MODEL --local-dir /volume/models/MODEL",
+    command="kubectl logs {pod} -n {namespace} --timestamps --tail=50",
     remedy=Remedy.RESUBMIT,
 )
 USER_EXCEPTION = Failure(
@@ -65,12 +65,34 @@ CHECKPOINT = Failure(
     kind=FailureClass.CONFIG,
     cause="a checkpoint cannot be used: {said}",
     why="it was cut off while being written, its volume is full, or it is of another model",
-    command="paceline checkpoint verify RUN",
+    command="kubectl logs {pod} -n {namespace} --timestamps | grep -iE 'checkpoint|ckpt'",
     remedy=Remedy.FIX,
     change="previous-checkpoint",
     most=1,
 )
-ROWS = (HUB_ACCESS, HUB_SLOW, USER_EXCEPTION, LISTED_EXIT_CODE, CRASH_LOOP, CHECKPOINT)
+PACKAGES = Failure(
+    number=71,
+    name="packages",
+    what="a package that the program needs cannot be installed",
+    kind=FailureClass.CONFIG,
+    cause="a package cannot be installed: {said}",
+    why="no release fits this Python and platform, or two requirements exclude each other; build it into the image",
+    command="kubectl logs {pod} -n {namespace} --timestamps | grep -iE 'error|requirement'",
+    remedy=Remedy.STOP,
+)
+PROBE = Failure(
+    number=72,
+    name="liveness-probe",
+    what="the kubelet restarts a container whose probe fails",
+    kind=FailureClass.CONFIG,
+    cause="container {container} of pod {pod} is restarted, because its liveness or startup probe fails: {said}",
+    why="the probe allows less time than the program needs to answer, or the program does not listen",
+    command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].livenessProbe}}'",
+    remedy=Remedy.STOP,
+    weight=Weight.WAITING,
+    patience_s=600.0,
+)
+ROWS = (HUB_ACCESS, HUB_SLOW, USER_EXCEPTION, LISTED_EXIT_CODE, CRASH_LOOP, CHECKPOINT, PACKAGES, PROBE)
 
 _LOG = (Source.LOG, Source.CLUSTER)
 _REPOSITORY = r"https://(?:huggingface\.co|hf\.co)/(?:api/models/|datasets/)?[\w.-]+/[\w.-]+"
@@ -85,6 +107,14 @@ TEXTS = (
     text(HUB_ACCESS, rf"Repository Not Found for url: (?P<repository>{_REPOSITORY})", *_LOG),
     text(HUB_ACCESS, r"Invalid user token|Token is required .*but no token found", *_LOG),
     text(
+        HUB_ACCESS,
+        rf"\b40[13] (?:Client Error|Forbidden|Unauthorized)[^\n]*{_HUB}|Invalid (?:credentials in Authorization|username or "
+        r"password)|(?:Access to|access) (?:model|dataset|this repo)[^\n]*(?:restricted|gated|must (?:be authenticated|have access))"
+        r"|You need to (?:share contact information|agree)[^\n]*|is a gated (?:repo|dataset|model)|LocalTokenNotFoundError"
+        r"|Repository Not Found for url|Revision Not Found for url|DatasetNotFoundError",
+        *_LOG,
+    ),
+    text(
         HUB_SLOW,
         rf"(?P<said>{_HUB}[^\n]*(?:Read timed out|Connect timeout|Max retries exceeded)[^\n]*)",
         *_LOG,
@@ -93,12 +123,9 @@ TEXTS = (
     text(HUB_SLOW, rf"(?P<said>(?:429|50[0-9]) (?:Client|Server) Error[^\n]*{_HUB}[^\n]*)", *_LOG, soft=True),
     text(
         HUB_SLOW,
-        rf"(?P<said>429 Too Many Requests[^\n]*{_HUB}[^\n]*|couldn't connect to 'https://{_HUB}[^\n]*)",
+        rf"(?P<said>429 Too Many Requests[^\n]*{_HUB}[^\n]*)",
         *_LOG,
         soft=True,
-    ),
-    text(
-        HUB_SLOW, r"(?P<said>cannot find the requested files in the (?:disk|local) cache)", *_LOG, soft=True
     ),
     text(CHECKPOINT, r"(?P<said>EOFError: Ran out of input|BadZipFile[^\n]*)", *_LOG),
     text(CHECKPOINT, r"(?P<said>PytorchStreamReader failed[^\n]*|PytorchStreamWriter failed[^\n]*)", *_LOG),
@@ -121,11 +148,39 @@ TEXTS = (
     text(CHECKPOINT, r"(?P<said>No space left on device[^\n]*(?:checkpoint|ckpt)[^\n]*)", *_LOG),
     # These are mistakes of the program, though they look like NCCL's or CUDA's.
     text(
-        USER_EXCEPTION, r"(?P<said>ncclInvalid(?:Usage|Argument)[\s\S]*|device-side assert triggered)", *_LOG
+        USER_EXCEPTION,
+        r"(?P<said>ncclInvalid(?:Usage|Argument)[\s\S]*)",
+        *_LOG,
+        weight=Weight.MASK,
+    ),
+    text(
+        USER_EXCEPTION,
+        r"(?P<said>(?:CUDA error: )?(?:device-side assert triggered|an illegal memory access was encountered|misaligned address"
+        r"|an illegal instruction was encountered|invalid configuration argument)[^\n]*|Detected mismatch between collectives"
+        r"[^\n]*|Cannot re-initialize CUDA in forked subprocess[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        PACKAGES,
+        r"(?P<said>No matching distribution found[^\n]*|Could not find a version that satisfies[^\n]*|ResolutionImpossible[^\n]*"
+        r"|Failed building wheel for[^\n]*|PackagesNotFoundError[^\n]*|No solution found when resolving[^\n]*"
+        r"|subprocess-exited-with-error[^\n]*|E: Unable to locate package[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        PROBE,
+        r"(?P<said>failed (?:liveness|startup) probe, will be restarted[^\n]*|(?:Liveness|Startup) probe failed[^\n]*)",
+        Source.CLUSTER,
     ),
 )
 # Whatever ends like a Python exception, and is nothing that is known better.
 LATE_TEXTS = (
+    # The product's own line: the participant, then its exception or what became of it.
+    text(
+        USER_EXCEPTION,
+        r"error\[E\d+\]: (?:the run failed: )?(?:worker-(?P<rank>\d+): )?(?P<said>[^\n]*)",
+        *_LOG,
+    ),
     text(
         USER_EXCEPTION,
         r"^(?P<said>(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Iteration)(?:\(\w+\))?"
@@ -134,7 +189,14 @@ LATE_TEXTS = (
     ),
     text(
         USER_EXCEPTION,
-        r"(?P<said>Fatal Python error: [^\n]*|Segmentation fault[^\n]*|Signal 11 \(SIGSEGV\))",
+        r"(?P<said>Fatal Python error: [^\n]*|Segmentation fault[^\n]*|Signal 11 \(SIGSEGV\)[^\n]*"
+        r"|\w*: error while loading shared libraries: [^\n]*|panic: [^\n]*|terminate called after throwing[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        USER_EXCEPTION,
+        r"(?P<said>\w+\.py: error: [^\n]*|error: (?:unrecognized arguments|the following arguments are required|argument )"
+        r"[^\n]*|Error: (?:No such option|Invalid value|Missing option)[^\n]*)",
         *_LOG,
     ),
 )

@@ -1,4 +1,4 @@
-"""Do the ranks reach each other, and have GPU memory? Rows 33 to 38: what CUDA, NCCL and EFA say in logs."""
+"""GPU memory and the network between ranks, as CUDA, NCCL, Gloo and EFA report them in logs. Rows 33 to 38, 51."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +16,7 @@ CUDA_OOM = Failure(
     kind=FailureClass.CONFIG,
     cause="rank {rank} ran out of GPU memory",
     why="model, optimizer and activations of one batch do not fit; nor will they the next time",
-    command="paceline train --mode fsdp --batch-size SMALLER …",
+    command="kubectl logs {pod} -n {namespace} --timestamps | grep -m1 -A9 -i 'out of memory'",
     remedy=Remedy.STOP,
 )
 NCCL_TIMEOUT = Failure(
@@ -76,29 +76,120 @@ EFA_UNUSED = Failure(
 EFA_MEMORY = Failure(
     number=38,
     name="efa-memory",
-    what="EFA cannot pin memory",
+    what="EFA or InfiniBand cannot pin memory",
     kind=FailureClass.CONFIG,
-    cause="EFA cannot register memory: {said}",
-    why="huge pages are used up, or locked memory is limited; FI_EFA_USE_HUGE_PAGE=0 does without them",
-    command="kubectl get pod {pod} -n {namespace} -o yaml | grep -A1 FI_EFA_USE_HUGE_PAGE",
+    cause="the network device cannot register memory: {said}",
+    why="locked memory is limited (memlock) or huge pages are used up; FI_EFA_USE_HUGE_PAGE=0 does without them",
+    command="kubectl exec {pod} -n {namespace} -- sh -c 'ulimit -l'",
     remedy=Remedy.STOP,
 )
-ROWS = (CUDA_OOM, NCCL_TIMEOUT, NCCL_ERROR, RENDEZVOUS, RENDEZVOUS_MESH, EFA_UNUSED, EFA_MEMORY)
+NETWORK_SETUP = Failure(
+    number=51,
+    name="network-setup",
+    what="NCCL, Gloo or libfabric is set up wrongly",
+    kind=FailureClass.CONFIG,
+    cause="the collective library cannot use the network as it is set up: {said}",
+    why="an interface name, a device, a plugin or a library version does not match the node; a retry meets the same",
+    command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
+    remedy=Remedy.STOP,
+    weight=Weight.MASK,  # a fallback may have been used, and then the program failed of something else
+)
+ROWS = (
+    CUDA_OOM,
+    NCCL_TIMEOUT,
+    NCCL_ERROR,
+    RENDEZVOUS,
+    RENDEZVOUS_MESH,
+    EFA_UNUSED,
+    EFA_MEMORY,
+    NETWORK_SETUP,
+)
 
 _LOG = (Source.LOG, Source.CLUSTER)  # the end of a log is also what a container leaves as its message
+_OF_PEER = r"(?:peer|remote|receiver|reset|refused|unreachable|timed? ?out|retr(?:y|ies)|closed|unrespons|12\b)"
 TEXTS = (
     text(CUDA_OOM, r"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY", *_LOG),
-    text(CUDA_OOM, r"(?:cublas|cudnn)\w*_(?:ALLOC_FAILED)|HIP out of memory", *_LOG),
-    text(EFA_MEMORY, r"(?P<said>NET/OFI Unable to register memory.*)", *_LOG),
+    text(CUDA_OOM, r"(?:cublas|cudnn)\w*_ALLOC_FAILED|HIP out of memory|torch\.(?:cuda\.)?OutOfMemoryError", *_LOG),
+    text(CUDA_OOM, r"Cuda failure (?:2 )?'?out of memory|RESOURCE_EXHAUSTED: Out of memory (?:while|allocating)", *_LOG),
+    text(CUDA_OOM, r"Failed to (?:CUDA|cudaMalloc|allocate)[^\n]*out of memory", *_LOG),
     text(
-        EFA_MEMORY, r"(?P<said>os\.fork.*Cannot allocate memory|fi_mr_reg.*Cannot allocate memory.*)", *_LOG
+        EFA_MEMORY,
+        r"(?P<said>NET/OFI Unable to register memory[^\n]*|fi_mr_reg[^\n]*Cannot allocate memory[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        EFA_MEMORY,
+        r"(?P<said>ibv_(?:reg_mr|create_\w+|modify_qp)\w*[^\n]*(?:Cannot allocate memory|errno 12|ENOMEM)[^\n]*)",
+        *_LOG,
+    ),
+    text(EFA_MEMORY, r"(?P<said>(?:RLIMIT_MEMLOCK|memlock|locked[- ]memory limit)[^\n]*)", *_LOG),
+    text(EFA_MEMORY, r"(?P<said>os\.fork[^\n]*Cannot allocate memory)", *_LOG),
+    text(
+        EFA_MEMORY,
+        r"(?P<said>(?:NET/OFI|libfabric|NET/IB|\befa)[^\n]*(?:Cannot allocate memory|ENOMEM|RC: -12)[^\n]*)",
+        *_LOG,
     ),
     text(
         EFA_UNUSED,
-        r"(?P<said>NET/OFI (?:No eligible providers were found|Couldn't find any optimal provider))",
+        r"(?P<said>NET/OFI (?:No eligible providers were found|(?:Couldn't|Could not) find any optimal provider))",
+        *_LOG,
+        weight=Weight.MASK,
+    ),
+    text(
+        EFA_UNUSED,
+        r"(?P<said>fi_getinfo:? (?:provider efa output empty list|[^\n]*No data available[^\n]*|[^\n]*-61\b[^\n]*))",
+        *_LOG,
+        weight=Weight.MASK,
+    ),
+    text(
+        EFA_UNUSED,
+        r"(?P<said>(?:NET/OFI|aws-ofi-nccl|\befa)[^\n]*(?:no (?:efa )?devices?|not (?:find|found)|No such device)[^\n]*)",
+        *_LOG,
+        weight=Weight.MASK,
+    ),
+    text(
+        NETWORK_SETUP,
+        r"(?P<said>(?:Bootstrap|NET/Socket|NET/IB) ?: ?[Nn]o (?:\w+ ){0,3}(?:interface|device)s?(?: \w+)? ?found[^\n]*)",
         *_LOG,
     ),
-    text(EFA_UNUSED, r"(?P<said>fi_getinfo: provider efa output empty list)", *_LOG),
+    text(
+        NETWORK_SETUP,
+        r"(?P<said>(?:no (?:usable|valid|matching|such) (?:network |socket )?interface"
+        r"|Unable to find (?:address|interface) for|Unable to resolve interface|interface \S+ (?:not found|does not exist)"
+        r"|NCCL_SOCKET_IFNAME[^\n]*(?:not found|no match|no such)|connecting to address +with family)[^\n]*)",
+        *_LOG,
+    ),
+    text(NETWORK_SETUP, r"(?P<said>makeDeviceFor(?:Interface|Hostname)\(\)[^\n]*|ifa != nullptr[^\n]*)", *_LOG),
+    text(
+        NETWORK_SETUP,
+        r"(?P<said>ss1\.ss_family == ss2\.ss_family[^\n]*|Address family not supported by protocol[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        NETWORK_SETUP,
+        r"(?P<said>NET/OFI[^\n]*(?:Couldn't open|Failed to (?:initialize|open|create)|Disabling shared memory failed"
+        r"|Creating new endpoint|Protocol not available|Function not implemented|not supported|Invalid argument)[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        NETWORK_SETUP,
+        r"(?P<said>lib(?:fabric|efa|ibverbs|nccl(?:-net|-ofi)?|rdmacm)\S*: (?:cannot open shared object|undefined symbol"
+        r"|version `)[^\n]*)",
+        *_LOG,
+    ),
+    text(NETWORK_SETUP, r"(?P<said>Duplicate GPU detected[^\n]*)", *_LOG, weight=Weight.CAUSE),
+    text(
+        NETWORK_SETUP,
+        r"(?P<said>(?:NCCL[^\n]*version mismatch|mismatched? NCCL version|NCCL version[^\n]* does not match)[^\n]*)",
+        *_LOG,
+        weight=Weight.CAUSE,
+    ),
+    text(
+        NETWORK_SETUP,
+        r"(?P<said>/dev/infiniband[^\n]*(?:No such file|not found|Permission denied)[^\n]*"
+        r"|(?:ibv_open_device|ibv_get_device_list|rdma_\w+)[^\n]*fail[^\n]*)",
+        *_LOG,
+    ),
     text(NCCL_TIMEOUT, r"(?:\[?Rank (?P<rank>\d+)\]? ?)?Watchdog caught collective operation timeout", *_LOG),
     text(
         NCCL_TIMEOUT, r"milliseconds before timing out|Some NCCL operations have failed or timed out", *_LOG
@@ -107,6 +198,7 @@ TEXTS = (
         NCCL_TIMEOUT, r"taking the entire process down|terminated or joined.*heartbeat monitor thread", *_LOG
     ),
     text(NCCL_TIMEOUT, r"watchdog got stuck for|Timed out waiting \d+ms for (?:recv|send) operation", *_LOG),
+    text(NCCL_TIMEOUT, r"monitoredBarrier|failed to pass monitored ?Barrier|collective[^\n]*timed out", *_LOG),
     text(RENDEZVOUS, r"(?P<said>retrieving ncclUniqueId from [^\n]*|store->get\([^\n]*)", *_LOG),
     text(
         RENDEZVOUS,
@@ -118,29 +210,53 @@ TEXTS = (
         r"(?P<said>(?:sendBytes|recvBytes)\S* failed[^\n]*|Did the remote server shutdown.*)",
         *_LOG,
     ),
-    text(RENDEZVOUS, r"(?P<said>failed to bind to \S+ \(errno: 98[^\n]*)", *_LOG, soft=True),
-    text(RENDEZVOUS, r"(?P<said>client socket has timed out after .* while trying to connect to .*)", *_LOG),
+    text(
+        RENDEZVOUS,
+        r"(?P<said>(?:failed to bind to \S+ \(errno: 98|EADDRINUSE)[^\n]*|\[Errno 98\][^\n]*)",
+        *_LOG,
+        soft=True,
+    ),
+    text(RENDEZVOUS, r"(?P<said>client socket has (?:timed out|failed to connect)[^\n]*)", *_LOG),
     text(
         RENDEZVOUS,
         r"(?P<said>Timed out after .* waiting for clients\. (?P<met>\d+)/(?P<all>\d+) clients joined)",
         *_LOG,
     ),
-    text(RENDEZVOUS, r"(?P<said>Rendezvous(?:Connection|Timeout|Closed)Error[^\n]*)", *_LOG),
+    text(RENDEZVOUS, r"(?P<said>Rendezvous(?:Connection|Timeout|Closed|State)Error[^\n]*)", *_LOG),
     text(
         RENDEZVOUS,
-        r"(?P<said>recvValue failed[^\n]*|failed to recv, got 0 bytes|DistStoreError[^\n]*)",
+        r"(?P<said>recvValue failed[^\n]*|failed to recv, got 0 bytes|DistStoreError[^\n]*|TCPStore[^\n]*(?:time|fail)"
+        r"[^\n]*|Timed out waiting for (?:the )?(?:rendezvous|workers|peers|other)[^\n]*)",
         *_LOG,
     ),
     text(RENDEZVOUS, r"(?P<said>DistNetworkError[^\n]*|connection to the C10d store has failed)", *_LOG),
+    text(
+        RENDEZVOUS,
+        r"(?P<said>\b(?:c10d|TCPStore|master|rendezvous|rdzv|etcd|MASTER_ADDR)\b[^\n]*(?:Connection (?:refused|reset|timed out)"
+        r"|Broken pipe|Socket Timeout)[^\n]*)",
+        *_LOG,
+    ),
     text(RENDEZVOUS, r"(?P<said>network addresses of .* cannot be retrieved)", *_LOG, soft=True),
 )
 # After the program's own mistakes with NCCL, which look like the network's.
 LATE_TEXTS = (
     text(NCCL_ERROR, r"(?P<said>(?:Gloo connectFullMesh|gloo/transport/)[^\n]*)", *_LOG),
     text(
-        NCCL_ERROR, r"(?P<said>NET/(?:OFI|IB)[^\n]*complet(?:ed|ion) (?:with error|from peer)[^\n]*)", *_LOG
+        NCCL_ERROR,
+        r"(?P<said>NET/(?:OFI|IB)[^\n]*complet(?:ed|ion) (?:with (?:an )?error|from peer)[^\n]*)",
+        *_LOG,
     ),
-    text(NCCL_ERROR, r"(?P<said>nccl(?:System|Remote|Internal|UnhandledCuda)Error[^\n]*)", *_LOG),
+    text(
+        NCCL_ERROR,
+        rf"(?P<said>(?:NET/(?:OFI|IB|Socket)|libfabric|\befa|\bmlx5)[^\n]*{_OF_PEER}[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        NCCL_ERROR,
+        r"(?P<said>\b(?:port (?:error|down)|link (?:down|flap\w*|error)|Got async event)[^\n]*)",
+        *_LOG,
+    ),
+    text(NCCL_ERROR, r"(?P<said>nccl(?:System|Remote|Internal|UnhandledCuda|InProgress)Error[^\n]*)", *_LOG),
     text(
         NCCL_ERROR, r"(?P<said>NCCL error in:[^\n]*|NCCL error: [^\n]*|unhandled system error[^\n]*)", *_LOG
     ),
@@ -151,7 +267,20 @@ LATE_TEXTS = (
     ),
     text(
         NCCL_ERROR,
-        r"(?P<said>Connection closed by peer[^\n]*|gloo[^\n]*(?:Connection reset|Read error)[^\n]*)",
+        r"(?P<said>(?:Connection|Socket) (?:closed|reset) by (?:remote )?peer[^\n]*|gloo[^\n]*(?:Connection reset|Read error)"
+        r"[^\n]*|torch lost a peer[^\n]*)",
+        *_LOG,
+    ),
+    # A peer that is not there yet, or not any more: pods have names only while they exist.
+    text(
+        RENDEZVOUS,
+        r"(?P<said>(?:\.svc\b|headless|-master|-worker|-head|MASTER_ADDR|[a-z]-\d+\.)[^\n]{0,80}"
+        r"(?:Name or service not known|name resolution|not resolve|no such host|gai error|getaddrinfo|NXDOMAIN)[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        RENDEZVOUS,
+        r"(?P<said>(?:socket\.gaierror|getaddrinfo)[^\n]*)",
         *_LOG,
     ),
 )

@@ -1,4 +1,4 @@
-"""Can the image be fetched and run? Rows 16 to 20."""
+"""Images that cannot be fetched or run. Rows 16 to 20."""
 
 from collections.abc import Iterator
 
@@ -12,8 +12,8 @@ IMAGE_NOT_FOUND = Failure(
     name="image-not-found",
     what="the image does not exist",
     kind=FailureClass.CONFIG,
-    cause="the image {image} does not exist in its registry{near}",
-    why="the registry answers, and has no such name or tag: correct --image; no operator stops such a job",
+    cause="the image {image} does not exist: its registry has no such name or tag, or there is no such registry{near}",
+    why="the name is resolved in the same way at every pull: correct --image; no operator stops such a job",
     command="docker manifest inspect {image}",
     remedy=Remedy.STOP,
     patience_s=15.0,
@@ -73,7 +73,8 @@ _PULL = (
 )
 _NETWORK = (
     r"(?P<said>toomanyrequests|429 Too Many Requests|i/o timeout|TLS handshake|unexpected EOF|: EOF\b"
-    r"|server misbehaving|no such host|connection (?:refused|reset)|context (?:deadline exceeded|canceled)"
+    r"|short read|failed commit on ref|unexpected (?:commit )?(?:digest|size)|content digest \S+: not found|code = Unavailable"
+    r"|http2: [^\n]{0,60}|Client\.Timeout|DeadlineExceeded|server misbehaving|connection (?:refused|reset)|context (?:deadline exceeded|canceled)"
     r"|50[0234]\b[^\n]{0,40}"
     r"|Temporary failure in name resolution|network is unreachable|connect: \w+)"
 )
@@ -91,6 +92,17 @@ TEXTS = (
         DISK_FULL, r"DiskPressure|failed to garbage collect required amount of images|ImageGCFailed", *_SAID
     ),
     text(IMAGE_NOT_FOUND, r"InvalidImageName|invalid reference format|couldn't parse image", *_SAID),
+    text(IMAGE_NOT_FOUND, rf"{_PULL}lookup \S+(?: on \S+)?: no such host", *_SAID),
+    text(
+        IMAGE_AUTH,
+        rf"{_PULL}(?:x509: |certificate signed by unknown authority|server gave HTTP response to HTTPS client)",
+        *_SAID,
+    ),
+    text(
+        WRONG_PLATFORM,
+        rf"{_PULL}(?P<said>unsupported (?:manifest )?media ?type[^\n]*|schema 1[^\n]*no longer supported[^\n]*|invalid tar header[^\n]*)",
+        *_SAID,
+    ),
     text(IMAGE_NETWORK, rf"{_PULL}{_NETWORK}", *_SAID),
     text(IMAGE_AUTH, rf"{_PULL}{_REFUSED}", *_SAID),
     text(
@@ -101,7 +113,7 @@ TEXTS = (
 )
 
 # After checkpoints and shared memory, which also are without space.
-LATE_TEXTS = (text(DISK_FULL, r"No space left on device|Disk quota exceeded"),)
+LATE_TEXTS = (text(DISK_FULL, r"No space left on device|Disk quota exceeded", *_SAID),)
 
 
 def look(snapshot: Snapshot) -> Iterator[Sign]:

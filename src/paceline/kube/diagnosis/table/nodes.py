@@ -1,11 +1,19 @@
-"""Was the container killed, or its node lost? Rows 27 to 32: what happens to a program, not in it."""
+"""Containers killed and nodes lost: what happens to a program from outside. Rows 27 to 32, 73 and 74."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
-from paceline.kube.diagnosis.pods import condition, ended, node_of, phase, said_exit
-from paceline.kube.diagnosis.snapshot import Object, Snapshot, labels_of, name_of
+from paceline.kube.diagnosis.pods import Ended, condition, ended, events_of, node_of, phase, said_exit
+from paceline.kube.diagnosis.snapshot import (
+    Object,
+    Snapshot,
+    first_time,
+    labels_of,
+    message_of,
+    name_of,
+    subject_of,
+)
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
 from paceline.kube.well_known import HYPERPOD_HEALTH
@@ -21,6 +29,11 @@ OOM_KILLED = Failure(
     remedy=Remedy.FIX,
     change="memory",
     most=1,
+)
+OUT_OF_MEMORY = replace(
+    OOM_KILLED,
+    cause="a process of the job ran out of memory: {said}",
+    why="the kernel or Ray's memory monitor kills what grows beyond the limit; loaders and /dev/shm count too",
 )
 SHARED_MEMORY = Failure(
     number=28,
@@ -90,7 +103,40 @@ GPU_HARDWARE = Failure(
     remedy=Remedy.RESUBMIT,
     excludes_node=True,
 )
-ROWS = (OOM_KILLED, SHARED_MEMORY, EVICTED, EVICTED_STORAGE, PREEMPTED, NODE_LOST, GPU_HARDWARE)
+TERMINATED = Failure(
+    number=73,
+    name="terminated",
+    what="a program was told to stop from outside (SIGTERM)",
+    kind=FailureClass.INFRA,
+    cause="the program of pod {pod} was told to stop from outside: {said}",
+    why="SIGTERM comes from the kubelet when a pod is deleted, drained or preempted; no error of the program precedes it",
+    command="kubectl get events -n {namespace} --sort-by=.lastTimestamp",
+    remedy=Remedy.RESUBMIT,
+    weight=Weight.MASK,
+)
+POD_DELETED = Failure(
+    number=74,
+    name="pod-deleted",
+    what="a pod was deleted while the job ran",
+    kind=FailureClass.INFRA,
+    cause="pod {pod} was deleted while the job ran: {said}",
+    why="a user, a drain or a controller deleted it through the API; the program itself did not fail",
+    command="kubectl get events -n {namespace} --sort-by=.lastTimestamp",
+    remedy=Remedy.RESUBMIT,
+    weight=Weight.MASK,
+)
+ROWS = (
+    OOM_KILLED,
+    OUT_OF_MEMORY,
+    SHARED_MEMORY,
+    EVICTED,
+    EVICTED_STORAGE,
+    PREEMPTED,
+    NODE_LOST,
+    GPU_HARDWARE,
+    TERMINATED,
+    POD_DELETED,
+)
 
 _SAID = (Source.CLUSTER,)
 TEXTS = (
@@ -103,27 +149,44 @@ TEXTS = (
         r"(?P<said>out of shared memory|insufficient shared memory|Error while creating shared memory)",
     ),
     text(SHARED_MEMORY, r"(?P<said>killed by signal: Bus error|Signal 7 \(SIGBUS\)|\bBus error\b)"),
+    text(
+        SHARED_MEMORY,
+        r"(?P<said>/dev/shm[^\n]*(?:No space left|too small|cannot allocate|full)[^\n]*|No space left on device[^\n]*/dev/shm[^\n]*"
+        r"|posix_fallocate failed[^\n]*|exitcode *: -7\b[^\n]*)",
+    ),
     text(GPU_HARDWARE, r"(?P<said>uncorrectable (?:NVLink|ECC) error[^\n]*|ERROR_ECC_UNCORRECTABLE)"),
+    # Xid 13, 31, 43 and 45 are faults of the program that used the GPU.
     text(
         GPU_HARDWARE,
-        r"(?P<said>NVRM: Xid[^\n]*|GPU has fallen off the bus|\bGPU is lost\b|NVLink error was detected)",
-    ),
-    text(
-        GPU_HARDWARE,
-        r"(?P<said>Unable to determine the device handle for GPU|unspecified launch failure.*hardware)",
+        r"(?P<said>Xid ?(?:\(PCI:[^)]*\))?:? ?(?!(?:13|31|43|45)\b)\d{2,3}\b[^\n]*|fallen off the bus[^\n]*|\bGPU is lost\b[^\n]*"
+        r"|NVLink (?:error|fatal)[^\n]*|\bXID (?!(?:13|31|43|45)\b)\d{2,3}\b[^\n]*)",
     ),
     text(
         GPU_HARDWARE,
-        r"(?P<said>Nvidia(?:XID\[?\d+\]?Error|DoubleBitError|NVLinkError|FabricError|DeviceCountMismatch))",
+        r"(?P<said>(?:uncorrected|double[- ]bit|volatile uncorr\w*|row[- ]remap\w*[^\n]*fail\w*|page retirement|DBE|SXid|GSP RPC"
+        r"|RmInitAdapter failed)\b[^\n]*|(?:CUDA error: )?hardware stack error[^\n]*)",
     ),
     text(
-        OOM_KILLED, r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|^MemoryError\b|std::bad_alloc"
+        GPU_HARDWARE,
+        r"(?P<said>Unable to determine the device handle for (?:GPU|gpu)[^\n]*|unspecified launch failure.*hardware"
+        r"|GPU requires reset[^\n]*|GPU (?:\S+ )?(?:is|was marked|marked) unhealthy[^\n]*|NvidiaGpuUnhealthy[^\n]*)",
     ),
     text(
-        OOM_KILLED,
-        r"killed by signal: Killed|killed due to (?:the node running low on memory|memory pressure)",
+        GPU_HARDWARE,
+        r"(?P<said>Nvidia(?:XID\[?\d+\]?\w*|DoubleBit\w*|NVLink\w*|Fabric\w*|DeviceCountMismatch|SXID\w*|PageRetirement\w*|Power\w*"
+        r"Error))",
     ),
-    text(OOM_KILLED, r"\bOOMKilled\b|Memory cgroup out of memory|oom-kill:constraint", *_SAID),
+    text(
+        OUT_OF_MEMORY,
+        r"(?P<said>DefaultCPUAllocator: (?:can't allocate|not enough) memory|^(?:numpy\S*\.)?\w*(?:Array)?MemoryError\b|std::bad_alloc"
+        r"|\[Errno 12\] Cannot allocate memory[^\n]*|memory limit too low[^\n]*)",
+    ),
+    text(
+        OUT_OF_MEMORY,
+        r"(?P<said>killed by signal: Killed|killed due to (?:the node running low on memory|memory pressure)[^\n]*|ray\.exceptions\.OutOfMemory"
+        r"|Out of memory: Killed process|oom_reaper: reaped|invoked oom-killer[^\n]*)",
+    ),
+    text(OUT_OF_MEMORY, r"(?P<said>\bOOMKilled\b[^\n]*|Memory cgroup out of memory[^\n]*|oom-kill:constraint[^\n]*)", *_SAID),
     text(
         EVICTED_STORAGE,
         r"(?P<said>low on resource: ephemeral-storage.*"
@@ -144,9 +207,45 @@ TEXTS = (
         r"(?P<said>imminent node shutdown|Node is shutting down|Spot (?:Instance )?interrupt\w*)",
         *_SAID,
     ),
-    text(EVICTED, r"(?P<said>Pod was rejected: .*|Node didn't have enough (?:resource|capacity).*)", *_SAID),
-    text(NODE_LOST, r"NodeNotReady|Node is not ready|Kubelet stopped posting node status|NodeLost", *_SAID),
+    text(
+        PREEMPTED,
+        r"(?P<said>\b(?:SpotInterruption\w*|RebalanceRecommendation|ScheduledChange|InstanceTerminating|InstanceStopping"
+        r"|DisruptionTerminating|DisruptionLaunching|TerminatingOnInterruption|EvictionByEvictionAPI|EvictedByVPA)\b[^\n]*"
+        r"|Evicted pod[^\n]*|(?:Spot|spot)[^\n]*interruption[^\n]*|Disrupting (?:Node|NodeClaim)[^\n]*|marked for (?:eviction|deletion by)"
+        r"[^\n]*|(?:Preempted|Evicted) (?:due to|to accommodate)[^\n]*|EvictedDueTo(?!PodsReady)\w+[^\n]*|draining node[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        EVICTED,
+        r"(?P<said>Pod was rejected: .*|Node didn't have enough (?:resource|capacity).*|\bOutOf(?:cpu|memory|pods|ephemeral|nvidia"
+        r"|aws|vpc|hugepages)\S*[^\n]*|TopologyAffinityError[^\n]*|Predicate \w+ failed[^\n]*|UnexpectedAdmissionError[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        NODE_LOST,
+        r"NodeNotReady|Node is not ready|Kubelet stopped posting node status|NodeLost|Node \S+ (?:has gone|was deleted|is gone)"
+        r"|\bPodGC\b|NodeStatusUnknown|node\S* (?:became|is) unreachable",
+        *_SAID,
+    ),
 )
+# After all that says why: a signal says only that something outside wanted the end.
+LATE_TEXTS = (
+    text(
+        OUT_OF_MEMORY,
+        r"(?P<said>exitcode *: -9\b[^\n]*|Signal 9 \(SIGKILL\)[^\n]*|exit code 137\b[^\n]*|^Killed$)",
+        Source.LOG,
+        weight=Weight.MASK,
+    ),
+    text(
+        TERMINATED,
+        r"(?P<said>SignalException: [^\n]*|exitcode *: (?:-15|-2|130|143)\b[^\n]*|Signal 15 \(SIGTERM\)[^\n]*|Received (?:15 death signal|SIGTERM|signal 15)"
+        r"[^\n]*|got signal: 15[^\n]*|exit code 143\b[^\n]*|Terminated by signal 15[^\n]*)",
+        Source.LOG,
+        weight=Weight.CONSEQUENCE,
+    ),
+)
+_TERMINATED = 143
+_CLOCKS_S = 2.0  # times of objects are whole seconds, and nodes have clocks of their own
 _DISRUPTIONS = (
     "PreemptionByScheduler",
     "PreemptionByKubeScheduler",
@@ -164,12 +263,65 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
             line = f"pod/{name_of(one.pod)} container {one.container}: OOMKilled, {said_exit(one.exit_code)}"
             values = {"container": one.container, "limit": _limit(one.pod, one.container)}
             yield Sign(OOM_KILLED, (line,), one.at_s, one.pod, values)
+        elif one.exit_code == _TERMINATED and not one.init:
+            line = f"pod/{name_of(one.pod)} container {one.container}: {said_exit(one.exit_code)} {one.reason}"
+            yield Sign(TERMINATED, (line,), one.at_s, one.pod, {"said": said_exit(one.exit_code)})
     for pod in snapshot.pods:
         yield from _thrown_out(pod)
+    yield from _deleted(snapshot, ends)
     for node in snapshot.nodes:
         mine = [pod for pod in snapshot.pods if node_of(pod) == name_of(node) and phase(pod) != "Succeeded"]
         if mine:
             yield from _node(node, mine[0], hurt=bool(ends) or phase(mine[0]) != "Running")
+
+
+def _deleted(snapshot: Snapshot, ends: Sequence[Ended]) -> Iterator[Sign]:
+    """A pod that is being deleted, or was, before anything of the job had failed.
+
+    A controller deletes the rest of a gang when one pod has failed, so only the first deletion counts, and only
+    while the job itself stays. A pod that ends well, or belongs to a job that is deleted, is left out.
+    """
+    if any("deletionTimestamp" in mapping(job, "metadata") for job in snapshot.jobs) or not _is_over(snapshot):
+        return
+    failed = [one for one in ends if "deletionTimestamp" not in mapping(one.pod, "metadata")]
+    first_s = min((one.at_s for one in failed if one.at_s is not None), default=float("inf"))
+    for pod in snapshot.pods:
+        at_s = read_time(mapping(pod, "metadata").get("deletionTimestamp"))
+        if at_s is None or phase(pod) == "Succeeded":
+            continue
+        grace = mapping(pod, "metadata").get("deletionGracePeriodSeconds")
+        asked_s = at_s - grace if isinstance(grace, int) else at_s
+        if asked_s <= first_s + _CLOCKS_S:
+            line = f"pod/{name_of(pod)} has a deletionTimestamp, and its job has none"
+            yield Sign(POD_DELETED, (line,), asked_s, pod, {"said": "it is terminating"})
+    there = {name_of(pod) for pod in snapshot.pods}
+    for event in events_of(snapshot, "Killing"):
+        subject, at_s = subject_of(event), first_time(event)
+        name = str(subject.get("name", ""))
+        if name in there or at_s is None or at_s > first_s + _CLOCKS_S or "probe" in message_of(event):
+            continue
+        if any(_begun_after(one, at_s) for one in (*snapshot.jobs, *snapshot.pods)):
+            continue
+        line = f"event Killing of pod/{name}: {message_of(event)}; the pod is gone, its job is not"
+        yield Sign(POD_DELETED, (line,), at_s, {}, {"said": "it is gone", "pod": name})
+
+
+def _is_over(snapshot: Snapshot) -> bool:
+    """Whether the job has failed: one that still runs may recover by itself."""
+    if not snapshot.jobs:
+        return True
+    for job in snapshot.jobs:
+        status = mapping(job, "status")
+        if status.get("jobStatus") == "FAILED" or status.get("jobDeploymentStatus") == "Failed":
+            return True
+        if condition(job, "Failed").get("status") == "True":
+            return True
+    return False
+
+
+def _begun_after(one: Object, at_s: float) -> bool:
+    born = read_time(mapping(one, "metadata").get("creationTimestamp"))
+    return born is not None and born > at_s
 
 
 def _thrown_out(pod: Object) -> Iterator[Sign]:

@@ -1,4 +1,4 @@
-"""Is there quota for the job, in its namespace and in its queue? Rows 6 to 8."""
+"""Quota of the namespace, and of the queue. Rows 6 to 8."""
 
 from collections.abc import Iterator
 
@@ -58,6 +58,18 @@ TEXTS = (
         *_SAID,
     ),
     text(QUEUE_NEVER, r"(?P<said>ExceedsMaxQuota|NoMatchingFlavor)", *_SAID),
+    text(
+        QUEUE_NEVER,
+        r"(?P<said>[Ww]orkload[^\n]*(?:is deactivated|has been deactivated|inadmissible)[^\n]*|queue \S+ (?:not found|does not exist|is (?:closed"
+        r"|not open))[^\n]*|(?:can't|cannot) find queue[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        QUEUE_WAITING,
+        r"(?P<said>pod ?group is not ready[^\n]*|\d+/\d+ tasks in gang unschedulable[^\n]*|NotEnoughResources[^\n]*|queue resource quota "
+        r"insufficient[^\n]*|ClusterQueue \S* ?is stopped[^\n]*)",
+        *_SAID,
+    ),
     text(QUEUE_WAITING, r"(?P<said>insufficient unused quota.*)", *_SAID),
     text(QUEUE_WAITING, r"(?P<said>couldn't assign flavors to pod set.*)", *_SAID),
 )

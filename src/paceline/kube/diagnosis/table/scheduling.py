@@ -1,4 +1,4 @@
-"""Is there a node for every pod, now or ever? Rows 9 to 15."""
+"""Nodes for pods, now or ever. Rows 9 to 15."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -67,6 +67,18 @@ PLACEMENT = Failure(
     remedy=Remedy.STOP,
     patience_s=60.0,  # as above: a group of no nodes grows
 )
+NODES_OUT = replace(
+    PLACEMENT,
+    name="nodes-out",
+    what="the nodes for the pod are out of use for now",
+    kind=FailureClass.WAIT,
+    cause="the nodes that pod {pod} could go to are out of use for now: {said}",
+    why="they are cordoned, not ready, under pressure or being repaired; the pod is placed when one is back",
+    command="kubectl get nodes",
+    remedy=Remedy.WAIT,
+    weight=Weight.WAITING,
+    patience_s=None,
+)
 VOLUME_ZONE = Failure(
     number=13,
     name="volume-zone",
@@ -99,23 +111,44 @@ GATED = Failure(
     weight=Weight.WAITING,
     patience_s=None,
 )
-ROWS = (NEVER_FITS, CLUSTER_BUSY, SCALING_UP, NOT_SCALING, PLACEMENT, VOLUME_ZONE, DEVICE_CLASS, GATED)
+ROWS = (
+    NEVER_FITS,
+    CLUSTER_BUSY,
+    SCALING_UP,
+    NOT_SCALING,
+    PLACEMENT,
+    NODES_OUT,
+    VOLUME_ZONE,
+    DEVICE_CLASS,
+    GATED,
+)
 
 _SAID = (Source.CLUSTER,)
+_OUT = (
+    r"node\(s\) were unschedulable|untolerated taint \{node\.(?:kubernetes|cloudprovider)\S*\.?\S*/[^}]*\}"
+    r"|taint \{(?:node\.kubernetes\.io|ToBeDeletedBy|DeletionCandidate|karpenter\.sh/disrupt|eks\.amazonaws\.com/unhealthy)[^}]*\}"
+    r"|node\(s\) (?:were not ready|had disk pressure|had memory pressure|were unreachable)|no nodes available to schedule pods"
+)
 TEXTS = (
     text(DEVICE_CLASS, r"device class (?P<device>\S+) does not exist", *_SAID),
     text(
         VOLUME_ZONE,
-        r"(?P<said>volume node affinity conflict|unbound immediate PersistentVolumeClaims)",
+        r"(?P<said>volume node affinity conflict|didn't match PersistentVolume's node affinity|unbound immediate PersistentVolumeClaims"
+        r"|(?:exceed max volume count|didn't find available persistent volumes to bind)[^\n]*)",
         *_SAID,
     ),
     text(
         VOLUME_ZONE,
-        r'(?P<said>persistentvolumeclaim "[^"]+" not found|no available persistent volume\S*.*)',
+        r'(?P<said>persistentvolumeclaim "[^"]+" (?:not found|is being deleted)|no available persistent volume\S*.*)',
         *_SAID,
     ),
     text(VOLUME_ZONE, r"(?P<said>ProvisioningFailed.*|failed to provision volume.*)", *_SAID),
-    text(VOLUME_ZONE, r'(?P<said>storageclass\.storage\.k8s\.io "[^"]+" not found)', *_SAID),
+    # A group that is at its maximum, or whose last request failed, grows again when others end.
+    text(
+        CLUSTER_BUSY,
+        r"(?P<said>(?:pod didn't trigger scale-up|NotTriggerScaleUp)[^\n]*(?:max node group size reached|in backoff)[^\n]*)",
+        *_SAID,
+    ),
     text(
         NOT_SCALING,
         r"(?P<said>VcpuLimitExceeded.*|MaxSpotInstanceCount.*|exceed limits for nodepool.*"
@@ -126,22 +159,25 @@ TEXTS = (
     text(
         SCALING_UP, r"(?P<said>pod triggered scale-up.*|TriggeredScaleUp.*|Pod should schedule on.*)", *_SAID
     ),
-    text(CLUSTER_BUSY, r"(?P<said>\d+/\d+ nodes are available: .*\d+ Insufficient [\w./-]+.*)", *_SAID),
+    text(CLUSTER_BUSY, r"(?P<said>\d+/\d+ nodes are (?:un)?available: .*\d+ Insufficient [\w./-]+.*)", *_SAID),
+    text(CLUSTER_BUSY, r"(?P<said>UnfulfillableCapacity[^\n]*|ICE cache[^\n]*|didn't have free ports[^\n]*)", *_SAID),
+    text(NODES_OUT, rf"(?P<said>{_OUT})", *_SAID),
     text(CLUSTER_BUSY, r"(?P<said>InsufficientInstanceCapacity.*|insufficient capacity.*)", *_SAID),
     text(CLUSTER_BUSY, r"(?P<said>Too many pods|\d+ Insufficient [\w./-]+)", *_SAID),
     text(
         PLACEMENT,
-        r"(?P<said>untolerated taint \{[^}]*\}|had taint \{[^}]*\}, that the pod didn't tolerate)",
+        r"(?P<said>untolerated taint(?:\(s\))?(?: \{[^}]*\})?|had taint \{[^}]*\}, that the pod didn't tolerate)",
         *_SAID,
     ),
     text(
         PLACEMENT,
-        r"(?P<said>didn't match (?:Pod's )?(?:node affinity/selector|node selector|pod \S*affinity\S*))",
+        r"(?P<said>didn't match (?:Pod's )?(?:node affinity/selector|node selector|pod \S*affinity\S*)|didn't satisfy existing pods"
+        r"|Insufficient quota for flavor)",
         *_SAID,
     ),
     text(
         PLACEMENT,
-        r"(?P<said>didn't match pod topology spread constraints|node\(s\) were unschedulable)",
+        r"(?P<said>didn't match pod topology spread constraints)",
         *_SAID,
     ),
 )

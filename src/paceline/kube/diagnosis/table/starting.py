@@ -1,4 +1,4 @@
-"""Does the container start: Secrets, command, GPU runtime, volumes, address, init? Rows 21 to 26."""
+"""Start of containers: Secrets, command, GPU runtime, volumes, sandbox, init containers. Rows 21 to 26, 75, 76."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +17,7 @@ MISSING_REFERENCE = Failure(
     kind=FailureClass.FIXABLE,
     cause="the pod needs {sort} {reference}, which is not in its namespace",
     why="the kubelet starts no container without it, and tries again by itself as soon as it is there",
-    command="kubectl create {maker} {made} -n {namespace} --from-literal=KEY=VALUE",
+    command="kubectl get secrets,configmaps -n {namespace}",
     remedy=Remedy.FIX,
     change="secret",
     most=1,
@@ -44,6 +44,30 @@ GPU_RUNTIME = Failure(
     most=1,
     excludes_node=True,
 )
+GPU_MISSING = Failure(
+    number=75,
+    name="gpu-missing",
+    what="the container has no GPU that its image can use",
+    kind=FailureClass.CONFIG,
+    cause="the container has no GPU that its image can use: {said}",
+    why="the pod requests no GPU, starts more processes than it has GPUs, or the image needs a newer driver or was not "
+    "built for this GPU",
+    command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].resources}}'",
+    remedy=Remedy.STOP,
+)
+SANDBOX = Failure(
+    number=76,
+    name="pod-sandbox",
+    what="the node cannot set up the pod's network or container",
+    kind=FailureClass.INFRA,
+    cause="node {node} cannot set up the pod: {said}",
+    why="the container runtime or the network plugin of the node is starting, overloaded or broken; the kubelet tries again",
+    command="kubectl describe pod {pod} -n {namespace}",
+    remedy=Remedy.RESUBMIT,
+    weight=Weight.WAITING,
+    patience_s=600.0,
+    excludes_node=True,
+)
 MOUNT_EXCLUSIVE = Failure(
     number=24,
     name="mount",
@@ -63,6 +87,13 @@ MOUNT = replace(
     remedy=Remedy.WAIT,
     weight=Weight.WAITING,
     patience_s=600.0,
+)
+MOUNT_WRONG = replace(
+    MOUNT_EXCLUSIVE,
+    cause="the volumes of pod {pod} can not be mounted as they are described: {said}",
+    why="the path, the file system or the access point that the volume names does not exist for this node",
+    command="kubectl describe pod {pod} -n {namespace}",
+    patience_s=120.0,
 )
 NO_POD_IP = Failure(
     number=25,
@@ -102,34 +133,54 @@ ROWS = (
     GPU_RUNTIME,
     MOUNT_EXCLUSIVE,
     MOUNT,
+    MOUNT_WRONG,
     NO_POD_IP,
     INIT_STUCK,
     INIT_RUNNING,
+    GPU_MISSING,
+    SANDBOX,
 )
 
 _SAID = (Source.CLUSTER,)
 TEXTS = (
+    # An image that asks for a newer driver than the node has, and a pod without a GPU, stay as they are.
     text(
-        GPU_RUNTIME,
-        r"(?P<said>nvidia-container-cli[^\n]*|FailedCreatePodSandBox.*nvidia|no runtime for .{0,2}nvidia)",
-    ),
-    text(GPU_RUNTIME, r"(?P<said>CUDA driver version is insufficient|Found no NVIDIA driver)"),
-    text(GPU_RUNTIME, r"(?P<said>NVIDIA driver on your system is too old|Failed to initialize NVML)"),
-    text(
-        GPU_RUNTIME, r"(?P<said>CUDA initialization: (?:CUDA )?(?:unknown error|driver|system not yet)[^\n]*)"
+        GPU_MISSING,
+        r"(?P<said>unsatisfied condition: [^\n]*|CUDA driver version is insufficient[^\n]*|Found no NVIDIA driver[^\n]*"
+        r"|NVIDIA driver on your system is too old[^\n]*|forward compatibility was attempted on non supported HW[^\n]*)",
     ),
     text(
-        GPU_RUNTIME,
-        r"(?P<said>CUDA_ERROR_NO_DEVICE|no CUDA-capable device is detected"
-        r"|No CUDA GPUs are available|device\(s\) is/are busy)",
+        GPU_MISSING,
+        r"(?P<said>CUDA_ERROR_NO_DEVICE[^\n]*|no CUDA-capable device is detected[^\n]*|No CUDA GPUs are available[^\n]*|invalid device "
+        r"ordinal[^\n]*|libcuda\.so\S*: cannot open shared[^\n]*|Torch not compiled with CUDA enabled[^\n]*|no kernel image is available"
+        r"[^\n]*|ProcessGroupNCCL is only supported with GPUs[^\n]*|Could not load dynamic library 'libcud\w+[^\n]*|CUDA_VISIBLE_DEVICES[^\n]*"
+        r"(?:invalid|no device)[^\n]*|CUDA is not available[^\n]*|is not compatible with the current PyTorch installation[^\n]*)",
+        soft=False,
+    ),
+    text(
+        GPU_MISSING,
+        r"(?P<said>no runtime for .{0,2}nvidia[^\n]*|unknown runtime specified[^\n]*|could not select device driver[^\n]*"
+        r"|RuntimeHandler \S* ?not supported[^\n]*)",
+        *_SAID,
     ),
     text(
         GPU_RUNTIME,
-        r"(?P<said>no kernel image is available for execution|libcuda\.so\S*: cannot open shared)",
+        r"(?P<said>nvidia-container-cli[^\n]*|FailedCreatePodSandBox.*nvidia|nvidia-container-runtime[^\n]*error[^\n]*)",
     ),
     text(
         GPU_RUNTIME,
-        r"(?P<said>requested number of devices unavailable for \S+|UnexpectedAdmissionError)",
+        r"(?P<said>Failed to initialize NVML[^\n]*|couldn't communicate with the NVIDIA driver[^\n]*|Driver/library version mismatch[^\n]*"
+        r"|NVML: (?:Driver Not Loaded|Unknown Error)[^\n]*)",
+    ),
+    text(
+        GPU_RUNTIME,
+        r"(?P<said>CUDA initialization: (?:CUDA )?(?:unknown error|driver|system not yet)[^\n]*|system not yet initialized[^\n]*"
+        r"|CUDA error: (?:unknown error|initialization error|system (?:has unsupported|driver mismatch|not yet))[^\n]*|CUDA unknown error[^\n]*)",
+    ),
+    text(GPU_RUNTIME, r"(?P<said>device\(s\) is/are busy[^\n]*|all CUDA-capable devices are busy[^\n]*)"),
+    text(
+        GPU_RUNTIME,
+        r"(?P<said>(?:requested number of devices|no healthy devices) (?:unavailable|present)[^\n]*|UnexpectedAdmissionError[^\n]*)",
         *_SAID,
     ),
     text(
@@ -143,7 +194,22 @@ TEXTS = (
         r"|references non-existent \w+ key",
         *_SAID,
     ),
+    text(
+        MISSING_REFERENCE,
+        r'object "[^"/]*"/"(?P<reference>[^"]+)" not registered',
+        *_SAID,
+        weight=Weight.WAITING,
+    ),
     text(MOUNT_EXCLUSIVE, r'Multi-Attach error(?: for volume "(?P<volume>[^"]+)")?', *_SAID),
+    # A path, an access point or a server that does not exist, and a driver that is not installed.
+    text(
+        MOUNT_WRONG,
+        r"(?P<said>(?:mount|MountVolume)[^\n]*(?:reason given by server: No such file|hostPath type check failed|wrong fs type|Is the MGS "
+        r"specification correct|Failed to resolve|Name or service not known|access point[^\n]*not|file system[^\n]*does not exist"
+        r"|subPath|not a directory|bad option|unknown filesystem)[\s\S]{0,200}"
+        r"|failed to (?:prepare|create) subPath[^\n]*|error mounting \S+ to rootfs[^\n]*)",
+        *_SAID,
+    ),
     text(
         MOUNT,
         r"(?P<said>Unable to (?:attach or )?mount volumes.*|(?:MountVolume|AttachVolume)\S* failed.*"
@@ -155,12 +221,26 @@ TEXTS = (
         r"failed to assign an IP address|no IP addresses available|InsufficientFreeAddressesInSubnet",
         *_SAID,
     ),
+    text(
+        SANDBOX,
+        r"(?P<said>Failed to create pod sandbox[^\n]*|FailedCreatePodSandBox[^\n]*|failed to (?:reserve|setup|set up) (?:sandbox|container|network)"
+        r"[^\n]*|cni plugin not initialized[^\n]*|networkPlugin cni failed[^\n]*|NetworkPluginNotReady[^\n]*|network is not ready[^\n]*"
+        r"|CreateContainerError[^\n]*(?:context deadline|reserved|transport)[^\n]*|FailedKillPod[^\n]*|failed to sync (?:secret|configmap) cache"
+        r"[^\n]*|SandboxChanged[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        BAD_COMMAND,
+        r"(?P<said>no command specified[^\n]*|chdir to cwd[^\n]*|FailedPostStartHook[^\n]*|OCI runtime (?:create|exec) failed[^\n]*no such file[^\n]*)",
+        *_SAID,
+    ),
     text(BAD_COMMAND, r"(?P<said>(?:\"[^\s\"]*\": )?executable file not found in \$PATH)"),
     text(
         BAD_COMMAND,
         r"(?P<said>exec: \"[^\"]+\": (?:stat [^:]+: no such file or directory|permission denied))",
     ),
-    text(BAD_COMMAND, r"(?P<said>python3?: can't open file '[^']+')"),
+    text(BAD_COMMAND, r"(?P<said>python[\d.]*: can't open file '[^']+'|python[\d.]*: No module named [^\n]*"
+        r"|Error while finding module specification for [^\n]*)"),
     text(
         BAD_COMMAND, r"(?P<said>^\S*(?:ba)?sh: (?:line )?(?:\d+: )?\S+: (?:command )?not found)", Source.LOG
     ),

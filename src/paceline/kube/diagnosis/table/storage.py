@@ -1,0 +1,160 @@
+"""Storage: classes, provisioning, permissions, space and I/O errors of volumes. Rows 52 to 55.
+
+Kubelet, provisioners and mount helpers report them in events; programs report them as OSError. A volume that is
+refused stays refused, so it is configuration. A file server that stops answering is infrastructure.
+"""
+
+from collections.abc import Iterator
+
+from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.pods import conditions
+from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of
+from paceline.kube.diagnosis.times import read_time
+from paceline.kube.reading import mapping
+
+STORAGE_CLASS = Failure(
+    number=52,
+    name="storage-class",
+    what="no volume can be provisioned for a claim",
+    kind=FailureClass.CONFIG,
+    cause="no volume is provisioned for claim {claim}: {said}",
+    why="the storage class does not exist, is not the default, or asks its driver for something impossible",
+    command="kubectl get storageclass",
+    remedy=Remedy.STOP,
+    patience_s=60.0,  # a driver that restarts provisions at its second try
+)
+VOLUME_PERMISSION = Failure(
+    number=53,
+    name="volume-permission",
+    what="a volume or file may not be used",
+    kind=FailureClass.CONFIG,
+    cause="a volume or file may not be used: {said}",
+    why="its owner, mode, access point, security context (runAsUser, fsGroup) or mount is read-only for this pod",
+    command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.securityContext}}'",
+    remedy=Remedy.STOP,
+)
+VOLUME_IO = Failure(
+    number=54,
+    name="volume-io",
+    what="a file system stopped answering",
+    kind=FailureClass.INFRA,
+    cause="a file system reported an I/O error on node {node}: {said}",
+    why="the client lost its file server, or a disk failed; the same program works on a healthy mount",
+    command="kubectl describe pod {pod} -n {namespace}",
+    remedy=Remedy.RESUBMIT,
+    excludes_node=True,
+)
+VOLUME_FULL = Failure(
+    number=55,
+    name="volume-full",
+    what="a volume or quota of a file system is full",
+    kind=FailureClass.CONFIG,
+    cause="there is no space left for the program's files: {said}",
+    why="the volume, the container's layer or a quota is used up; the next attempt writes the same amount",
+    command="kubectl exec {pod} -n {namespace} -- df -h",
+    remedy=Remedy.STOP,
+)
+ROWS = (STORAGE_CLASS, VOLUME_PERMISSION, VOLUME_IO, VOLUME_FULL)
+
+_SAID = (Source.CLUSTER,)
+_CLAIM = r'(?:(?:claim|PersistentVolumeClaim|pvc)[ /"]+(?P<claim>[\w./-]+)[^\n]{0,80}?)?'
+EARLY_TEXTS = (
+    text(
+        STORAGE_CLASS,
+        rf'{_CLAIM}(?P<said>storage ?class(?:\.storage\.k8s\.io)? "?[\w.-]*"? ?(?:not found|does not exist|is not '
+        r"found)[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        STORAGE_CLASS,
+        r"(?P<said>no persistent volumes available for this claim and no storage class is set[^\n]*"
+        r"|no volume plugin matched[^\n]*|no default storage ?class[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        STORAGE_CLASS,
+        r"(?P<said>failed to provision volume[^\n]*(?:InvalidArgument|InvalidParameter|not support|Unsupported|Access"
+        r"Denied|Unauthorized|not authorized|must be|is required|NotFound|not found|out of range|LimitExceeded)[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        VOLUME_PERMISSION,
+        r"(?P<said>(?:mount|MountVolume|mounting|mount\.\w+)[^\n]*(?:access denied by server|Permission denied"
+        r"|Operation not permitted|AccessDenied|not authorized|read-only file ?system)[\s\S]{0,200})",
+        *_SAID,
+    ),
+)
+TEXTS = (
+    text(
+        VOLUME_PERMISSION,
+        r"(?P<said>(?:PermissionError: )?\[Errno (?:13|1)\] (?:Permission denied|Operation not permitted)[^\n]*)",
+        Source.LOG,
+        Source.CLUSTER,
+    ),
+    text(
+        VOLUME_PERMISSION,
+        r"(?P<said>(?:OSError: )?\[Errno 30\] Read-only file system[^\n]*|\S+: Read-only file system$)",
+        Source.LOG,
+        Source.CLUSTER,
+    ),
+    text(
+        VOLUME_PERMISSION,
+        r"(?P<said>(?:mkdir|touch|cp|mv|tar|cat|open|chown|chmod|ls|rm|cannot (?:create|open|access|make)"
+        r"|failed to (?:create|open|write))\b[^\n]*(?:Permission denied|Operation not permitted|Read-only file system))",
+        Source.LOG,
+        soft=True,
+    ),
+    text(
+        VOLUME_IO,
+        r"(?P<said>(?:OSError: )?\[Errno (?:5|52|107|108|112|116|121|103)\] [^\n]*)",
+        Source.LOG,
+        Source.CLUSTER,
+    ),
+    text(
+        VOLUME_IO,
+        r"(?P<said>Stale (?:NFS )?file handle[^\n]*|Transport endpoint is not connected[^\n]*"
+        r"|Cannot send after transport endpoint shutdown[^\n]*|Remote I/O error[^\n]*|Input/output error[^\n]*)",
+        Source.LOG,
+        Source.CLUSTER,
+    ),
+    text(
+        VOLUME_IO,
+        r"(?P<said>(?:Lustre|LustreError|lnet|ldlm)\b[^\n]*(?:evicted|lost connection|Connection to|timed out"
+        r"|in recovery|was lost|unavailable)[^\n]*|nfs: server \S+ not responding[^\n]*"
+        r"|(?:EXT4-fs|XFS|Buffer I/O|blk_update_request|I/O) error[^\n]*|errno = 5, Unable to (?:open|read|write)[^\n]*)",
+        Source.LOG,
+        Source.CLUSTER,
+    ),
+    text(
+        VOLUME_FULL,
+        r"(?P<said>\[Errno 122\][^\n]*|Disk quota exceeded[^\n]*|EDQUOT[^\n]*)",
+        Source.LOG,
+        Source.CLUSTER,
+    ),
+    text(
+        VOLUME_FULL,
+        r"(?P<said>(?:OSError: )?\[Errno 28\] No space left on device[^\n]*)",
+        Source.LOG,
+    ),
+    text(VOLUME_FULL, r"(?P<said>[\w./'\": -]{0,120}No space left on device[^\n]*)", Source.LOG),
+)
+
+def look(snapshot: Snapshot) -> Iterator[Sign]:
+    """Claims that stay without a volume although a pod uses them."""
+    used = {
+        str(mapping(volume, "persistentVolumeClaim").get("claimName", ""))
+        for pod in snapshot.pods
+        for volume in _volumes(pod)
+    }
+    for claim in snapshot.of("PersistentVolumeClaim"):
+        if name_of(claim) not in used or mapping(claim, "status").get("phase") != "Lost":
+            continue
+        line = f"persistentvolumeclaim/{name_of(claim)} is Lost"
+        at_s = next((read_time(one.get("lastTransitionTime")) for one in conditions(claim)), None)
+        values = {"claim": name_of(claim), "said": "its volume does not exist any more"}
+        yield Sign(STORAGE_CLASS, (line,), at_s, values=values, weight=Weight.MASK)
+
+
+def _volumes(pod: Object) -> list[Object]:
+    volumes = mapping(pod, "spec").get("volumes")
+    return [one for one in volumes if isinstance(one, dict)] if isinstance(volumes, list) else []
