@@ -43,8 +43,8 @@ def test_logs_beside_the_recording_tell_more(tmp_path: Path, capsys: Captured) -
     status = {"phase": "Failed", "containerStatuses": [{"name": "pytorch", "state": {"terminated": end}}]}
     pod = {"kind": "Pod", "metadata": {"name": "demo-worker-0"}, "spec": {}, "status": status}
     (tmp_path / "demo.json").write_text(json.dumps({"kind": "List", "items": [pod]}))
-    assert explain(tmp_path, "--from", "demo.json") == ExitCode.OK
-    assert "is not known" in capsys.readouterr().out
+    assert explain(tmp_path, "--from", "demo.json") == ExitCode.NOT_READY
+    assert "is not understood yet" in capsys.readouterr().out
     (tmp_path / "demo-worker-0.log").write_text("saved checkpoint at step 40\nCUDA out of memory. Tried")
     assert explain(tmp_path, "--from", "demo.json", "--log", "demo-worker-0.log") == ExitCode.OK
     assert "rank 0 ran out of GPU memory (cuda-oom, config)" in capsys.readouterr().out

@@ -45,8 +45,8 @@ def _is_answered(last: Look, expect: dict[str, Any]) -> None:
         assert verdict.not_before_s > last.at_s
 
 
-def test_each_of_the_fifty_rows_has_a_rule_and_a_cassette() -> None:
-    assert {failure.number for failure in FAILURES} == set(range(1, 51))
+def test_each_of_the_first_fifty_rows_has_a_cassette_and_no_number_is_missing() -> None:
+    assert {failure.number for failure in FAILURES} == set(range(1, 1 + max(one.number for one in FAILURES)))
     assert {read(path)["row"] for path in CASSETTES} == set(range(1, 51))
 
 

@@ -1,18 +1,28 @@
-"""Why is the job of a recording stuck or dead, and what is to be done? No cluster is asked."""
+"""Explains a job from a file: a recording, output of `kubectl describe`, or a log. No cluster is asked."""
 
 import json
+import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml
+
 from paceline.errors import ConfigError, Problem, UnreadableFileError
+from paceline.kube.diagnosis.described import read_text
+from paceline.kube.diagnosis.diagnose import diagnose
+from paceline.kube.diagnosis.failure import Remedy
 from paceline.kube.diagnosis.finding import Finding
-from paceline.kube.diagnosis.judge import Verdict, Watching, judge
+from paceline.kube.diagnosis.judge import Verdict, Wait, Watching, judge
 from paceline.kube.diagnosis.progress import newest_checkpoint
 from paceline.kube.diagnosis.record import KUBECTL, job_names, narrowed, read_record
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.diagnosis.snapshot import Log, Snapshot
+from paceline.kube.diagnosis.unknown import unreadable
+
+_OPENS_JSON = re.compile(r"\s*\{\s*(?:\"|$)")
+_YAML = re.compile(r"^(?:- )?apiVersion: ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +35,20 @@ class Explained:
 
 
 def explain_record(path: Path, logs: Sequence[Path] = (), job: str | None = None) -> Explained:
-    """`job`: only what belongs to it. A log's file is called like its pod."""
+    """`path`: JSON or YAML of kubectl, output of `kubectl describe`, or a log. `job`: only its objects.
+
+    A log's file is called like its pod.
+    """
     text = _text(path, f"record one: {KUBECTL}")
-    try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = (
-            f"{error.msg}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "too deep"
-        )
-        hint = f"kubectl writes it with -o json: {KUBECTL}"
-        raise ConfigError([Problem(f"the recording is not JSON: {reason}", hint, str(path))]) from error
     hint = "kubectl logs POD --timestamps > POD.log"
     told = [Log(pod=_pod(one), text=_text(one, hint), previous=_is_previous(one)) for one in logs]
+    value = _objects(text, path)
+    if value is None:
+        if not text.strip():
+            hint = f"give it a recording ({KUBECTL}), the output of kubectl describe, or a log"
+            raise ConfigError([Problem("the file is empty", hint, str(path))])
+        snapshot = read_text(text, "" if str(path) == "-" else _pod(path))
+        return _judged(replace(snapshot, logs=(*snapshot.logs, *told)), timeless=True)
     snapshot = read_record(value, str(path), told)
     if job is not None:
         whole, snapshot = snapshot, narrowed(snapshot, job)
@@ -45,8 +57,45 @@ def explain_record(path: Path, logs: Sequence[Path] = (), job: str | None = None
                 f"recorded are {', '.join(job_names(whole)) or 'no jobs'}; without a name, all is looked at"
             )
             raise ConfigError([Problem(f"the recording holds nothing of a job {job!r}", hint, "NAME")])
+    return _judged(snapshot, timeless=False)
+
+
+def _objects(text: str, path: Path) -> object | None:
+    """What JSON or YAML holds; None for a text of another kind."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            value: object = json.loads(text)
+            return value
+        except (json.JSONDecodeError, RecursionError) as error:
+            if not _OPENS_JSON.match(text):
+                return None  # a line of a log may begin like this
+            said = (
+                f"{error.msg}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "too deep"
+            )
+            hint = f"kubectl writes it with -o json: {KUBECTL}"
+            raise ConfigError([Problem(f"the recording is not JSON: {said}", hint, str(path))]) from error
+    if not _YAML.search(text):
+        return None
+    try:
+        documents = [one for one in yaml.safe_load_all(text) if isinstance(one, dict)]
+    except (yaml.YAMLError, RecursionError):
+        return None  # a log that quotes a manifest
+    return {"items": documents} if documents else None
+
+
+def _judged(snapshot: Snapshot, *, timeless: bool) -> Explained:
+    """`timeless`: the text does not say since when, so what could still pass is taken for lasting."""
+    past = Watching()
+    if timeless:
+        first = diagnose(snapshot)
+        if first is not None and first.failure.remedy is not Remedy.WAIT and first.failure.patience_s:
+            since_s = snapshot.at_s - first.failure.patience_s
+            past = Watching(failure=first.failure.name, pod=first.pod, since_s=since_s)
     checkpoint = newest_checkpoint(snapshot)
-    verdict, finding, _ = judge(snapshot, Watching(), RetryPolicy(), checkpoint=checkpoint)
+    verdict, finding, _ = judge(snapshot, past, RetryPolicy(), checkpoint=checkpoint)
+    if finding is None and timeless:
+        finding = unreadable(snapshot)
+        verdict = Wait(says="nothing is decided from this text alone", until_s=None)
     return Explained(finding=finding, verdict=verdict, seen=_seen(snapshot))
 
 

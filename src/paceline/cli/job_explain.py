@@ -1,4 +1,4 @@
-"""`paceline job explain`: why is a job stuck or dead? Cause, evidence, why, and the next command to type."""
+"""`paceline job explain`: why a job is stuck or dead, with evidence and the next command to type."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from paceline.cli.job_place import place_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
-from paceline.errors import ManifestError, Problem
+from paceline.errors import ExitCode, ManifestError, Problem
 
 if TYPE_CHECKING:
     from paceline.app.cluster_reach import Place
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     "--from",
     "file",
     type=click.Path(path_type=Path, allow_dash=True),
-    metavar="FILE.json",
-    help="A recording, as kubectl get … -o json writes it; - reads it from stdin.",
+    metavar="FILE",
+    help="kubectl get -o json or -o yaml, kubectl describe, or a log; - reads it from stdin.",
 )
 @click.option(
     "--log",
@@ -38,15 +38,17 @@ if TYPE_CHECKING:
 @place_options
 def explain(
     session: Session, place: "Place", *, name: str | None, file: Path | None, logs: tuple[Path, ...]
-) -> None:
-    """Say why a job is stuck or dead: NAME in a cluster, or a recording of one. Nothing is changed.
+) -> ExitCode:
+    """Say why a job is stuck or dead: NAME in a cluster, or a file about it. Nothing is changed.
 
     Record it: kubectl get pods,events,jobs,pvc,resourcequotas,nodes -n NAMESPACE -o json > FILE.json
 
     Add pytorchjobs, trainjobs, rayjobs or workloads to that list where the cluster has them. Logs make it
     exact: kubectl logs POD -n NAMESPACE --timestamps > POD.log (with --previous > POD.previous.log after a
-    restart). NAME picks one job of the recording.
+    restart). NAME picks one job of the recording. The output of kubectl describe (pod, job, node), a table
+    of events and a lone log are read as well. A cause that is not understood ends with exit code 4.
     """
+    from paceline.kube.diagnosis.failure import FailureClass
     from paceline.kube.diagnosis.retry import Resubmit, Stop, told
 
     done = _explained(session, place, name, file, logs)
@@ -63,6 +65,8 @@ def explain(
         "decision": decision,
     }
     emit(session, "job.explain", {**answer, "seen": done.seen}, lines)
+    is_understood = finding is None or finding.kind is not FailureClass.UNKNOWN
+    return ExitCode.OK if is_understood else ExitCode.NOT_READY
 
 
 def _explained(

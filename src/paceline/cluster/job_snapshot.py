@@ -1,9 +1,20 @@
-"""What is there to see of one job right now? Pods, events, quotas, claims, nodes, and the ends of its logs.
+"""A snapshot of one job: pods, events, quotas, claims, nodes, child objects, and the ends of its logs.
 
 What the server does not show is left out: a diagnosis is made of what there is.
 """
 
-from paceline.cluster.kinds import CLAIM, EVENT, NODE, POD, QUOTA, WORKLOAD, Kind
+from paceline.cluster.kinds import (
+    CLAIM,
+    EVENT,
+    JOB,
+    JOB_SET,
+    NODE,
+    POD,
+    QUOTA,
+    RAY_CLUSTER,
+    WORKLOAD,
+    Kind,
+)
 from paceline.cluster.port import Api, ForbiddenError, Manifest, NotThereError, RefusedError, UnreachableError
 from paceline.kube.diagnosis.pods import phase
 from paceline.kube.diagnosis.record import narrowed
@@ -12,6 +23,8 @@ from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
 
 _TAIL = 400
+# What an operator makes of a job. Refusals of pods are reported there, and only there.
+_CHILDREN = {"RayJob": (RAY_CLUSTER,), "TrainJob": (JOB_SET, JOB), "JobSet": (JOB,)}
 _MOST_LOGS = 64  # of pods that ended badly, the rest would say the same
 
 
@@ -22,6 +35,9 @@ def job_snapshot(
     objects: list[Object] = [] if job is None else [job]
     for kind in (POD, EVENT, QUOTA, CLAIM, WORKLOAD):
         objects += _all(api, kind, namespace)
+    if job is not None and not _has_pods(objects, name):
+        for kind in _CHILDREN.get(str(job.get("kind")), ()):
+            objects += _all(api, kind, namespace)
     if any(phase(one) == "Pending" for one in objects if one.get("kind") == "Pod"):
         objects += _all(api, NODE, None)
     born_s = read_time(mapping(job, "metadata").get("creationTimestamp")) if job is not None else None
@@ -29,8 +45,13 @@ def job_snapshot(
     seen = narrowed(Snapshot(at_s=now_s, objects=kept), name)
     if not logs:
         return seen
-    ends = [log for pod in seen.pods[:_MOST_LOGS] for log in _ends(api, pod, namespace)]
+    ray_failed = mapping(job, "status").get("jobStatus") == "FAILED"
+    ends = [log for pod in seen.pods[:_MOST_LOGS] for log in _ends(api, pod, namespace, driver=ray_failed)]
     return Snapshot(at_s=seen.at_s, objects=seen.objects, logs=tuple(ends))
+
+
+def _has_pods(objects: list[Object], name: str) -> bool:
+    return any(one.get("kind") == "Pod" and name_of(one).startswith(name) for one in objects)
 
 
 def _is_older(one: Object, born_s: float | None) -> bool:
@@ -48,14 +69,15 @@ def _all(api: Api, kind: Kind, namespace: str | None) -> list[Object]:
         return []
 
 
-def _ends(api: Api, pod: Object, namespace: str) -> list[Log]:
+def _ends(api: Api, pod: Object, namespace: str, *, driver: bool = False) -> list[Log]:
+    """`driver`: the job is a RayJob that failed; the pod that submitted it succeeds, and has the log."""
     found: list[Log] = []
     for status in mappings(pod, "status", "containerStatuses"):
         container = str(status.get("name", ""))
         now_ended = bool(mapping(status, "state", "terminated"))
         before_ended = bool(mapping(status, "lastState", "terminated"))
         is_bad = mapping(status, "state", "terminated").get("exitCode") != 0
-        if (now_ended and is_bad) or phase(pod) == "Failed":
+        if (now_ended and (is_bad or driver)) or phase(pod) == "Failed":
             found += _log(api, name_of(pod), namespace, container, previous=False)
         elif before_ended and not now_ended:
             found += _log(api, name_of(pod), namespace, container, previous=True)

@@ -107,12 +107,17 @@ def _ray_jobs(snapshot: Snapshot) -> Iterator[Sign]:
     """A failed RayJob has no conditions; its message is the end of the driver's log."""
     for job in snapshot.of("RayJob"):
         status = mapping(job, "status")
-        if status.get("jobStatus") not in ("FAILED", "STOPPED") and status.get("jobDeploymentStatus") != "Failed":
+        if (
+            status.get("jobStatus") not in ("FAILED", "STOPPED")
+            and status.get("jobDeploymentStatus") != "Failed"
+        ):
             continue
         about = f"RayJob/{name_of(job)}"
         sign = read_log(Log(pod=about, text=str(status.get("message", ""))), {})
         if sign is not None:
-            evidence = tuple(line.replace(f"log of {about}", f"{about} status.message") for line in sign.evidence)
+            evidence = tuple(
+                line.replace(f"log of {about}", f"{about} status.message") for line in sign.evidence
+            )
             at_s = read_time(status.get("endTime"))
             yield replace(sign, evidence=evidence, at_s=at_s)
 
@@ -130,8 +135,10 @@ def _events(snapshot: Snapshot) -> Iterator[Sign]:
         pod, subject = _pod_meant(event, snapshot), subject_of(event)
         if subject.get("kind") == "Node" or _is_over(found.failure, pod, event, snapshot):
             continue  # a node's own troubles are read from its conditions
-        about = f"{str(subject.get('kind', '')).lower()}/{subject.get('name')}"
-        line = f"event {reason} of {about}: {message_of(event)}"
+        about = (
+            f" of {str(subject.get('kind', '')).lower()}/{subject.get('name')}" if subject.get("name") else ""
+        )
+        line = f"event {reason}{about}: {message_of(event)}"
         values = {"namespace": str(subject.get("namespace", "")), **found.values}
         if subject.get("kind") == "Pod":
             values["pod"] = str(subject.get("name", ""))  # it may be gone
@@ -139,7 +146,7 @@ def _events(snapshot: Snapshot) -> Iterator[Sign]:
 
 
 def _pod_meant(event: Object, snapshot: Snapshot) -> Object:
-    """The pod that it is about; operators repeat a pod's troubles on the job, with the pod's name in the text."""
+    """The pod that it is about. Operators repeat a pod's troubles on the job, with the pod's name in it."""
     if subject_of(event).get("kind") in ("Pod", None):
         return pod_of_event(snapshot, event)
     words = re.findall(r"[a-z0-9][a-z0-9.-]*", message_of(event))
@@ -170,7 +177,7 @@ def _is_over(failure: Failure, pod: Object, event: Object, snapshot: Snapshot) -
 
 
 def _was_made_later(event: Object, snapshot: Snapshot) -> bool:
-    """A controller that could not create pods, and then could: all run, and the newest is younger than the event."""
+    """A controller that could not create pods, and then could: all run, and one is younger than the event."""
     at_s = event_time(event)
     if at_s is None or not snapshot.pods or subject_of(event).get("kind") in ("Pod", None):
         return False

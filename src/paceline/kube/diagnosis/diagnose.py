@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from paceline.kube.diagnosis.cluster_words import read_cluster
 from paceline.kube.diagnosis.failure import FailureClass, Sign, Weight
-from paceline.kube.diagnosis.finding import Finding, evidence_of, filled
+from paceline.kube.diagnosis.finding import Finding, command_of, evidence_of, filled
 from paceline.kube.diagnosis.logs import read_log
 from paceline.kube.diagnosis.pods import Ended, ended, phase, pod_named, rank_of, running_since
-from paceline.kube.diagnosis.snapshot import Log, Object, Snapshot, name_of
+from paceline.kube.diagnosis.snapshot import Log, Object, Snapshot, labels_of, name_of
 from paceline.kube.diagnosis.table import LOOKS
 from paceline.kube.diagnosis.table.application import LISTED_EXIT_CODE
 from paceline.kube.diagnosis.table.gpus import EFA_UNUSED
@@ -51,17 +51,19 @@ def _signs(snapshot: Snapshot) -> Iterator[Sign]:
         pod = pod_named(snapshot, log.pod)
         sign = read_log(log, pod)
         if sign is not None:
-            # The submitter of a RayJob succeeds whatever becomes of the job; its log is the driver's.
-            driver = ray_failed and phase(pod) == "Succeeded"
-            yield _dated(sign, log, pod, ends, driver=driver)
+            yield _dated(sign, log, pod, ends, ray_failed=ray_failed)
 
 
-def _dated(sign: Sign, log: Log, pod: Object, ends: list[Ended], *, driver: bool) -> Sign:
+def _dated(sign: Sign, log: Log, pod: Object, ends: list[Ended], *, ray_failed: bool) -> Sign:
     """A log line without a time is as old as the end of its container; that of a living one is a note."""
     end = next((one for one in ends if one.pod is pod), None)
     at_s = sign.at_s if sign.at_s is not None else (None if end is None else end.at_s)
+    # The submitter of a RayJob succeeds whatever becomes of the job; its log is the driver's.
+    driver = ray_failed and phase(pod) == "Succeeded"
     runs_again = running_since(pod) is not None
     over = end is not None or (log.previous and not runs_again) or not pod or phase(pod) == "Failed" or driver
+    if "ray.io/cluster" in labels_of(pod) and not ray_failed:
+        over = False  # Ray and KubeRay replace what ends, and the job goes on
     weight = sign.weight if over or sign.failure is EFA_UNUSED else Weight.NOTE
     return replace(sign, at_s=at_s, weight=weight, rank=sign.rank if sign.rank is not None else rank_of(pod))
 
@@ -97,7 +99,7 @@ def _finding(best: Sign, signs: list[Sign], snapshot: Snapshot) -> Finding:
         cause=filled(failure.cause, values),
         evidence=evidence_of((*best.evidence, *more)),
         why=filled(failure.why, values),
-        command=filled(failure.command, values),
+        command=command_of(failure, values),
         at_s=best.at_s,
         pod=name_of(best.pod),
         node=values.get("node", ""),

@@ -1,4 +1,4 @@
-"""What is told about a failure? Cause, evidence, why and next command, with what was found filled in."""
+"""What is reported of a failure: cause, evidence, why and next command, with what was found filled in."""
 
 import re
 from collections.abc import Mapping
@@ -11,34 +11,38 @@ from paceline.plan.codec import Json
 _MOST_EVIDENCE = 3
 _LONGEST = 300
 _PLACE = re.compile(r"\{(\w+)\}|(\{\{)|(\}\})")
-# What is written where nothing was found: commands keep a place to fill in, sentences stay readable.
+_NAMESPACE = re.compile(r" -n \{(?:namespace|where)\}")
+# Printed where the command of a row needs a name that was not seen.
+_WITHOUT_NAMES = ("kubectl get events -n {namespace} --sort-by=.lastTimestamp", "kubectl get pods -A -o wide")
+# What a sentence says where nothing was found.
 _MISSING = {
-    "pod": "POD",
-    "namespace": "NAMESPACE",
-    "node": "NODE",
-    "container": "CONTAINER",
-    "job": "JOB",
-    "image": "IMAGE",
+    "pod": "(not named)",
+    "namespace": "(not named)",
+    "node": "(not named)",
+    "container": "(not named)",
+    "job": "(not named)",
+    "image": "(not named)",
     "rank": "unknown",
     "said": "it does not say more",
-    "registry": "REGISTRY",
+    "registry": "(not named)",
     "repository": "the model",
-    "resource": "RESOURCE",
-    "plural": "RESOURCE",
-    "group": "GROUP",
+    "resource": "this kind",
+    "plural": "this kind",
+    "group": "(not named)",
     "user": "the user",
-    "verb": "VERB",
-    "where": "NAMESPACE",
+    "verb": "use",
+    "where": "(not named)",
     "webhook": "of an operator",
-    "quota": "QUOTA",
-    "queue": "QUEUE",
-    "volume": "VOLUME",
+    "quota": "(not named)",
+    "queue": "(not named)",
+    "volume": "(not named)",
     "sort": "secret",
-    "reference": "NAME",
-    "made": "NAME",
+    "reference": "(not named)",
+    "made": "(not named)",
     "maker": "secret generic",
-    "limit": "LIMIT",
-    "kind": "KIND",
+    "limit": "its container",
+    "kind": "job",
+    "claim": "(not named)",
 }
 
 
@@ -105,6 +109,16 @@ def filled(template: str, values: Mapping[str, str]) -> str:
         return values.get(found[1]) or _MISSING.get(found[1], "")
 
     return tidy(_PLACE.sub(fill, template))
+
+
+def command_of(failure: Failure, values: Mapping[str, str]) -> str:
+    """The next command, ready to be typed: without a namespace kubectl uses the current one."""
+    for template in (failure.command, *_WITHOUT_NAMES):
+        known = template if values.get("namespace") or values.get("where") else _NAMESPACE.sub("", template)
+        places = [found[1] for found in _PLACE.finditer(known) if found[1] is not None]
+        if all(values.get(place) for place in places):
+            return filled(known, values)
+    return _WITHOUT_NAMES[-1]
 
 
 def evidence_of(lines: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,11 +17,14 @@ from paceline.kube.diagnosis.times import split_line
 from paceline.kube.diagnosis.torchelastic import first_failure
 
 _PREFIX = re.compile(
-    r"(?:\[pod/[^\]]*\] ?)?(?:\([\w.:]+ pid=\d+[^)]*\) ?)?(?:\[(?:rank|default|r|trainer|worker)-?(\d+)(?:\|\d+)?[^\]]*\]:? ?)?"
+    r"(?:\[pod/[^\]]*\] ?)?(?:\([\w.:]+ pid=\d+[^)]*\) ?)?"
+    r"(?:\[(?:rank|default|r|trainer|worker)-?(\d+)(?:\|\d+)?[^\]]*\]:? ?)?"
 )
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\[(?:\d{1,2}(?:;\d{1,2})*)m")
 _CHATTER = ("NCCL INFO",)  # what NCCL tries and falls back from is not why a program ended
-_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python\d|<frozen|/bin/(?:torchrun|accelerate|ray|deepspeed)$")
+_LIBRARY = re.compile(
+    r"(?:site|dist)-packages/|/lib/python\d|<frozen|/bin/(?:torchrun|accelerate|ray|deepspeed)$"
+)
 _RAY_TASK = re.compile(r"RayTaskError\((\w+)\)")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _LINKS = ("During handling of the above exception", "The above exception was the direct cause")
@@ -163,7 +166,7 @@ def _sign(block: _Block, log: Log, pod: Object) -> Sign | None:
         else:
             values["at"] = _place(block)
     rank = int(values["rank"]) if values.get("rank", "").isdigit() else block.lines[0].rank
-    evidence = [f"log of {log.pod}: {telling.text.strip()}"]
+    evidence = [f"log of {log.pod}: {telling.text.strip()}" if log.pod else telling.text.strip()]
     if found.failure is USER_EXCEPTION and values.get("at"):
         evidence.append(f"raised{values['at']}")
     return Sign(found.failure, tuple(evidence), telling.at_s, pod, values, rank, weight)

@@ -16,6 +16,7 @@ _INDEX_LABELS = (
 # Ray numbers its pods by itself, and a Job without indices does not number them.
 _WITHOUT_RANKS = ("ray.io/cluster", "batch.kubernetes.io/job-name", "job-name")
 _COPIED = re.compile(r"Error pod (\S+) ")  # training-operator
+_RAY_RESTARTS = 2
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
 
@@ -97,8 +98,25 @@ def waiting(snapshot: Snapshot) -> Iterator[Waiting]:
 
 def ended(snapshot: Snapshot) -> list[Ended]:
     """Those that failed, the earliest first; a restarted container counts by how it ended before."""
-    found = [one for pod in snapshot.pods for one in _ended(pod) if one.exit_code != 0]
+    found = [
+        one
+        for pod in snapshot.pods
+        for one in _ended(pod)
+        if one.exit_code != 0 and not _is_replaced_by_ray(one, snapshot)
+    ]
     return sorted(found, key=lambda one: float("inf") if one.at_s is None else one.at_s)
+
+
+def _is_replaced_by_ray(one: Ended, snapshot: Snapshot) -> bool:
+    """Ray restarts what ends once or twice, and its job goes on; more often it is a failure."""
+    if "ray.io/cluster" not in labels_of(one.pod) or one.reason != "Error":
+        return False
+    failed = any(mapping(job, "status").get("jobStatus") == "FAILED" for job in snapshot.of("RayJob"))
+    counts = [status.get("restartCount") for status in mappings(one.pod, "status", "containerStatuses")]
+    often = any(isinstance(count, int) and count > _RAY_RESTARTS for count in counts)
+    return (
+        bool(snapshot.of("RayJob", "RayCluster")) and not failed and not often and phase(one.pod) != "Failed"
+    )
 
 
 def _ended(pod: Object) -> Iterator[Ended]:

@@ -1,4 +1,4 @@
-"""The rank that failed first by torchelastic's own clock. Every agent prints a summary; the earliest counts."""
+"""The rank that failed first by torchelastic's own clock: every agent prints a summary."""
 
 import re
 from collections.abc import Iterable

@@ -4,6 +4,7 @@ Words are tried in this order, and the first that fit decide: what is exact come
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Text
 from paceline.kube.diagnosis.snapshot import Snapshot
@@ -69,7 +70,17 @@ UNKNOWN = Failure(
     what="something failed that no rule knows",
     kind=FailureClass.UNKNOWN,
     cause="the failure is not understood yet; these lines tell most",
-    why="no rule of the table fits; send these lines with `kubectl describe` and the logs to the cluster's operators",
+    why="no rule of the table fits; send these lines with `kubectl describe` and the logs to the cluster's "
+    "operators",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.RESUBMIT,
+)
+# Nothing has ended yet: the job is left alone.
+NOT_UNDERSTOOD = replace(
+    UNKNOWN,
+    what="a job does not run, and no rule knows why",
+    cause="the job does not run, and it is not understood yet why; these lines tell most",
+    command="kubectl get events -n {namespace} --sort-by=.lastTimestamp",
+    remedy=Remedy.WAIT,
+    patience_s=None,
 )

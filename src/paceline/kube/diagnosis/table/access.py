@@ -1,4 +1,4 @@
-"""Requests to the API server: manifests, rights, webhooks, admission, operators. Rows 1 to 5, 48 to 50, 66 to 70."""
+"""Requests to the API server: manifests, rights, webhooks, admission, operators. Rows 1-5, 48-50, 66-70."""
 
 import re
 from collections.abc import Iterator
@@ -99,7 +99,8 @@ POD_SECURITY = Failure(
     what="a policy of the namespace refuses the pods",
     kind=FailureClass.CONFIG,
     cause="a policy refuses the job's pods: {said}",
-    why="Pod Security, a LimitRange or a policy webhook checks every pod when its controller creates it; the same pod "
+    why="Pod Security, a LimitRange or a policy webhook checks every pod when its controller creates it; "
+    "the same pod "
     "is refused again",
     command="kubectl get namespace {namespace} --show-labels",
     remedy=Remedy.STOP,
@@ -197,27 +198,33 @@ TEXTS = (
     ),
     text(
         POD_SECURITY,
-        r"(?P<said>violates PodSecurity[^\n]*|would violate PodSecurity[^\n]*|unable to validate against any security "
+        r"(?P<said>violates PodSecurity[^\n]*|would violate PodSecurity[^\n]*"
+        r"|unable to validate against any security "
         r"context constraint[^\n]*|(?:max|min)imum (?:cpu|memory|\S+) usage per (?:Container|Pod)[^\n]*"
-        r"|(?:cpu|memory|\S+) max limit to request ratio[^\n]*|unable to validate against any pod security policy[^\n]*)",
+        r"|(?:cpu|memory|\S+) max limit to request ratio[^\n]*"
+        r"|unable to validate against any pod security policy[^\n]*)",
         *_SAID,
     ),
     text(
         POD_SECURITY,
-        r"(?P<said>container has runAsNonRoot and image [^\n]*|runAsNonRoot[^\n]*(?:non-numeric user|run as root)[^\n]*)",
+        r"(?P<said>container has runAsNonRoot and image [^\n]*|runAsNonRoot[^\n]*(?:non-numeric user"
+        r"|run as root)[^\n]*)",
         *_SAID,
     ),
     text(
         POD_SECURITY,
-        r"(?P<said>admission webhook \S*(?:kyverno|gatekeeper|policy|polic|psp|opa|vap)\S* denied the request[^\n]*)"
+        r"(?P<said>admission webhook \S*(?:kyverno|gatekeeper|policy|polic|psp|opa"
+        r"|vap)\S* denied the request[^\n]*)"
         r"(?=[\s\S]*pods?\b)",
         Source.CLUSTER,
     ),
     text(NAME_TAKEN, r"(?P<said>object is being deleted: [^\n]*already exists[^\n]*)", *_SAID),
     text(
         API_DOWN,
-        r"(?P<said>etcdserver: (?:request timed out|leader changed|no leader)[^\n]*|server is currently unable to handle the "
-        r"request[^\n]*|connection to the server \S+ was refused[^\n]*|Unable to connect to the server[^\n]*|http2: client "
+        r"(?P<said>etcdserver: (?:request timed out|leader changed|no leader)[^\n]*"
+        r"|server is currently unable to handle the "
+        r"request[^\n]*|connection to the server \S+ was refused[^\n]*"
+        r"|Unable to connect to the server[^\n]*|http2: client "
         r"connection lost[^\n]*|apiserver[^\n]*(?:shutting down|not ready)[^\n]*)",
         *_SAID,
     ),

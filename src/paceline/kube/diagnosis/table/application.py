@@ -76,7 +76,8 @@ PACKAGES = Failure(
     what="a package that the program needs cannot be installed",
     kind=FailureClass.CONFIG,
     cause="a package cannot be installed: {said}",
-    why="no release fits this Python and platform, or two requirements exclude each other; build it into the image",
+    why="no release fits this Python and platform, or two requirements exclude each other; build it into "
+    "the image",
     command="kubectl logs {pod} -n {namespace} --timestamps | grep -iE 'error|requirement'",
     remedy=Remedy.STOP,
 )
@@ -85,7 +86,8 @@ PROBE = Failure(
     name="liveness-probe",
     what="the kubelet restarts a container whose probe fails",
     kind=FailureClass.CONFIG,
-    cause="container {container} of pod {pod} is restarted, because its liveness or startup probe fails: {said}",
+    cause="container {container} of pod {pod} is restarted, because its liveness or startup probe fails: "
+    "{said}",
     why="the probe allows less time than the program needs to answer, or the program does not listen",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].livenessProbe}}'",
     remedy=Remedy.STOP,
@@ -108,9 +110,12 @@ TEXTS = (
     text(HUB_ACCESS, r"Invalid user token|Token is required .*but no token found", *_LOG),
     text(
         HUB_ACCESS,
-        rf"\b40[13] (?:Client Error|Forbidden|Unauthorized)[^\n]*{_HUB}|Invalid (?:credentials in Authorization|username or "
-        r"password)|(?:Access to|access) (?:model|dataset|this repo)[^\n]*(?:restricted|gated|must (?:be authenticated|have access))"
-        r"|You need to (?:share contact information|agree)[^\n]*|is a gated (?:repo|dataset|model)|LocalTokenNotFoundError"
+        rf"\b40[13] (?:Client Error|Forbidden|Unauthorized)[^\n]*{_HUB}"
+        rf"|Invalid (?:credentials in Authorization|username or "
+        r"password)|(?:Access to|access) (?:model|dataset|this repo)[^\n]*(?:restricted|gated"
+        r"|must (?:be authenticated|have access))"
+        r"|You need to (?:share contact information|agree)[^\n]*|is a gated (?:repo|dataset|model)"
+        r"|LocalTokenNotFoundError"
         r"|Repository Not Found for url|Revision Not Found for url|DatasetNotFoundError",
         *_LOG,
     ),
@@ -155,21 +160,25 @@ TEXTS = (
     ),
     text(
         USER_EXCEPTION,
-        r"(?P<said>(?:CUDA error: )?(?:device-side assert triggered|an illegal memory access was encountered|misaligned address"
-        r"|an illegal instruction was encountered|invalid configuration argument)[^\n]*|Detected mismatch between collectives"
+        r"(?P<said>(?:CUDA error: )?(?:device-side assert triggered"
+        r"|an illegal memory access was encountered|misaligned address"
+        r"|an illegal instruction was encountered|invalid configuration argument)[^\n]*"
+        r"|Detected mismatch between collectives"
         r"[^\n]*|Cannot re-initialize CUDA in forked subprocess[^\n]*)",
         *_LOG,
     ),
     text(
         PACKAGES,
-        r"(?P<said>No matching distribution found[^\n]*|Could not find a version that satisfies[^\n]*|ResolutionImpossible[^\n]*"
+        r"(?P<said>No matching distribution found[^\n]*|Could not find a version that satisfies[^\n]*"
+        r"|ResolutionImpossible[^\n]*"
         r"|Failed building wheel for[^\n]*|PackagesNotFoundError[^\n]*|No solution found when resolving[^\n]*"
         r"|subprocess-exited-with-error[^\n]*|E: Unable to locate package[^\n]*)",
         *_LOG,
     ),
     text(
         PROBE,
-        r"(?P<said>failed (?:liveness|startup) probe, will be restarted[^\n]*|(?:Liveness|Startup) probe failed[^\n]*)",
+        r"(?P<said>failed (?:liveness|startup) probe, will be restarted[^\n]*|(?:Liveness"
+        r"|Startup) probe failed[^\n]*)",
         Source.CLUSTER,
     ),
 )
@@ -190,12 +199,14 @@ LATE_TEXTS = (
     text(
         USER_EXCEPTION,
         r"(?P<said>Fatal Python error: [^\n]*|Segmentation fault[^\n]*|Signal 11 \(SIGSEGV\)[^\n]*"
-        r"|\w*: error while loading shared libraries: [^\n]*|panic: [^\n]*|terminate called after throwing[^\n]*)",
+        r"|\w*: error while loading shared libraries: [^\n]*|panic: [^\n]*"
+        r"|terminate called after throwing[^\n]*)",
         *_LOG,
     ),
     text(
         USER_EXCEPTION,
-        r"(?P<said>\w+\.py: error: [^\n]*|error: (?:unrecognized arguments|the following arguments are required|argument )"
+        r"(?P<said>\w+\.py: error: [^\n]*|error: (?:unrecognized arguments"
+        r"|the following arguments are required|argument )"
         r"[^\n]*|Error: (?:No such option|Invalid value|Missing option)[^\n]*)",
         *_LOG,
     ),

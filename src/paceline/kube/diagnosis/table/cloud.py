@@ -1,4 +1,4 @@
-"""AWS identities, downloads, Trainium and HyperPod: what the platform around a cluster reports. Rows 56 to 61.
+"""AWS identities, downloads, Trainium and HyperPod: the platform around a cluster. Rows 56 to 61.
 
 Missing rights, missing routes and missing devices are configuration. Throttling and server errors pass.
 A deep health check ends by itself.
@@ -18,7 +18,8 @@ IAM = Failure(
     what="the pod's AWS identity lacks a right",
     kind=FailureClass.CONFIG,
     cause="AWS refuses the request of the pod: {said}",
-    why="the service account has no role (IRSA, Pod Identity), its trust policy names another account, or the role "
+    why="the service account has no role (IRSA, Pod Identity), its trust policy names another account, or "
+    "the role "
     "lacks the right",
     command="kubectl get serviceaccounts -n {namespace} -o yaml | grep -E 'name:|role-arn'",
     remedy=Remedy.STOP,
@@ -29,7 +30,8 @@ HUB_OFFLINE = Failure(
     what="a model hub or package index is not reachable from the cluster",
     kind=FailureClass.CONFIG,
     cause="the program wants to download, and the pod has no route or is in offline mode: {said}",
-    why="the namespace has no egress, a proxy is missing, or HF_HUB_OFFLINE is set while the files are not in the cache",
+    why="the namespace has no egress, a proxy is missing, or HF_HUB_OFFLINE is set while the files are not "
+    "in the cache",
     command="kubectl exec {pod} -n {namespace} -- env | grep -iE 'proxy|offline|HF_'",
     remedy=Remedy.STOP,
 )
@@ -49,7 +51,8 @@ NEURON_SETUP = Failure(
     what="the Neuron devices cannot be used as they are set up",
     kind=FailureClass.CONFIG,
     cause="the Neuron runtime cannot start on node {node}: {said}",
-    why="the pod did not request aws.amazon.com/neuron, asks for more cores than it has, or its runtime, driver and "
+    why="the pod did not request aws.amazon.com/neuron, asks for more cores than it has, or its runtime, "
+    "driver and "
     "compiled model do not match",
     command="kubectl exec {pod} -n {namespace} -- neuron-ls",
     remedy=Remedy.STOP,
@@ -71,7 +74,8 @@ HEALTH_CHECK = Failure(
     what="HyperPod checks or repairs the nodes",
     kind=FailureClass.WAIT,
     cause="nodes are kept out of use while HyperPod checks or replaces them: {said}",
-    why="deep health checks take up to two hours, and a replacement some minutes; then the node is schedulable again",
+    why="deep health checks take up to two hours, and a replacement some minutes; then the node is "
+    "schedulable again",
     command="kubectl get nodes -L sagemaker.amazonaws.com/node-health-status,"
     "sagemaker.amazonaws.com/deep-health-check-status",
     remedy=Remedy.WAIT,
@@ -82,25 +86,33 @@ ROWS = (IAM, HUB_OFFLINE, DOWNLOAD, NEURON_SETUP, NEURON_HARDWARE, HEALTH_CHECK)
 
 _LOG = (Source.LOG, Source.CLUSTER)
 _HOST = (
-    r"(?:huggingface\.co|\bhf\.co|hub-ci|hf-mirror|pypi\.org|pythonhosted|download\.pytorch\.org|github(?:usercontent)?"
-    r"\.com|storage\.googleapis|conda\.anaconda|openaipublic|amazonaws\.com|api\.wandb\.ai|kaggle\.com|ngc\.nvidia)"
+    r"(?:huggingface\.co|\bhf\.co|hub-ci|hf-mirror|pypi\.org|pythonhosted|download\.pytorch\.org"
+    r"|github(?:usercontent)?"
+    r"\.com|storage\.googleapis|conda\.anaconda|openaipublic|amazonaws\.com|api\.wandb\.ai|kaggle\.com"
+    r"|ngc\.nvidia)"
 )
 _NO_ROUTE = (
     r"(?:Name or service not known|name resolution|NameResolutionError|Failed to resolve|getaddrinfo failed"
-    r"|nodename nor servname|No address associated|Network is unreachable|No route to host|Errno 101|Errno 113"
+    r"|nodename nor servname|No address associated|Network is unreachable|No route to host|Errno 101"
+    r"|Errno 113"
     r"|ProxyError|Tunnel connection failed|CERTIFICATE_VERIFY_FAILED|Could not resolve host)"
 )
 _PASSING = (
-    r"(?:\b(?:429|500|502|503|504)\b|Too Many Requests|SlowDown|Slow Down|Throttl\w+|RequestLimitExceeded|Reduce your "
-    r"request rate|InternalError|ServiceUnavailable|Bad Gateway|Gateway Time-?out|Read(?: ?)timed? ?out|ReadTimeout"
-    r"|Connection (?:reset|aborted|broken)|IncompleteRead|ChunkedEncodingError|RemoteDisconnected|RequestTimeout"
+    r"(?:\b(?:429|500|502|503|504)\b|Too Many Requests|SlowDown|Slow Down|Throttl\w+|RequestLimitExceeded"
+    r"|Reduce your "
+    r"request rate|InternalError|ServiceUnavailable|Bad Gateway|Gateway Time-?out|Read(?: ?)timed? ?out"
+    r"|ReadTimeout"
+    r"|Connection (?:reset|aborted|broken)|IncompleteRead|ChunkedEncodingError|RemoteDisconnected"
+    r"|RequestTimeout"
     r"|Max retries exceeded|ConnectTimeout|Connect timeout|connection was closed|Broken pipe)"
 )
 EARLY_TEXTS = (
     text(
         HEALTH_CHECK,
-        r"(?P<said>sagemaker\.amazonaws\.com/(?:node-health-status|deep-health-check)[^\n]*|deep[- ]health[- ]checks?"
-        r"[^\n]*(?:in ?progress|running|started|pending)[^\n]*|Unschedulable(?:PendingReboot|PendingReplacement)[^\n]*)",
+        r"(?P<said>sagemaker\.amazonaws\.com/(?:node-health-status|deep-health-check)[^\n]*"
+        r"|deep[- ]health[- ]checks?"
+        r"[^\n]*(?:in ?progress|running|started|pending)[^\n]*|Unschedulable(?:PendingReboot"
+        r"|PendingReplacement)[^\n]*)",
         Source.CLUSTER,
     ),
 )
@@ -118,20 +130,26 @@ TEXTS = (
     ),
     text(
         IAM,
-        r"(?P<said>Unable to locate credentials[^\n]*|NoCredentials(?:Error)?\b[^\n]*|PartialCredentialsError[^\n]*"
-        r"|CredentialRetrievalError[^\n]*|Error when retrieving (?:credentials|token) from[^\n]*|NoCredentialProviders"
-        r"[^\n]*|ExpiredToken\w*[^\n]*|token (?:included in the request )?is expired[^\n]*|failed to refresh cached "
-        r"credentials[^\n]*|no EC2 IMDS role found[^\n]*|StorageAccessDenied[^\n]*|UnauthorizedOperation[^\n]*)",
+        r"(?P<said>Unable to locate credentials[^\n]*|NoCredentials(?:Error)?\b[^\n]*"
+        r"|PartialCredentialsError[^\n]*"
+        r"|CredentialRetrievalError[^\n]*|Error when retrieving (?:credentials|token) from[^\n]*"
+        r"|NoCredentialProviders"
+        r"[^\n]*|ExpiredToken\w*[^\n]*|token (?:included in the request )?is expired[^\n]*"
+        r"|failed to refresh cached "
+        r"credentials[^\n]*|no EC2 IMDS role found[^\n]*|StorageAccessDenied[^\n]*"
+        r"|UnauthorizedOperation[^\n]*)",
     ),
     text(
         IAM,
-        r"(?P<said>(?:\bs3\b|S3File|s3fs|boto\w*|fsspec|aws)[^\n]*(?:Access ?Denied|403 Forbidden|Forbidden)[^\n]*"
+        r"(?P<said>(?:\bs3\b|S3File|s3fs|boto\w*|fsspec|aws)[^\n]*(?:Access ?Denied|403 Forbidden"
+        r"|Forbidden)[^\n]*"
         r"|(?:AccessDenied\w*|Forbidden)[^\n]*\b(?:s3|kms|ecr|sts|secretsmanager|fsx|dynamodb)\b[^\n]*)",
         *_LOG,
     ),
     text(
         HUB_OFFLINE,
-        r"(?P<said>OfflineModeIsEnabled[^\n]*|[Oo]ffline mode is enabled[^\n]*|outgoing traffic has been disabled[^\n]*"
+        r"(?P<said>OfflineModeIsEnabled[^\n]*|[Oo]ffline mode is enabled[^\n]*"
+        r"|outgoing traffic has been disabled[^\n]*"
         r"|(?:HF_HUB|TRANSFORMERS|HF_DATASETS)_OFFLINE[^\n]*|local_files_only=True[^\n]*)",
         *_LOG,
     ),
@@ -139,45 +157,57 @@ TEXTS = (
     text(HUB_OFFLINE, rf"(?P<said>{_NO_ROUTE}[^\n]{{0,200}}{_HOST}[^\n]*)", *_LOG, soft=True),
     text(
         HUB_OFFLINE,
-        r"(?P<said>(?:Could|Couldn't|Can't|We couldn't|Cannot) (?:not )?(?:connect|reach|load)[^\n]*(?:hugging ?face|the Hub"
+        r"(?P<said>(?:Could|Couldn't|Can't|We couldn't|Cannot) (?:not )?(?:connect|reach"
+        r"|load)[^\n]*(?:hugging ?face|the Hub"
         r"|hf\.co)[^\n]*|Could not connect to the endpoint URL[^\n]*|EndpointConnectionError[^\n]*)",
         *_LOG,
         soft=True,
     ),
     text(
         DOWNLOAD,
-        rf"(?P<said>(?:An error occurred \(|\bs3\b|boto\w*|fsspec|urllib3|requests\.exceptions|aiohttp|httpx|ClientError"
+        rf"(?P<said>(?:An error occurred \(|\bs3\b|boto\w*|fsspec|urllib3|requests\.exceptions|aiohttp"
+        rf"|httpx|ClientError"
         rf"|HTTPSConnectionPool|HTTPError|{_HOST})[^\n]*{_PASSING}[^\n]*)",
         *_LOG,
         soft=True,
     ),
     text(
         DOWNLOAD,
-        r"(?P<said>(?:ReadTimeoutError|ConnectTimeoutError|ConnectionClosedError|ResponseStreamingError|IncompleteReadError"
+        r"(?P<said>(?:ReadTimeoutError|ConnectTimeoutError|ConnectionClosedError|ResponseStreamingError"
+        r"|IncompleteReadError"
         r"|ChunkedEncodingError|IncompleteRead|RemoteDisconnected|ServerDisconnectedError)\b[^\n]*)",
         *_LOG,
         soft=True,
     ),
     text(
         NEURON_HARDWARE,
-        r"(?P<said>NRT_(?:EXEC_)?HW_ERR\w*[^\n]*|NRT_HW_ERROR[^\n]*|(?:neuron|nrt|NEURON_HW)[^\n]*(?:uncorrect\w+"
-        r"|hardware error|ECC error|(?:HBM|SRAM|DMA) (?:error|abort|uncorr\w*)|NC_UNCORRECTABLE|DMA_ERROR)[^\n]*"
+        r"(?P<said>NRT_(?:EXEC_)?HW_ERR\w*[^\n]*|NRT_HW_ERROR[^\n]*|(?:neuron|nrt"
+        r"|NEURON_HW)[^\n]*(?:uncorrect\w+"
+        r"|hardware error|ECC error|(?:HBM|SRAM|DMA) (?:error|abort|uncorr\w*)|NC_UNCORRECTABLE"
+        r"|DMA_ERROR)[^\n]*"
         r"|NeuronHas(?:Error|\w*Hardware\w*)[^\n]*|Neuron(?:DMA|HBM|NC|SRAM)\w*Error[^\n]*)",
     ),
     text(
         NEURON_SETUP,
-        r"(?P<said>(?:Logical )?Neuron ?Core\(s\) not available[^\n]*|No neuron device[^\n]*|/dev/neuron\d*[^\n]*(?:not found"
-        r"|No such|cannot open|failed)[^\n]*|neuron driver[^\n]*(?:not|mismatch|too old|older)[^\n]*|nrt_init[^\n]*(?:fail"
+        r"(?P<said>(?:Logical )?Neuron ?Core\(s\) not available[^\n]*|No neuron device[^\n]*"
+        r"|/dev/neuron\d*[^\n]*(?:not found"
+        r"|No such|cannot open|failed)[^\n]*|neuron driver[^\n]*(?:not|mismatch|too old|older)[^\n]*"
+        r"|nrt_init[^\n]*(?:fail"
         r"|error|status)[^\n]*|NRT(?::nrt_\w+)?[^\n]*(?:Failed to initialize|Unable to|not supported)[^\n]*"
-        r"|NRT_(?:UNSUPPORTED_NEFF_VERSION|INVALID\w*|RESOURCE\w*|UNINITIALIZED|FAILURE|LOAD_NOT_ENOUGH_NC)[^\n]*"
-        r"|NERR_(?:RESOURCE|INVALID|FAIL)\w*[^\n]*|(?:Could not open the device index|No devices specified|Failed to "
-        r"initialize devices)[^\n]*|NEURON_RT_(?:VISIBLE_CORES|NUM_CORES)[^\n]*(?:invalid|exceed|fail|error)[^\n]*"
+        r"|NRT_(?:UNSUPPORTED_NEFF_VERSION|INVALID\w*|RESOURCE\w*|UNINITIALIZED|FAILURE"
+        r"|LOAD_NOT_ENOUGH_NC)[^\n]*"
+        r"|NERR_(?:RESOURCE|INVALID|FAIL)\w*[^\n]*|(?:Could not open the device index|No devices specified"
+        r"|Failed to "
+        r"initialize devices)[^\n]*|NEURON_RT_(?:VISIBLE_CORES|NUM_CORES)[^\n]*(?:invalid|exceed|fail"
+        r"|error)[^\n]*"
         r"|nrt_load[^\n]*status=\d+[^\n]*|TDRV:[^\n]*(?:fail|not initialized|could not)[^\n]*)",
     ),
     text(
         NEURON_SETUP,
-        r"(?P<said>(?:neuronx-cc|neuron-cc|NEURONX?_?CC|hlo2neuron|libneuronxla)[^\n]*(?:fail|error|abort|terminated)[^\n]*"
-        r"|Compil\w+ (?:failure|failed|error)[^\n]*(?:neuron|neff|hlo)[^\n]*|\[ERROR\][^\n]*(?:NCC_|neff)[^\n]*|NCC_[A-Z]\w+\d+"
+        r"(?P<said>(?:neuronx-cc|neuron-cc|NEURONX?_?CC|hlo2neuron|libneuronxla)[^\n]*(?:fail|error|abort"
+        r"|terminated)[^\n]*"
+        r"|Compil\w+ (?:failure|failed|error)[^\n]*(?:neuron|neff|hlo)[^\n]*|\[ERROR\][^\n]*(?:NCC_"
+        r"|neff)[^\n]*|NCC_[A-Z]\w+\d+"
         r"[^\n]*)",
         *_LOG,
     ),

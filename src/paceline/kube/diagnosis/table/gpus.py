@@ -1,4 +1,4 @@
-"""GPU memory and the network between ranks, as CUDA, NCCL, Gloo and EFA report them in logs. Rows 33 to 38, 51."""
+"""GPU memory and the network between ranks, as CUDA, NCCL, Gloo and EFA report them. Rows 33-38, 51."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -79,7 +79,8 @@ EFA_MEMORY = Failure(
     what="EFA or InfiniBand cannot pin memory",
     kind=FailureClass.CONFIG,
     cause="the network device cannot register memory: {said}",
-    why="locked memory is limited (memlock) or huge pages are used up; FI_EFA_USE_HUGE_PAGE=0 does without them",
+    why="locked memory is limited (memlock) or huge pages are used up; FI_EFA_USE_HUGE_PAGE=0 does without "
+    "them",
     command="kubectl exec {pod} -n {namespace} -- sh -c 'ulimit -l'",
     remedy=Remedy.STOP,
 )
@@ -89,7 +90,8 @@ NETWORK_SETUP = Failure(
     what="NCCL, Gloo or libfabric is set up wrongly",
     kind=FailureClass.CONFIG,
     cause="the collective library cannot use the network as it is set up: {said}",
-    why="an interface name, a device, a plugin or a library version does not match the node; a retry meets the same",
+    why="an interface name, a device, a plugin or a library version does not match the node; a retry meets "
+    "the same",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
     remedy=Remedy.STOP,
     weight=Weight.MASK,  # a fallback may have been used, and then the program failed of something else
@@ -106,11 +108,21 @@ ROWS = (
 )
 
 _LOG = (Source.LOG, Source.CLUSTER)  # the end of a log is also what a container leaves as its message
-_OF_PEER = r"(?:peer|remote|receiver|reset|refused|unreachable|timed? ?out|retr(?:y|ies)|closed|unrespons|12\b)"
+_OF_PEER = (
+    r"(?:peer|remote|receiver|reset|refused|unreachable|timed? ?out|retr(?:y|ies)|closed|unrespons|12\b)"
+)
 TEXTS = (
     text(CUDA_OOM, r"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY", *_LOG),
-    text(CUDA_OOM, r"(?:cublas|cudnn)\w*_ALLOC_FAILED|HIP out of memory|torch\.(?:cuda\.)?OutOfMemoryError", *_LOG),
-    text(CUDA_OOM, r"Cuda failure (?:2 )?'?out of memory|RESOURCE_EXHAUSTED: Out of memory (?:while|allocating)", *_LOG),
+    text(
+        CUDA_OOM,
+        r"(?:cublas|cudnn)\w*_ALLOC_FAILED|HIP out of memory|torch\.(?:cuda\.)?OutOfMemoryError",
+        *_LOG,
+    ),
+    text(
+        CUDA_OOM,
+        r"Cuda failure (?:2 )?'?out of memory|RESOURCE_EXHAUSTED: Out of memory (?:while|allocating)",
+        *_LOG,
+    ),
     text(CUDA_OOM, r"Failed to (?:CUDA|cudaMalloc|allocate)[^\n]*out of memory", *_LOG),
     text(
         EFA_MEMORY,
@@ -119,7 +131,8 @@ TEXTS = (
     ),
     text(
         EFA_MEMORY,
-        r"(?P<said>ibv_(?:reg_mr|create_\w+|modify_qp)\w*[^\n]*(?:Cannot allocate memory|errno 12|ENOMEM)[^\n]*)",
+        r"(?P<said>ibv_(?:reg_mr|create_\w+|modify_qp)\w*[^\n]*(?:Cannot allocate memory|errno 12"
+        r"|ENOMEM)[^\n]*)",
         *_LOG,
     ),
     text(EFA_MEMORY, r"(?P<said>(?:RLIMIT_MEMLOCK|memlock|locked[- ]memory limit)[^\n]*)", *_LOG),
@@ -131,35 +144,42 @@ TEXTS = (
     ),
     text(
         EFA_UNUSED,
-        r"(?P<said>NET/OFI (?:No eligible providers were found|(?:Couldn't|Could not) find any optimal provider))",
+        r"(?P<said>NET/OFI (?:No eligible providers were found|(?:Couldn't"
+        r"|Could not) find any optimal provider))",
         *_LOG,
         weight=Weight.MASK,
     ),
     text(
         EFA_UNUSED,
-        r"(?P<said>fi_getinfo:? (?:provider efa output empty list|[^\n]*No data available[^\n]*|[^\n]*-61\b[^\n]*))",
+        r"(?P<said>fi_getinfo:? (?:provider efa output empty list|[^\n]*No data available[^\n]*"
+        r"|[^\n]*-61\b[^\n]*))",
         *_LOG,
         weight=Weight.MASK,
     ),
     text(
         EFA_UNUSED,
-        r"(?P<said>(?:NET/OFI|aws-ofi-nccl|\befa)[^\n]*(?:no (?:efa )?devices?|not (?:find|found)|No such device)[^\n]*)",
+        r"(?P<said>(?:NET/OFI|aws-ofi-nccl|\befa)[^\n]*(?:no (?:efa )?devices?|not (?:find|found)"
+        r"|No such device)[^\n]*)",
         *_LOG,
         weight=Weight.MASK,
     ),
     text(
         NETWORK_SETUP,
-        r"(?P<said>(?:Bootstrap|NET/Socket|NET/IB) ?: ?[Nn]o (?:\w+ ){0,3}(?:interface|device)s?(?: \w+)? ?found[^\n]*)",
+        r"(?P<said>(?:Bootstrap|NET/Socket|NET/IB) ?: ?[Nn]o (?:\w+ ){0,3}(?:interface"
+        r"|device)s?(?: \w+)? ?found[^\n]*)",
         *_LOG,
     ),
     text(
         NETWORK_SETUP,
         r"(?P<said>(?:no (?:usable|valid|matching|such) (?:network |socket )?interface"
-        r"|Unable to find (?:address|interface) for|Unable to resolve interface|interface \S+ (?:not found|does not exist)"
+        r"|Unable to find (?:address|interface) for|Unable to resolve interface|interface \S+ (?:not found"
+        r"|does not exist)"
         r"|NCCL_SOCKET_IFNAME[^\n]*(?:not found|no match|no such)|connecting to address +with family)[^\n]*)",
         *_LOG,
     ),
-    text(NETWORK_SETUP, r"(?P<said>makeDeviceFor(?:Interface|Hostname)\(\)[^\n]*|ifa != nullptr[^\n]*)", *_LOG),
+    text(
+        NETWORK_SETUP, r"(?P<said>makeDeviceFor(?:Interface|Hostname)\(\)[^\n]*|ifa != nullptr[^\n]*)", *_LOG
+    ),
     text(
         NETWORK_SETUP,
         r"(?P<said>ss1\.ss_family == ss2\.ss_family[^\n]*|Address family not supported by protocol[^\n]*)",
@@ -167,20 +187,24 @@ TEXTS = (
     ),
     text(
         NETWORK_SETUP,
-        r"(?P<said>NET/OFI[^\n]*(?:Couldn't open|Failed to (?:initialize|open|create)|Disabling shared memory failed"
-        r"|Creating new endpoint|Protocol not available|Function not implemented|not supported|Invalid argument)[^\n]*)",
+        r"(?P<said>NET/OFI[^\n]*(?:Couldn't open|Failed to (?:initialize|open|create)"
+        r"|Disabling shared memory failed"
+        r"|Creating new endpoint|Protocol not available|Function not implemented|not supported"
+        r"|Invalid argument)[^\n]*)",
         *_LOG,
     ),
     text(
         NETWORK_SETUP,
-        r"(?P<said>lib(?:fabric|efa|ibverbs|nccl(?:-net|-ofi)?|rdmacm)\S*: (?:cannot open shared object|undefined symbol"
+        r"(?P<said>lib(?:fabric|efa|ibverbs|nccl(?:-net|-ofi)?|rdmacm)\S*: (?:cannot open shared object"
+        r"|undefined symbol"
         r"|version `)[^\n]*)",
         *_LOG,
     ),
     text(NETWORK_SETUP, r"(?P<said>Duplicate GPU detected[^\n]*)", *_LOG, weight=Weight.CAUSE),
     text(
         NETWORK_SETUP,
-        r"(?P<said>(?:NCCL[^\n]*version mismatch|mismatched? NCCL version|NCCL version[^\n]* does not match)[^\n]*)",
+        r"(?P<said>(?:NCCL[^\n]*version mismatch|mismatched? NCCL version"
+        r"|NCCL version[^\n]* does not match)[^\n]*)",
         *_LOG,
         weight=Weight.CAUSE,
     ),
@@ -198,7 +222,9 @@ TEXTS = (
         NCCL_TIMEOUT, r"taking the entire process down|terminated or joined.*heartbeat monitor thread", *_LOG
     ),
     text(NCCL_TIMEOUT, r"watchdog got stuck for|Timed out waiting \d+ms for (?:recv|send) operation", *_LOG),
-    text(NCCL_TIMEOUT, r"monitoredBarrier|failed to pass monitored ?Barrier|collective[^\n]*timed out", *_LOG),
+    text(
+        NCCL_TIMEOUT, r"monitoredBarrier|failed to pass monitored ?Barrier|collective[^\n]*timed out", *_LOG
+    ),
     text(RENDEZVOUS, r"(?P<said>retrieving ncclUniqueId from [^\n]*|store->get\([^\n]*)", *_LOG),
     text(
         RENDEZVOUS,
@@ -225,14 +251,16 @@ TEXTS = (
     text(RENDEZVOUS, r"(?P<said>Rendezvous(?:Connection|Timeout|Closed|State)Error[^\n]*)", *_LOG),
     text(
         RENDEZVOUS,
-        r"(?P<said>recvValue failed[^\n]*|failed to recv, got 0 bytes|DistStoreError[^\n]*|TCPStore[^\n]*(?:time|fail)"
+        r"(?P<said>recvValue failed[^\n]*|failed to recv, got 0 bytes|DistStoreError[^\n]*"
+        r"|TCPStore[^\n]*(?:time|fail)"
         r"[^\n]*|Timed out waiting for (?:the )?(?:rendezvous|workers|peers|other)[^\n]*)",
         *_LOG,
     ),
     text(RENDEZVOUS, r"(?P<said>DistNetworkError[^\n]*|connection to the C10d store has failed)", *_LOG),
     text(
         RENDEZVOUS,
-        r"(?P<said>\b(?:c10d|TCPStore|master|rendezvous|rdzv|etcd|MASTER_ADDR)\b[^\n]*(?:Connection (?:refused|reset|timed out)"
+        r"(?P<said>\b(?:c10d|TCPStore|master|rendezvous|rdzv|etcd"
+        r"|MASTER_ADDR)\b[^\n]*(?:Connection (?:refused|reset|timed out)"
         r"|Broken pipe|Socket Timeout)[^\n]*)",
         *_LOG,
     ),
@@ -267,7 +295,8 @@ LATE_TEXTS = (
     ),
     text(
         NCCL_ERROR,
-        r"(?P<said>(?:Connection|Socket) (?:closed|reset) by (?:remote )?peer[^\n]*|gloo[^\n]*(?:Connection reset|Read error)"
+        r"(?P<said>(?:Connection|Socket) (?:closed|reset) by (?:remote )?peer[^\n]*"
+        r"|gloo[^\n]*(?:Connection reset|Read error)"
         r"[^\n]*|torch lost a peer[^\n]*)",
         *_LOG,
     ),
@@ -275,7 +304,8 @@ LATE_TEXTS = (
     text(
         RENDEZVOUS,
         r"(?P<said>(?:\.svc\b|headless|-master|-worker|-head|MASTER_ADDR|[a-z]-\d+\.)[^\n]{0,80}"
-        r"(?:Name or service not known|name resolution|not resolve|no such host|gai error|getaddrinfo|NXDOMAIN)[^\n]*)",
+        r"(?:Name or service not known|name resolution|not resolve|no such host|gai error|getaddrinfo"
+        r"|NXDOMAIN)[^\n]*)",
         *_LOG,
     ),
     text(

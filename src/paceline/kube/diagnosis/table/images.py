@@ -1,6 +1,7 @@
 """Images that cannot be fetched or run. Rows 16 to 20."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, text
 from paceline.kube.diagnosis.pods import condition, node_of, phase, waiting
@@ -12,12 +13,17 @@ IMAGE_NOT_FOUND = Failure(
     name="image-not-found",
     what="the image does not exist",
     kind=FailureClass.CONFIG,
-    cause="the image {image} does not exist: its registry has no such name or tag, or there is no such registry{near}",
-    why="the name is resolved in the same way at every pull: correct --image; no operator stops such a job",
+    cause="the image {image} does not exist in its registry{near}",
+    why="the registry answers, and has no such name or tag: correct --image; no operator stops such a job",
     command="docker manifest inspect {image}",
     remedy=Remedy.STOP,
     patience_s=15.0,
     observations=2,
+)
+NO_REGISTRY = replace(
+    IMAGE_NOT_FOUND,
+    cause="the registry of image {image} does not exist: {said}",
+    why="the resolver answers that there is no such host: correct the registry's name in --image",
 )
 IMAGE_AUTH = Failure(
     number=17,
@@ -65,7 +71,7 @@ DISK_FULL = Failure(
     most=1,
     excludes_node=True,
 )
-ROWS = (IMAGE_NOT_FOUND, IMAGE_AUTH, IMAGE_NETWORK, WRONG_PLATFORM, DISK_FULL)
+ROWS = (IMAGE_NOT_FOUND, NO_REGISTRY, IMAGE_AUTH, IMAGE_NETWORK, WRONG_PLATFORM, DISK_FULL)
 
 _PULL = (
     r"\A(?=[\s\S]*(?:pull|failed to resolve reference|image reference|manifest|ImageInspect|to authorize))"
@@ -73,8 +79,10 @@ _PULL = (
 )
 _NETWORK = (
     r"(?P<said>toomanyrequests|429 Too Many Requests|i/o timeout|TLS handshake|unexpected EOF|: EOF\b"
-    r"|short read|failed commit on ref|unexpected (?:commit )?(?:digest|size)|content digest \S+: not found|code = Unavailable"
-    r"|http2: [^\n]{0,60}|Client\.Timeout|DeadlineExceeded|server misbehaving|connection (?:refused|reset)|context (?:deadline exceeded|canceled)"
+    r"|short read|failed commit on ref|unexpected (?:commit )?(?:digest|size)"
+    r"|content digest \S+: not found|code = Unavailable"
+    r"|http2: [^\n]{0,60}|Client\.Timeout|DeadlineExceeded|server misbehaving|connection (?:refused|reset)"
+    r"|context (?:deadline exceeded|canceled)"
     r"|50[0234]\b[^\n]{0,40}"
     r"|Temporary failure in name resolution|network is unreachable|connect: \w+)"
 )
@@ -92,15 +100,17 @@ TEXTS = (
         DISK_FULL, r"DiskPressure|failed to garbage collect required amount of images|ImageGCFailed", *_SAID
     ),
     text(IMAGE_NOT_FOUND, r"InvalidImageName|invalid reference format|couldn't parse image", *_SAID),
-    text(IMAGE_NOT_FOUND, rf"{_PULL}lookup \S+(?: on \S+)?: no such host", *_SAID),
+    text(NO_REGISTRY, rf"{_PULL}(?P<said>lookup \S+(?: on \S+)?: no such host)", *_SAID),
     text(
         IMAGE_AUTH,
-        rf"{_PULL}(?:x509: |certificate signed by unknown authority|server gave HTTP response to HTTPS client)",
+        rf"{_PULL}(?:x509: |certificate signed by unknown authority"
+        rf"|server gave HTTP response to HTTPS client)",
         *_SAID,
     ),
     text(
         WRONG_PLATFORM,
-        rf"{_PULL}(?P<said>unsupported (?:manifest )?media ?type[^\n]*|schema 1[^\n]*no longer supported[^\n]*|invalid tar header[^\n]*)",
+        rf"{_PULL}(?P<said>unsupported (?:manifest )?media ?type[^\n]*"
+        rf"|schema 1[^\n]*no longer supported[^\n]*|invalid tar header[^\n]*)",
         *_SAID,
     ),
     text(IMAGE_NETWORK, rf"{_PULL}{_NETWORK}", *_SAID),

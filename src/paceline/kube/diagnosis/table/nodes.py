@@ -33,7 +33,8 @@ OOM_KILLED = Failure(
 OUT_OF_MEMORY = replace(
     OOM_KILLED,
     cause="a process of the job ran out of memory: {said}",
-    why="the kernel or Ray's memory monitor kills what grows beyond the limit; loaders and /dev/shm count too",
+    why="the kernel or Ray's memory monitor kills what grows beyond the limit; loaders and /dev/shm count "
+    "too",
 )
 SHARED_MEMORY = Failure(
     number=28,
@@ -109,7 +110,8 @@ TERMINATED = Failure(
     what="a program was told to stop from outside (SIGTERM)",
     kind=FailureClass.INFRA,
     cause="the program of pod {pod} was told to stop from outside: {said}",
-    why="SIGTERM comes from the kubelet when a pod is deleted, drained or preempted; no error of the program precedes it",
+    why="SIGTERM comes from the kubelet when a pod is deleted, drained or preempted; no error of the "
+    "program precedes it",
     command="kubectl get events -n {namespace} --sort-by=.lastTimestamp",
     remedy=Remedy.RESUBMIT,
     weight=Weight.MASK,
@@ -151,42 +153,54 @@ TEXTS = (
     text(SHARED_MEMORY, r"(?P<said>killed by signal: Bus error|Signal 7 \(SIGBUS\)|\bBus error\b)"),
     text(
         SHARED_MEMORY,
-        r"(?P<said>/dev/shm[^\n]*(?:No space left|too small|cannot allocate|full)[^\n]*|No space left on device[^\n]*/dev/shm[^\n]*"
+        r"(?P<said>/dev/shm[^\n]*(?:No space left|too small|cannot allocate|full)[^\n]*"
+        r"|No space left on device[^\n]*/dev/shm[^\n]*"
         r"|posix_fallocate failed[^\n]*|exitcode *: -7\b[^\n]*)",
     ),
     text(GPU_HARDWARE, r"(?P<said>uncorrectable (?:NVLink|ECC) error[^\n]*|ERROR_ECC_UNCORRECTABLE)"),
     # Xid 13, 31, 43 and 45 are faults of the program that used the GPU.
     text(
         GPU_HARDWARE,
-        r"(?P<said>Xid ?(?:\(PCI:[^)]*\))?:? ?(?!(?:13|31|43|45)\b)\d{2,3}\b[^\n]*|fallen off the bus[^\n]*|\bGPU is lost\b[^\n]*"
+        r"(?P<said>Xid ?(?:\(PCI:[^)]*\))?:? ?(?!(?:13|31|43|45)\b)\d{2,3}\b[^\n]*"
+        r"|fallen off the bus[^\n]*|\bGPU is lost\b[^\n]*"
         r"|NVLink (?:error|fatal)[^\n]*|\bXID (?!(?:13|31|43|45)\b)\d{2,3}\b[^\n]*)",
     ),
     text(
         GPU_HARDWARE,
-        r"(?P<said>(?:uncorrected|double[- ]bit|volatile uncorr\w*|row[- ]remap\w*[^\n]*fail\w*|page retirement|DBE|SXid|GSP RPC"
+        r"(?P<said>(?:uncorrected|double[- ]bit|volatile uncorr\w*|row[- ]remap\w*[^\n]*fail\w*"
+        r"|page retirement|DBE|SXid|GSP RPC"
         r"|RmInitAdapter failed)\b[^\n]*|(?:CUDA error: )?hardware stack error[^\n]*)",
     ),
     text(
         GPU_HARDWARE,
-        r"(?P<said>Unable to determine the device handle for (?:GPU|gpu)[^\n]*|unspecified launch failure.*hardware"
-        r"|GPU requires reset[^\n]*|GPU (?:\S+ )?(?:is|was marked|marked) unhealthy[^\n]*|NvidiaGpuUnhealthy[^\n]*)",
+        r"(?P<said>Unable to determine the device handle for (?:GPU|gpu)[^\n]*"
+        r"|unspecified launch failure.*hardware"
+        r"|GPU requires reset[^\n]*|GPU (?:\S+ )?(?:is|was marked|marked) unhealthy[^\n]*"
+        r"|NvidiaGpuUnhealthy[^\n]*)",
     ),
     text(
         GPU_HARDWARE,
-        r"(?P<said>Nvidia(?:XID\[?\d+\]?\w*|DoubleBit\w*|NVLink\w*|Fabric\w*|DeviceCountMismatch|SXID\w*|PageRetirement\w*|Power\w*"
+        r"(?P<said>Nvidia(?:XID\[?\d+\]?\w*|DoubleBit\w*|NVLink\w*|Fabric\w*|DeviceCountMismatch|SXID\w*"
+        r"|PageRetirement\w*|Power\w*"
         r"Error))",
     ),
     text(
         OUT_OF_MEMORY,
-        r"(?P<said>DefaultCPUAllocator: (?:can't allocate|not enough) memory|^(?:numpy\S*\.)?\w*(?:Array)?MemoryError\b|std::bad_alloc"
+        r"(?P<said>DefaultCPUAllocator: (?:can't allocate|not enough) memory"
+        r"|^(?:numpy\S*\.)?\w*(?:Array)?MemoryError\b|std::bad_alloc"
         r"|\[Errno 12\] Cannot allocate memory[^\n]*|memory limit too low[^\n]*)",
     ),
     text(
         OUT_OF_MEMORY,
-        r"(?P<said>killed by signal: Killed|killed due to (?:the node running low on memory|memory pressure)[^\n]*|ray\.exceptions\.OutOfMemory"
+        r"(?P<said>killed by signal: Killed|killed due to (?:the node running low on memory"
+        r"|memory pressure)[^\n]*|ray\.exceptions\.OutOfMemory"
         r"|Out of memory: Killed process|oom_reaper: reaped|invoked oom-killer[^\n]*)",
     ),
-    text(OUT_OF_MEMORY, r"(?P<said>\bOOMKilled\b[^\n]*|Memory cgroup out of memory[^\n]*|oom-kill:constraint[^\n]*)", *_SAID),
+    text(
+        OUT_OF_MEMORY,
+        r"(?P<said>\bOOMKilled\b[^\n]*|Memory cgroup out of memory[^\n]*|oom-kill:constraint[^\n]*)",
+        *_SAID,
+    ),
     text(
         EVICTED_STORAGE,
         r"(?P<said>low on resource: ephemeral-storage.*"
@@ -209,21 +223,28 @@ TEXTS = (
     ),
     text(
         PREEMPTED,
-        r"(?P<said>\b(?:SpotInterruption\w*|RebalanceRecommendation|ScheduledChange|InstanceTerminating|InstanceStopping"
-        r"|DisruptionTerminating|DisruptionLaunching|TerminatingOnInterruption|EvictionByEvictionAPI|EvictedByVPA)\b[^\n]*"
-        r"|Evicted pod[^\n]*|(?:Spot|spot)[^\n]*interruption[^\n]*|Disrupting (?:Node|NodeClaim)[^\n]*|marked for (?:eviction|deletion by)"
-        r"[^\n]*|(?:Preempted|Evicted) (?:due to|to accommodate)[^\n]*|EvictedDueTo(?!PodsReady)\w+[^\n]*|draining node[^\n]*)",
+        r"(?P<said>\b(?:SpotInterruption\w*|RebalanceRecommendation|ScheduledChange|InstanceTerminating"
+        r"|InstanceStopping"
+        r"|DisruptionTerminating|DisruptionLaunching|TerminatingOnInterruption|EvictionByEvictionAPI"
+        r"|EvictedByVPA)\b[^\n]*"
+        r"|Evicted pod[^\n]*|(?:Spot|spot)[^\n]*interruption[^\n]*|Disrupting (?:Node|NodeClaim)[^\n]*"
+        r"|marked for (?:eviction|deletion by)"
+        r"[^\n]*|(?:Preempted|Evicted) (?:due to|to accommodate)[^\n]*|EvictedDueTo(?!PodsReady)\w+[^\n]*"
+        r"|draining node[^\n]*)",
         *_SAID,
     ),
     text(
         EVICTED,
-        r"(?P<said>Pod was rejected: .*|Node didn't have enough (?:resource|capacity).*|\bOutOf(?:cpu|memory|pods|ephemeral|nvidia"
-        r"|aws|vpc|hugepages)\S*[^\n]*|TopologyAffinityError[^\n]*|Predicate \w+ failed[^\n]*|UnexpectedAdmissionError[^\n]*)",
+        r"(?P<said>Pod was rejected: .*|Node didn't have enough (?:resource|capacity).*|\bOutOf(?:cpu"
+        r"|memory|pods|ephemeral|nvidia"
+        r"|aws|vpc|hugepages)\S*[^\n]*|TopologyAffinityError[^\n]*|Predicate \w+ failed[^\n]*"
+        r"|UnexpectedAdmissionError[^\n]*)",
         *_SAID,
     ),
     text(
         NODE_LOST,
-        r"NodeNotReady|Node is not ready|Kubelet stopped posting node status|NodeLost|Node \S+ (?:has gone|was deleted|is gone)"
+        r"NodeNotReady|Node is not ready|Kubelet stopped posting node status|NodeLost|Node \S+ (?:has gone"
+        r"|was deleted|is gone)"
         r"|\bPodGC\b|NodeStatusUnknown|node\S* (?:became|is) unreachable",
         *_SAID,
     ),
@@ -238,7 +259,8 @@ LATE_TEXTS = (
     ),
     text(
         TERMINATED,
-        r"(?P<said>SignalException: [^\n]*|exitcode *: (?:-15|-2|130|143)\b[^\n]*|Signal 15 \(SIGTERM\)[^\n]*|Received (?:15 death signal|SIGTERM|signal 15)"
+        r"(?P<said>SignalException: [^\n]*|exitcode *: (?:-15|-2|130|143)\b[^\n]*"
+        r"|Signal 15 \(SIGTERM\)[^\n]*|Received (?:15 death signal|SIGTERM|signal 15)"
         r"[^\n]*|got signal: 15[^\n]*|exit code 143\b[^\n]*|Terminated by signal 15[^\n]*)",
         Source.LOG,
         weight=Weight.CONSEQUENCE,
@@ -264,7 +286,9 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
             values = {"container": one.container, "limit": _limit(one.pod, one.container)}
             yield Sign(OOM_KILLED, (line,), one.at_s, one.pod, values)
         elif one.exit_code == _TERMINATED and not one.init:
-            line = f"pod/{name_of(one.pod)} container {one.container}: {said_exit(one.exit_code)} {one.reason}"
+            line = (
+                f"pod/{name_of(one.pod)} container {one.container}: {said_exit(one.exit_code)} {one.reason}"
+            )
             yield Sign(TERMINATED, (line,), one.at_s, one.pod, {"said": said_exit(one.exit_code)})
     for pod in snapshot.pods:
         yield from _thrown_out(pod)
@@ -278,10 +302,12 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
 def _deleted(snapshot: Snapshot, ends: Sequence[Ended]) -> Iterator[Sign]:
     """A pod that is being deleted, or was, before anything of the job had failed.
 
-    A controller deletes the rest of a gang when one pod has failed, so only the first deletion counts, and only
-    while the job itself stays. A pod that ends well, or belongs to a job that is deleted, is left out.
+    A controller deletes the rest of a gang when one pod has failed, so only the first deletion counts, and
+    only while the job itself stays. A pod that ends well, or belongs to a deleted job, is left out.
     """
-    if any("deletionTimestamp" in mapping(job, "metadata") for job in snapshot.jobs) or not _is_over(snapshot):
+    if any("deletionTimestamp" in mapping(job, "metadata") for job in snapshot.jobs) or not _is_over(
+        snapshot
+    ):
         return
     failed = [one for one in ends if "deletionTimestamp" not in mapping(one.pod, "metadata")]
     first_s = min((one.at_s for one in failed if one.at_s is not None), default=float("inf"))

@@ -60,13 +60,15 @@ TEXTS = (
     text(QUEUE_NEVER, r"(?P<said>ExceedsMaxQuota|NoMatchingFlavor)", *_SAID),
     text(
         QUEUE_NEVER,
-        r"(?P<said>[Ww]orkload[^\n]*(?:is deactivated|has been deactivated|inadmissible)[^\n]*|queue \S+ (?:not found|does not exist|is (?:closed"
+        r"(?P<said>[Ww]orkload[^\n]*(?:is deactivated|has been deactivated|inadmissible)[^\n]*"
+        r"|queue \S+ (?:not found|does not exist|is (?:closed"
         r"|not open))[^\n]*|(?:can't|cannot) find queue[^\n]*)",
         *_SAID,
     ),
     text(
         QUEUE_WAITING,
-        r"(?P<said>pod ?group is not ready[^\n]*|\d+/\d+ tasks in gang unschedulable[^\n]*|NotEnoughResources[^\n]*|queue resource quota "
+        r"(?P<said>pod ?group is not ready[^\n]*|\d+/\d+ tasks in gang unschedulable[^\n]*"
+        r"|NotEnoughResources[^\n]*|queue resource quota "
         r"insufficient[^\n]*|ClusterQueue \S* ?is stopped[^\n]*)",
         *_SAID,
     ),

@@ -1,7 +1,8 @@
-"""Failures that Ray and KubeRay report: status of a RayJob, its driver's log, Ray's own exceptions. Rows 62 to 65.
+"""Failures that Ray and KubeRay report: status of a RayJob, its driver's log, exceptions. Rows 62 to 65.
 
-The submitter's pod of a failed RayJob succeeds; only `RayJob.status` says FAILED, and its `message` holds the end of
-the driver's log. Both are read like a log. Pods that the API server refuses are reported on the RayCluster alone.
+The submitter's pod of a failed RayJob succeeds; only `RayJob.status` says FAILED, and its `message` holds
+the end of the driver's log. Both are read like a log. Pods that the API server refuses are reported on the
+RayCluster alone.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ RAY_ENVIRONMENT = Failure(
     what="Ray cannot set up the runtime environment of the job",
     kind=FailureClass.CONFIG,
     cause="Ray cannot set up the job's environment: {said}",
-    why="a package, a working_dir or a version of Ray or Python does not fit; every attempt installs the same",
+    why="a package, a working_dir or a version of Ray or Python does not fit; every attempt installs the "
+    "same",
     command="kubectl get rayjob {job} -n {namespace} -o jsonpath='{{.spec.runtimeEnvYAML}}'",
     remedy=Remedy.STOP,
 )
@@ -28,8 +30,10 @@ RAY_INFEASIBLE = Failure(
     what="no node type of the Ray cluster fits a request",
     kind=FailureClass.CONFIG,
     cause="Ray has no node type for what the program asks for: {said}",
-    why="workerGroupSpecs offer fewer CPUs, GPUs or custom resources than a task, an actor or a bundle requests",
-    command="kubectl get raycluster -n {namespace} -o jsonpath='{{.items[*].spec.workerGroupSpecs[*].rayStartParams}}'",
+    why="workerGroupSpecs offer fewer CPUs, GPUs or custom resources than a task, an actor or a bundle "
+    "requests",
+    command="kubectl get raycluster -n {namespace} -o "
+    "jsonpath='{{.items[*].spec.workerGroupSpecs[*].rayStartParams}}'",
     remedy=Remedy.STOP,
     patience_s=120.0,  # a worker may still be starting
 )
@@ -50,7 +54,8 @@ RAY_PROCESS_DIED = Failure(
     what="a worker process of Ray was killed",
     kind=FailureClass.APP,
     cause="a worker process was killed on its node: {said}",
-    why="the kernel killed it for memory, or it crashed in native code; Ray itself sees only the closed connection",
+    why="the kernel killed it for memory, or it crashed in native code; Ray itself sees only the closed "
+    "connection",
     command="kubectl get pods -n {namespace} -l ray.io/cluster "
     "-o jsonpath='{{.items[*].spec.containers[*].resources}}'",
     remedy=Remedy.RESUBMIT,
@@ -62,7 +67,8 @@ _LOG = (Source.LOG, Source.CLUSTER)
 TEXTS = (
     text(
         RAY_ENVIRONMENT,
-        r"(?P<said>RuntimeEnvSetupError[^\n]*|Failed to (?:set ?up|create|install) (?:the )?runtime[ _]env\w*[^\n]*"
+        r"(?P<said>RuntimeEnvSetupError[^\n]*|Failed to (?:set ?up|create"
+        r"|install) (?:the )?runtime[ _]env\w*[^\n]*"
         r"|runtime_env setup failed[^\n]*|Version mismatch: The cluster was started with[^\n]*)",
         *_LOG,
     ),
@@ -70,31 +76,41 @@ TEXTS = (
         RAY_INFEASIBLE,
         r"(?P<said>No available node types can fulfill[^\n]*|cannot be scheduled (?:right now|on any)[^\n]*"
         r"|(?:request|demand|task|actor|bundle|placement group)s?[^\n]*\b(?:is |are )?infeasible\b[^\n]*"
-        r"|(?:Task|Actor)UnschedulableError[^\n]*|PlacementGroupSchedulingError[^\n]*|Placement group[^\n]*timed? ?out"
+        r"|(?:Task|Actor)UnschedulableError[^\n]*|PlacementGroupSchedulingError[^\n]*"
+        r"|Placement group[^\n]*timed? ?out"
         r"[^\n]*|Trial[^\n]*insufficient (?:cluster )?resources[^\n]*)",
         *_LOG,
         soft=True,
     ),
     text(
         RAY_NODE_LOST,
-        r"(?P<said>its node was lost[^\n]*|NodeDiedError[^\n]*|(?:The |the )?[Nn]ode[^\n]{0,80}(?:has been marked dead|was marked "
-        r"dead|was terminated|has been terminated|died|has been preempted)[^\n]*|missed too many heartbeats[^\n]*|missing too many"
+        r"(?P<said>its node was lost[^\n]*|NodeDiedError[^\n]*|(?:The "
+        r"|the )?[Nn]ode[^\n]{0,80}(?:has been marked dead|was marked "
+        r"dead|was terminated|has been terminated|died|has been preempted)[^\n]*"
+        r"|missed too many heartbeats[^\n]*|missing too many"
         r" heartbeats[^\n]*|health check failed due to[^\n]*)",
         *_LOG,
     ),
     text(
         RAY_NODE_LOST,
-        r"(?P<said>(?:ObjectLost|ObjectFetchTimedOut|OwnerDied|ObjectReconstructionFailed\w*|ReferenceCountingAssertion|Local"
-        r"RayletDied|RaySystem|GcsUnavailable|RpcError)(?:Error|Exception)?\b[^\n]*|Failed to connect to GCS[^\n]*|GCS (?:has died"
-        r"|is not reachable|client[^\n]*disconnected)[^\n]*|Unable to connect to GCS[^\n]*|current node timed out during startup"
-        r"[^\n]*|raylet[^\n]*(?:died unexpectedly|crashed)[^\n]*|Lost (?:reference|connection) to (?:the )?(?:head|GCS|raylet)[^\n]*"
-        r"|Connection to Ray head[^\n]*|The Ray head (?:node )?[^\n]*(?:unreachable|not responding|died)[^\n]*)",
+        r"(?P<said>(?:ObjectLost|ObjectFetchTimedOut|OwnerDied|ObjectReconstructionFailed\w*"
+        r"|ReferenceCountingAssertion|Local"
+        r"RayletDied|RaySystem|GcsUnavailable|RpcError)(?:Error|Exception)?\b[^\n]*"
+        r"|Failed to connect to GCS[^\n]*|GCS (?:has died"
+        r"|is not reachable|client[^\n]*disconnected)[^\n]*|Unable to connect to GCS[^\n]*"
+        r"|current node timed out during startup"
+        r"[^\n]*|raylet[^\n]*(?:died unexpectedly|crashed)[^\n]*|Lost (?:reference"
+        r"|connection) to (?:the )?(?:head|GCS|raylet)[^\n]*"
+        r"|Connection to Ray head[^\n]*|The Ray head (?:node )?[^\n]*(?:unreachable|not responding"
+        r"|died)[^\n]*)",
         *_LOG,
     ),
     text(
         RAY_PROCESS_DIED,
-        r"(?P<said>its process died[^\n]*|Worker unexpectedly exits with a connection error[^\n]*|WorkerCrashedError[^\n]*"
-        r"|The worker died unexpectedly while executing[^\n]*|A worker died or was killed while executing[^\n]*)",
+        r"(?P<said>its process died[^\n]*|Worker unexpectedly exits with a connection error[^\n]*"
+        r"|WorkerCrashedError[^\n]*"
+        r"|The worker died unexpectedly while executing[^\n]*"
+        r"|A worker died or was killed while executing[^\n]*)",
         *_LOG,
     ),
     text(
@@ -121,5 +137,13 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
             continue
         if any(phase(pod) != "Running" for pod in pods):
             continue  # the pods themselves say why
-        line = f"RayCluster/{name_of(cluster)} is not provisioned: {said.get('reason')}: {said.get('message')}"
-        yield Sign(RAY_INFEASIBLE, (line,), since, values={"said": str(said.get("message", ""))}, weight=Weight.WAITING)
+        line = (
+            f"RayCluster/{name_of(cluster)} is not provisioned: {said.get('reason')}: {said.get('message')}"
+        )
+        yield Sign(
+            RAY_INFEASIBLE,
+            (line,),
+            since,
+            values={"said": str(said.get("message", ""))},
+            weight=Weight.WAITING,
+        )

@@ -126,27 +126,32 @@ ROWS = (
 _SAID = (Source.CLUSTER,)
 _OUT = (
     r"node\(s\) were unschedulable|untolerated taint \{node\.(?:kubernetes|cloudprovider)\S*\.?\S*/[^}]*\}"
-    r"|taint \{(?:node\.kubernetes\.io|ToBeDeletedBy|DeletionCandidate|karpenter\.sh/disrupt|eks\.amazonaws\.com/unhealthy)[^}]*\}"
-    r"|node\(s\) (?:were not ready|had disk pressure|had memory pressure|were unreachable)|no nodes available to schedule pods"
+    r"|taint \{(?:node\.kubernetes\.io|ToBeDeletedBy|DeletionCandidate|karpenter\.sh/disrupt"
+    r"|eks\.amazonaws\.com/unhealthy)[^}]*\}"
+    r"|node\(s\) (?:were not ready|had disk pressure|had memory pressure|were unreachable)"
+    r"|no nodes available to schedule pods"
 )
 TEXTS = (
     text(DEVICE_CLASS, r"device class (?P<device>\S+) does not exist", *_SAID),
     text(
         VOLUME_ZONE,
-        r"(?P<said>volume node affinity conflict|didn't match PersistentVolume's node affinity|unbound immediate PersistentVolumeClaims"
+        r"(?P<said>volume node affinity conflict|didn't match PersistentVolume's node affinity"
+        r"|unbound immediate PersistentVolumeClaims"
         r"|(?:exceed max volume count|didn't find available persistent volumes to bind)[^\n]*)",
         *_SAID,
     ),
     text(
         VOLUME_ZONE,
-        r'(?P<said>persistentvolumeclaim "[^"]+" (?:not found|is being deleted)|no available persistent volume\S*.*)',
+        r'(?P<said>persistentvolumeclaim "[^"]+" (?:not found|is being deleted)'
+        r"|no available persistent volume\S*.*)",
         *_SAID,
     ),
     text(VOLUME_ZONE, r"(?P<said>ProvisioningFailed.*|failed to provision volume.*)", *_SAID),
     # A group that is at its maximum, or whose last request failed, grows again when others end.
     text(
         CLUSTER_BUSY,
-        r"(?P<said>(?:pod didn't trigger scale-up|NotTriggerScaleUp)[^\n]*(?:max node group size reached|in backoff)[^\n]*)",
+        r"(?P<said>(?:pod didn't trigger scale-up|NotTriggerScaleUp)[^\n]*(?:max node group size reached"
+        r"|in backoff)[^\n]*)",
         *_SAID,
     ),
     text(
@@ -159,19 +164,27 @@ TEXTS = (
     text(
         SCALING_UP, r"(?P<said>pod triggered scale-up.*|TriggeredScaleUp.*|Pod should schedule on.*)", *_SAID
     ),
-    text(CLUSTER_BUSY, r"(?P<said>\d+/\d+ nodes are (?:un)?available: .*\d+ Insufficient [\w./-]+.*)", *_SAID),
-    text(CLUSTER_BUSY, r"(?P<said>UnfulfillableCapacity[^\n]*|ICE cache[^\n]*|didn't have free ports[^\n]*)", *_SAID),
+    text(
+        CLUSTER_BUSY, r"(?P<said>\d+/\d+ nodes are (?:un)?available: .*\d+ Insufficient [\w./-]+.*)", *_SAID
+    ),
+    text(
+        CLUSTER_BUSY,
+        r"(?P<said>UnfulfillableCapacity[^\n]*|ICE cache[^\n]*|didn't have free ports[^\n]*)",
+        *_SAID,
+    ),
     text(NODES_OUT, rf"(?P<said>{_OUT})", *_SAID),
     text(CLUSTER_BUSY, r"(?P<said>InsufficientInstanceCapacity.*|insufficient capacity.*)", *_SAID),
     text(CLUSTER_BUSY, r"(?P<said>Too many pods|\d+ Insufficient [\w./-]+)", *_SAID),
     text(
         PLACEMENT,
-        r"(?P<said>untolerated taint(?:\(s\))?(?: \{[^}]*\})?|had taint \{[^}]*\}, that the pod didn't tolerate)",
+        r"(?P<said>untolerated taint(?:\(s\))?(?: \{[^}]*\})?"
+        r"|had taint \{[^}]*\}, that the pod didn't tolerate)",
         *_SAID,
     ),
     text(
         PLACEMENT,
-        r"(?P<said>didn't match (?:Pod's )?(?:node affinity/selector|node selector|pod \S*affinity\S*)|didn't satisfy existing pods"
+        r"(?P<said>didn't match (?:Pod's )?(?:node affinity/selector|node selector|pod \S*affinity\S*)"
+        r"|didn't satisfy existing pods"
         r"|Insufficient quota for flavor)",
         *_SAID,
     ),

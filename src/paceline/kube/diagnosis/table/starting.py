@@ -1,4 +1,4 @@
-"""Start of containers: Secrets, command, GPU runtime, volumes, sandbox, init containers. Rows 21 to 26, 75, 76."""
+"""Start of containers: Secrets, command, GPU, volumes, sandbox, init containers. Rows 21-26, 75, 76."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -50,7 +50,8 @@ GPU_MISSING = Failure(
     what="the container has no GPU that its image can use",
     kind=FailureClass.CONFIG,
     cause="the container has no GPU that its image can use: {said}",
-    why="the pod requests no GPU, starts more processes than it has GPUs, or the image needs a newer driver or was not "
+    why="the pod requests no GPU, starts more processes than it has GPUs, or the image needs a newer "
+    "driver or was not "
     "built for this GPU",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].resources}}'",
     remedy=Remedy.STOP,
@@ -61,7 +62,8 @@ SANDBOX = Failure(
     what="the node cannot set up the pod's network or container",
     kind=FailureClass.INFRA,
     cause="node {node} cannot set up the pod: {said}",
-    why="the container runtime or the network plugin of the node is starting, overloaded or broken; the kubelet tries again",
+    why="the container runtime or the network plugin of the node is starting, overloaded or broken; the "
+    "kubelet tries again",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.RESUBMIT,
     weight=Weight.WAITING,
@@ -146,41 +148,53 @@ TEXTS = (
     # An image that asks for a newer driver than the node has, and a pod without a GPU, stay as they are.
     text(
         GPU_MISSING,
-        r"(?P<said>unsatisfied condition: [^\n]*|CUDA driver version is insufficient[^\n]*|Found no NVIDIA driver[^\n]*"
-        r"|NVIDIA driver on your system is too old[^\n]*|forward compatibility was attempted on non supported HW[^\n]*)",
+        r"(?P<said>unsatisfied condition: [^\n]*|CUDA driver version is insufficient[^\n]*"
+        r"|Found no NVIDIA driver[^\n]*"
+        r"|NVIDIA driver on your system is too old[^\n]*"
+        r"|forward compatibility was attempted on non supported HW[^\n]*)",
     ),
     text(
         GPU_MISSING,
-        r"(?P<said>CUDA_ERROR_NO_DEVICE[^\n]*|no CUDA-capable device is detected[^\n]*|No CUDA GPUs are available[^\n]*|invalid device "
-        r"ordinal[^\n]*|libcuda\.so\S*: cannot open shared[^\n]*|Torch not compiled with CUDA enabled[^\n]*|no kernel image is available"
-        r"[^\n]*|ProcessGroupNCCL is only supported with GPUs[^\n]*|Could not load dynamic library 'libcud\w+[^\n]*|CUDA_VISIBLE_DEVICES[^\n]*"
-        r"(?:invalid|no device)[^\n]*|CUDA is not available[^\n]*|is not compatible with the current PyTorch installation[^\n]*)",
+        r"(?P<said>CUDA_ERROR_NO_DEVICE[^\n]*|no CUDA-capable device is detected[^\n]*"
+        r"|No CUDA GPUs are available[^\n]*|invalid device "
+        r"ordinal[^\n]*|libcuda\.so\S*: cannot open shared[^\n]*"
+        r"|Torch not compiled with CUDA enabled[^\n]*|no kernel image is available"
+        r"[^\n]*|ProcessGroupNCCL is only supported with GPUs[^\n]*"
+        r"|Could not load dynamic library 'libcud\w+[^\n]*|CUDA_VISIBLE_DEVICES[^\n]*"
+        r"(?:invalid|no device)[^\n]*|CUDA is not available[^\n]*"
+        r"|is not compatible with the current PyTorch installation[^\n]*)",
         soft=False,
     ),
     text(
         GPU_MISSING,
-        r"(?P<said>no runtime for .{0,2}nvidia[^\n]*|unknown runtime specified[^\n]*|could not select device driver[^\n]*"
+        r"(?P<said>no runtime for .{0,2}nvidia[^\n]*|unknown runtime specified[^\n]*"
+        r"|could not select device driver[^\n]*"
         r"|RuntimeHandler \S* ?not supported[^\n]*)",
         *_SAID,
     ),
     text(
         GPU_RUNTIME,
-        r"(?P<said>nvidia-container-cli[^\n]*|FailedCreatePodSandBox.*nvidia|nvidia-container-runtime[^\n]*error[^\n]*)",
+        r"(?P<said>nvidia-container-cli[^\n]*|FailedCreatePodSandBox.*nvidia"
+        r"|nvidia-container-runtime[^\n]*error[^\n]*)",
     ),
     text(
         GPU_RUNTIME,
-        r"(?P<said>Failed to initialize NVML[^\n]*|couldn't communicate with the NVIDIA driver[^\n]*|Driver/library version mismatch[^\n]*"
+        r"(?P<said>Failed to initialize NVML[^\n]*|couldn't communicate with the NVIDIA driver[^\n]*"
+        r"|Driver/library version mismatch[^\n]*"
         r"|NVML: (?:Driver Not Loaded|Unknown Error)[^\n]*)",
     ),
     text(
         GPU_RUNTIME,
-        r"(?P<said>CUDA initialization: (?:CUDA )?(?:unknown error|driver|system not yet)[^\n]*|system not yet initialized[^\n]*"
-        r"|CUDA error: (?:unknown error|initialization error|system (?:has unsupported|driver mismatch|not yet))[^\n]*|CUDA unknown error[^\n]*)",
+        r"(?P<said>CUDA initialization: (?:CUDA )?(?:unknown error|driver|system not yet)[^\n]*"
+        r"|system not yet initialized[^\n]*"
+        r"|CUDA error: (?:unknown error|initialization error|system (?:has unsupported|driver mismatch"
+        r"|not yet))[^\n]*|CUDA unknown error[^\n]*)",
     ),
     text(GPU_RUNTIME, r"(?P<said>device\(s\) is/are busy[^\n]*|all CUDA-capable devices are busy[^\n]*)"),
     text(
         GPU_RUNTIME,
-        r"(?P<said>(?:requested number of devices|no healthy devices) (?:unavailable|present)[^\n]*|UnexpectedAdmissionError[^\n]*)",
+        r"(?P<said>(?:requested number of devices|no healthy devices) (?:unavailable|present)[^\n]*"
+        r"|UnexpectedAdmissionError[^\n]*)",
         *_SAID,
     ),
     text(
@@ -204,8 +218,10 @@ TEXTS = (
     # A path, an access point or a server that does not exist, and a driver that is not installed.
     text(
         MOUNT_WRONG,
-        r"(?P<said>(?:mount|MountVolume)[^\n]*(?:reason given by server: No such file|hostPath type check failed|wrong fs type|Is the MGS "
-        r"specification correct|Failed to resolve|Name or service not known|access point[^\n]*not|file system[^\n]*does not exist"
+        r"(?P<said>(?:mount|MountVolume)[^\n]*(?:reason given by server: No such file"
+        r"|hostPath type check failed|wrong fs type|Is the MGS "
+        r"specification correct|Failed to resolve|Name or service not known|access point[^\n]*not"
+        r"|file system[^\n]*does not exist"
         r"|subPath|not a directory|bad option|unknown filesystem)[\s\S]{0,200}"
         r"|failed to (?:prepare|create) subPath[^\n]*|error mounting \S+ to rootfs[^\n]*)",
         *_SAID,
@@ -223,15 +239,19 @@ TEXTS = (
     ),
     text(
         SANDBOX,
-        r"(?P<said>Failed to create pod sandbox[^\n]*|FailedCreatePodSandBox[^\n]*|failed to (?:reserve|setup|set up) (?:sandbox|container|network)"
-        r"[^\n]*|cni plugin not initialized[^\n]*|networkPlugin cni failed[^\n]*|NetworkPluginNotReady[^\n]*|network is not ready[^\n]*"
-        r"|CreateContainerError[^\n]*(?:context deadline|reserved|transport)[^\n]*|FailedKillPod[^\n]*|failed to sync (?:secret|configmap) cache"
+        r"(?P<said>Failed to create pod sandbox[^\n]*|FailedCreatePodSandBox[^\n]*|failed to (?:reserve"
+        r"|setup|set up) (?:sandbox|container|network)"
+        r"[^\n]*|cni plugin not initialized[^\n]*|networkPlugin cni failed[^\n]*"
+        r"|NetworkPluginNotReady[^\n]*|network is not ready[^\n]*"
+        r"|CreateContainerError[^\n]*(?:context deadline|reserved|transport)[^\n]*|FailedKillPod[^\n]*"
+        r"|failed to sync (?:secret|configmap) cache"
         r"[^\n]*|SandboxChanged[^\n]*)",
         *_SAID,
     ),
     text(
         BAD_COMMAND,
-        r"(?P<said>no command specified[^\n]*|chdir to cwd[^\n]*|FailedPostStartHook[^\n]*|OCI runtime (?:create|exec) failed[^\n]*no such file[^\n]*)",
+        r"(?P<said>no command specified[^\n]*|chdir to cwd[^\n]*|FailedPostStartHook[^\n]*"
+        r"|OCI runtime (?:create|exec) failed[^\n]*no such file[^\n]*)",
         *_SAID,
     ),
     text(BAD_COMMAND, r"(?P<said>(?:\"[^\s\"]*\": )?executable file not found in \$PATH)"),
@@ -239,8 +259,11 @@ TEXTS = (
         BAD_COMMAND,
         r"(?P<said>exec: \"[^\"]+\": (?:stat [^:]+: no such file or directory|permission denied))",
     ),
-    text(BAD_COMMAND, r"(?P<said>python[\d.]*: can't open file '[^']+'|python[\d.]*: No module named [^\n]*"
-        r"|Error while finding module specification for [^\n]*)"),
+    text(
+        BAD_COMMAND,
+        r"(?P<said>python[\d.]*: can't open file '[^']+'|python[\d.]*: No module named [^\n]*"
+        r"|Error while finding module specification for [^\n]*)",
+    ),
     text(
         BAD_COMMAND, r"(?P<said>^\S*(?:ba)?sh: (?:line )?(?:\d+: )?\S+: (?:command )?not found)", Source.LOG
     ),

@@ -1,7 +1,7 @@
 """Storage: classes, provisioning, permissions, space and I/O errors of volumes. Rows 52 to 55.
 
-Kubelet, provisioners and mount helpers report them in events; programs report them as OSError. A volume that is
-refused stays refused, so it is configuration. A file server that stops answering is infrastructure.
+Kubelet, provisioners and mount helpers report them in events; programs report them as OSError. A volume
+that is refused stays refused, so it is configuration. A file server that stops answering is infrastructure.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,8 @@ VOLUME_PERMISSION = Failure(
     what="a volume or file may not be used",
     kind=FailureClass.CONFIG,
     cause="a volume or file may not be used: {said}",
-    why="its owner, mode, access point, security context (runAsUser, fsGroup) or mount is read-only for this pod",
+    why="its owner, mode, access point, security context (runAsUser, fsGroup) or mount is read-only for "
+    "this pod",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.securityContext}}'",
     remedy=Remedy.STOP,
 )
@@ -61,7 +62,8 @@ _CLAIM = r'(?:(?:claim|PersistentVolumeClaim|pvc)[ /"]+(?P<claim>[\w./-]+)[^\n]{
 EARLY_TEXTS = (
     text(
         STORAGE_CLASS,
-        rf'{_CLAIM}(?P<said>storage ?class(?:\.storage\.k8s\.io)? "?[\w.-]*"? ?(?:not found|does not exist|is not '
+        rf'{_CLAIM}(?P<said>storage ?class(?:\.storage\.k8s\.io)? "?[\w.-]*"? ?(?:not found|does not exist'
+        rf"|is not "
         r"found)[^\n]*)",
         *_SAID,
     ),
@@ -73,13 +75,16 @@ EARLY_TEXTS = (
     ),
     text(
         STORAGE_CLASS,
-        r"(?P<said>failed to provision volume[^\n]*(?:InvalidArgument|InvalidParameter|not support|Unsupported|Access"
-        r"Denied|Unauthorized|not authorized|must be|is required|NotFound|not found|out of range|LimitExceeded)[^\n]*)",
+        r"(?P<said>failed to provision volume[^\n]*(?:InvalidArgument|InvalidParameter|not support"
+        r"|Unsupported|Access"
+        r"Denied|Unauthorized|not authorized|must be|is required|NotFound|not found|out of range"
+        r"|LimitExceeded)[^\n]*)",
         *_SAID,
     ),
     text(
         VOLUME_PERMISSION,
-        r"(?P<said>(?:mount|MountVolume|mounting|mount\.\w+)[^\n]*(?:access denied by server|Permission denied"
+        r"(?P<said>(?:mount|MountVolume|mounting|mount\.\w+)[^\n]*(?:access denied by server"
+        r"|Permission denied"
         r"|Operation not permitted|AccessDenied|not authorized|read-only file ?system)[\s\S]{0,200})",
         *_SAID,
     ),
@@ -87,7 +92,8 @@ EARLY_TEXTS = (
 TEXTS = (
     text(
         VOLUME_PERMISSION,
-        r"(?P<said>(?:PermissionError: )?\[Errno (?:13|1)\] (?:Permission denied|Operation not permitted)[^\n]*)",
+        r"(?P<said>(?:PermissionError: )?\[Errno (?:13|1)\] (?:Permission denied"
+        r"|Operation not permitted)[^\n]*)",
         Source.LOG,
         Source.CLUSTER,
     ),
@@ -100,7 +106,8 @@ TEXTS = (
     text(
         VOLUME_PERMISSION,
         r"(?P<said>(?:mkdir|touch|cp|mv|tar|cat|open|chown|chmod|ls|rm|cannot (?:create|open|access|make)"
-        r"|failed to (?:create|open|write))\b[^\n]*(?:Permission denied|Operation not permitted|Read-only file system))",
+        r"|failed to (?:create|open|write))\b[^\n]*(?:Permission denied|Operation not permitted"
+        r"|Read-only file system))",
         Source.LOG,
         soft=True,
     ),
@@ -113,7 +120,8 @@ TEXTS = (
     text(
         VOLUME_IO,
         r"(?P<said>Stale (?:NFS )?file handle[^\n]*|Transport endpoint is not connected[^\n]*"
-        r"|Cannot send after transport endpoint shutdown[^\n]*|Remote I/O error[^\n]*|Input/output error[^\n]*)",
+        r"|Cannot send after transport endpoint shutdown[^\n]*|Remote I/O error[^\n]*"
+        r"|Input/output error[^\n]*)",
         Source.LOG,
         Source.CLUSTER,
     ),
@@ -121,7 +129,8 @@ TEXTS = (
         VOLUME_IO,
         r"(?P<said>(?:Lustre|LustreError|lnet|ldlm)\b[^\n]*(?:evicted|lost connection|Connection to|timed out"
         r"|in recovery|was lost|unavailable)[^\n]*|nfs: server \S+ not responding[^\n]*"
-        r"|(?:EXT4-fs|XFS|Buffer I/O|blk_update_request|I/O) error[^\n]*|errno = 5, Unable to (?:open|read|write)[^\n]*)",
+        r"|(?:EXT4-fs|XFS|Buffer I/O|blk_update_request|I/O) error[^\n]*|errno = 5, Unable to (?:open|read"
+        r"|write)[^\n]*)",
         Source.LOG,
         Source.CLUSTER,
     ),
@@ -138,6 +147,7 @@ TEXTS = (
     ),
     text(VOLUME_FULL, r"(?P<said>[\w./'\": -]{0,120}No space left on device[^\n]*)", Source.LOG),
 )
+
 
 def look(snapshot: Snapshot) -> Iterator[Sign]:
     """Claims that stay without a volume although a pod uses them."""
