@@ -26,6 +26,7 @@ class _Settings(TypedDict, total=False):
     max_workers: int
     on_slow: Literal["tolerate", "rebalance", "replace"]
     on_give_up: Literal["fail", "pause"]
+    max_replacements: int
     servers: int
     steps: int
     epochs: float

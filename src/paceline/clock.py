@@ -90,6 +90,11 @@ class Patience:
         self._left_s = limit_s
         self._looked_s = now_s()
 
+    def at_most(self, limit_s: float) -> None:
+        """No more than this is left from now on."""
+        self._limit_s = min(self._limit_s, limit_s)
+        self._left_s = min(self._left_s, limit_s)
+
     def next_s(self) -> float:
         """How long to wait before the next look; 0: the limit is used up."""
         now_s = self._now_s()

@@ -16,7 +16,7 @@ from tests.fixtures.elastic_runs import (
     until_left_out,
     until_saved,
 )
-from tests.fixtures.waiting import kill
+from tests.fixtures.waiting import kill, until_gone
 
 ELASTIC = ["--task", "digits", "--batch-size", "8", "--num-workers", "3", "--shards", "4", "--pace", "10ms"]
 
@@ -47,6 +47,20 @@ def test_a_frozen_worker_is_left_out_and_comes_back_when_it_wakes(tmp_path: Path
         kill(victim, signal.SIGCONT)
         until_all_are_in(run, first)
         assert pid_of(run, "worker-1") == victim
+        stop(run)
+    assert_nothing_was_lost(tmp_path / "run")
+
+
+def test_a_worker_that_never_wakes_is_replaced_and_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with training(tmp_path / "run", *ELASTIC, "--timeout", "2s", participants=3) as run:
+        first = until_all_are_in(run, 0)
+        victim = pid_of(run, "worker-1")
+        kill(victim, signal.SIGSTOP)
+        until_gone([victim])
+        run.until(lambda: pid_of(run, "worker-1") != victim, "it is replaced")
+        second = until_all_are_in(run, first)
+        kill(pid_of(run, "worker-2"), signal.SIGSTOP)
+        until_left_out(run, "worker-2", second)
         stop(run)
     assert_nothing_was_lost(tmp_path / "run")
 

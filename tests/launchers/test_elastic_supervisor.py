@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from tests.fixtures.waiting import until
+
 from paceline.launchers.elastic import ElasticSupervisor
 from paceline.launchers.resizing import Answer, Granted, Refused, Wish
 from paceline.launchers.restarts import Restarts
@@ -21,8 +23,13 @@ class Desk:
     def answer(self, given: Answer) -> None:
         self.given.append(given)
 
+    silent: dict[str, int] = field(default_factory=dict)
+
     def news(self) -> list[str]:
         return []
+
+    def given_up(self) -> dict[str, int]:
+        return self.silent
 
 
 @dataclass
@@ -41,7 +48,7 @@ class Office:
         self.desk, self.registry, self.said = Desk(), Registry(), list[str]()
         restarts = Restarts(budget=budget, min_workers=min_workers, longest_s=0.0)
         self.supervisor = ElasticSupervisor(
-            {}, self.registry, restarts, self.said.append, elastic, shards=12, desk=self.desk
+            {}, self.registry, restarts, self.said.append, elastic, shards=12, desk=self.desk, timeout_s=0.0
         )
         self.ledger = Ledger()
         self.supervisor.started("worker-0", 100)
@@ -160,3 +167,26 @@ def test_a_paused_run_that_nobody_lives_in_fails_with_the_reason_when_it_is_stop
     cause = office.ledger.cause()
     assert cause is not None
     assert "0 workers are fewer than the 1" in cause.what
+
+
+def test_what_was_given_up_and_does_not_come_back_is_ended_and_replaced() -> None:
+    office = Office()
+    office.desk.silent = {"worker-1": 101}
+    assert office.orders() == [{"op": "reap", "who": "worker-1", "pid": 101}]
+    assert office.orders() == []  # once
+    office.exit("worker-1", -9)
+    assert "gave no sign of life" in office.registry.told[-1]
+    assert "it is replaced" in office.said[-1]
+    until(lambda: office.orders() == [{"op": "fork", "index": 1}], "it is started again")
+    office.supervisor.started("worker-1", 102)
+    assert office.orders() == []  # another process has its name
+
+
+def test_what_was_given_up_does_not_hold_up_the_end() -> None:
+    office = Office()
+    office.exit("worker-0", 0)
+    office.desk.silent = {"worker-1": 101}
+    assert office.orders() == [{"op": "reap", "who": "worker-1", "pid": 101}]
+    office.exit("worker-1", -9)
+    assert office.orders() == [{"op": "end"}]
+    assert office.ledger.cause() is None

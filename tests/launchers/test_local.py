@@ -69,6 +69,18 @@ def test_a_stopped_worker_is_given_up_after_the_timeout(tmp_path: Path) -> None:
         until_gone(everybody)
 
 
+def test_a_worker_that_is_stopped_for_ever_does_not_keep_the_run_from_ending(tmp_path: Path) -> None:
+    with training(tmp_path / "run", "--mode", "asgd", "--timeout", "1s", participants=3) as run:
+        everybody = run.everybody()
+        kill(run.children()[1], signal.SIGSTOP)
+        run.until_it_trains()  # asynchronous workers do not miss it
+        run.send(signal.SIGINT)
+        done = run.end()
+        assert done.code == 5
+        assert "worker-0 did not answer any more and was ended" in done.err, done.err
+        until_gone(everybody)
+
+
 def test_when_the_command_is_killed_nothing_is_left(tmp_path: Path) -> None:
     with training(tmp_path / "run", "--mode", "ps", participants=3) as run:
         everybody = run.everybody()

@@ -122,6 +122,9 @@ class Office:
 
     def answer(self, given: Answer) -> None: ...
 
+    def given_up(self) -> dict[str, int]:
+        return {}
+
     def news(self) -> list[str]:
         return []
 

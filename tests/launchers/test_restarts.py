@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from paceline.launchers.restarts import FORGIVEN_AFTER_S, GiveUp, LeaveOut, Replace, Restarts
+from paceline.launchers.restarts import FORGIVEN_AFTER_S, WINDOW_S, GiveUp, LeaveOut, Replace, Restarts
 
 
 def waits(restarts: Restarts, times: int, *, every_s: float = 1.0) -> list[float]:
@@ -50,3 +50,36 @@ def test_the_run_gives_up_when_the_budget_is_spent_and_too_few_live() -> None:
     decision = restarts.lost("worker-2", "killed", 1.0, living=1, dice=0.0)
     assert isinstance(decision, GiveUp)
     assert "1 workers are fewer than the 2" in decision.reason
+
+
+def lose(restarts: Restarts, number: int, now_s: float, *, living: int = 3) -> Replace | LeaveOut | GiveUp:
+    """Always another worker: none of them is lost again and again."""
+    return restarts.lost(f"worker-{number}", "killed", now_s, living=living, dice=0.0)
+
+
+def test_the_budget_is_one_of_an_hour_and_not_of_the_whole_run() -> None:
+    restarts = Restarts(budget=20, min_workers=2)
+    for number in range(500):  # a loss every three minutes for a day: as many as the budget allows
+        found = lose(restarts, number, number * WINDOW_S / 20)
+        assert isinstance(found, Replace)
+        assert found.at_s - number * WINDOW_S / 20 < 1.0
+
+
+def test_beyond_the_budget_a_replacement_waits_for_its_place_in_the_hour() -> None:
+    restarts = Restarts(budget=3, min_workers=2)
+    for number in range(3):
+        lose(restarts, number, float(number))
+    late = [lose(restarts, number, 10.0) for number in (3, 4)]
+    assert [found.at_s for found in late if isinstance(found, Replace)] == pytest.approx(
+        [WINDOW_S, WINDOW_S + 1], abs=1.0
+    )
+    assert all("--max-replacements" in found.reason for found in late)
+
+
+def test_too_few_workers_beyond_the_budget_end_the_run_and_the_flag_is_named() -> None:
+    restarts = Restarts(budget=1, min_workers=2)
+    lose(restarts, 0, 0.0)
+    found = lose(restarts, 1, 1.0, living=1)
+    assert isinstance(found, GiveUp)
+    assert "--max-replacements" in found.reason
+    assert isinstance(lose(Restarts(budget=0, min_workers=1), 0, 0.0), LeaveOut)

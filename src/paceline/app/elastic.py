@@ -5,9 +5,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from paceline.app import cluster_access, run_seat
+from paceline.app.actions import hold
 from paceline.app.losses import Losses
 from paceline.app.wishes import Wishes
 from paceline.coordinator.blocking import BlockingClient
@@ -105,9 +107,20 @@ def supervised(
         if server_names(plan):
             servers = Restarts(elastic.restarts, min_workers=1, longest_s=elastic.longest_wait_s)
         stack.enter_context(run_seat.written(run_dir, seat))
-        desk = stack.enter_context(Wishes(place.addresses.split(","), place.access, run))
-        shards = plan.num_workers
-        yield ElasticSupervisor(seat, registry, restarts, say, elastic, shards, servers, desk), registry
+        is_held = partial(hold.is_held, run_dir)
+        desk = stack.enter_context(Wishes(place.addresses.split(","), place.access, run, is_held=is_held))
+        supervisor = ElasticSupervisor(
+            seat,
+            registry,
+            restarts,
+            say,
+            elastic,
+            plan.num_workers,
+            server_restarts=servers,
+            desk=desk,
+            timeout_s=plan.timeout_s,
+        )
+        yield supervisor, registry
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ coordinator that is silent holds nobody up: training goes on, and that is said o
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -31,8 +31,17 @@ PATIENCE_S = 3.0  # of a cluster that elects a leader; more is silence
 class Wishes:
     """A desk where operators ask; see launchers/elastic.py."""
 
-    def __init__(self, addresses: Sequence[str], access: Token | Certificate, run: str) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        access: Token | Certificate,
+        run: str,
+        *,
+        is_held: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`is_held`: whether an operator has stopped this participant for a while."""
         self._addresses, self._access, self._run = addresses, access, run
+        self._is_held = is_held
         self._lock = threading.Lock()
         self._new: list[Wish] = []
         self._news: list[str] = []
@@ -40,6 +49,8 @@ class Wishes:
         self._answers: list[Answer] = []  # not yet told to the coordinator
         self._open: dict[int, Granted] = {}  # whose effect is waited for
         self._generation = 0
+        self._members: dict[str, int] = {}  # pids of those who took part last, by name
+        self._given_up: dict[str, int] = {}
         self._silent_since_s: float | None = None
         self._last_said = ""
         self._background = Background()
@@ -70,6 +81,11 @@ class Wishes:
         with self._lock:
             found, self._news = self._news, []
         return found
+
+    def given_up(self) -> dict[str, int]:
+        with self._lock:
+            given_up = dict(self._given_up)
+        return {who: pid for who, pid in given_up.items() if not self._is_held(who)}
 
     def answer(self, given: Answer) -> None:
         self._background.call(self._take(given))
@@ -147,10 +163,24 @@ class Wishes:
             del self._answers[0]
         view = await self._client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
         self._generation = view.generation.number
+        await self._notice_silent(view)
         for given in [given for given in self._open.values() if has_effect(given, view.generation)]:
             text = f"generation {view.generation.number} has {len(view.generation.workers)} workers"
             await self._report(given.number, pb.ACTION_EFFECT_SEEN, text)
             del self._open[given.number]
+
+    async def _notice_silent(self, view: pb.RunView) -> None:
+        """Who was lost by silence is not among the living any more, and said no goodbye."""
+        living = {worker.worker: _pid(worker) for worker in view.workers}
+        missing = {who: pid for who, pid in self._members.items() if living.get(who) != pid}
+        self._members |= living
+        if missing:
+            everyone = pb.ListWorkers(run=self._run, with_ended=True)
+            known = await self._client.read("Members.List", everyone, pb.WorkerList)
+            lost = {(w.worker, _pid(w)) for w in known.workers if w.phase == pb.WORKER_LOST}
+            missing = {who: pid for who, pid in missing.items() if (who, pid) in lost}
+        with self._lock:
+            self._given_up = missing
 
     async def _report(self, number: int, phase: pb.ActionPhase, note: str) -> None:
         with suppress(NotNowError):  # it was said already, and the answer was lost
@@ -179,6 +209,11 @@ class Wishes:
             self._last_said = text
             with self._lock:
                 self._news.append(text)
+
+
+def _pid(worker: pb.Worker) -> int:
+    pid = worker.facts.get("pid", "")
+    return int(pid) if pid.isdecimal() else 0
 
 
 def has_effect(given: Granted, generation: pb.Generation) -> bool:

@@ -125,6 +125,15 @@ RUN_KEYS = (
         choices=("fail", "pause"),
     ),
     Key(
+        name="max_replacements",
+        help="Lost workers of an elastic run that are replaced within an hour, and as many servers.",
+        kind=Kind.INTEGER,
+        default="20",
+        example="100",
+        minimum=0,
+        maximum=1_000_000,
+    ),
+    Key(
         name="servers",
         help="Parts into which elastic servers cut the parameters, each with a primary and a backup.",
         kind=Kind.INTEGER,

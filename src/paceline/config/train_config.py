@@ -33,6 +33,7 @@ class TrainConfig:
     max_workers: int | None = None
     on_slow: str | None = None
     on_give_up: str | None = None
+    max_replacements: int | None = None
     servers: int | None = None
     steps: int | None = None
     epochs: float | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from paceline.clock import monotonic_s
+from paceline.clock import Patience, monotonic_s
 from paceline.launchers.resizing import Answer, Crew, Granted, Refused, Wish, answer
 from paceline.launchers.restarts import GiveUp, LeaveOut, Replace, Restarts
 from paceline.launchers.supervise import Failure, Ledger
@@ -19,6 +19,7 @@ from paceline.plan.plan import Elastic, OnGiveUp, OnSlow
 
 Message = dict[str, Json]
 Say = Callable[[str], None]
+FROZEN_AT_END_S = 5.0  # while the run ends, what was given up is waited for no longer than this
 LOOK_S = 0.1  # how soon a wish is heard while nobody lives who would report progress
 
 
@@ -43,6 +44,10 @@ class Desk(Protocol):
         """What there is to say about the desk itself, such as that the coordinator is silent."""
         ...
 
+    def given_up(self) -> dict[str, int]:
+        """Pids, by name, of participants that the coordinator lost by silence and that did not come back."""
+        ...
+
 
 class NoDesk:
     """Nobody asks for anything."""
@@ -55,6 +60,9 @@ class NoDesk:
     def news(self) -> list[str]:
         return []
 
+    def given_up(self) -> dict[str, int]:
+        return {}
+
 
 @dataclass(slots=True)
 class ElasticSupervisor:
@@ -66,11 +74,14 @@ class ElasticSupervisor:
     shards: int
     server_restarts: Restarts | None = None  # the patience with servers, if the run has any
     desk: Desk = field(default_factory=NoDesk)
+    timeout_s: float = 60.0  # --timeout: a participant that was given up may come back within this time
     dice: random.Random = field(default_factory=random.Random)
     _pids: dict[str, int] = field(default_factory=dict)  # of those who live
     _waiting: dict[str, float] = field(default_factory=dict)  # who is started, and when
     _leaving: dict[str, str | None] = field(default_factory=dict)  # and why it is replaced; None: it is not
     _goodbyes: set[str] = field(default_factory=set)  # of those who left before the run's end
+    _frozen: dict[tuple[str, int], Patience] = field(default_factory=dict)  # given up, but the process lives
+    _ended: set[tuple[str, int]] = field(default_factory=set)  # those of them whose process is being ended
     _errors: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # what, hint, code
     _hopeless: set[str] = field(default_factory=set)  # whose error a replacement would meet again
     _orders: list[Message] = field(default_factory=list)
@@ -94,6 +105,7 @@ class ElasticSupervisor:
 
     def exited(self, who: str, code: int, ledger: Ledger) -> None:
         pid, self._ledger = self._pids.pop(who), ledger
+        self._ended.discard((who, pid))
         if code == 0 and who not in self._goodbyes:
             self._has_result = self._has_result or _is_server(who)
             self.cancel()
@@ -134,6 +146,7 @@ class ElasticSupervisor:
             self.say(text)
         for wish in self.desk.wishes():
             self._take(wish)
+        self._end_the_frozen()
         now_s = monotonic_s()
         for who in [who for who, at_s in self._waiting.items() if at_s <= now_s]:
             del self._waiting[who]
@@ -147,6 +160,22 @@ class ElasticSupervisor:
             self._orders.append({"op": "end"})
         orders, self._orders = self._orders, []
         return orders
+
+    def _end_the_frozen(self) -> None:
+        """What was given up is ended after a grace period: it neither keeps its name nor holds up the end."""
+        given_up = {key for key in self.desk.given_up().items() if self._pids.get(key[0]) == key[1] > 0}
+        self._frozen = {key: patience for key, patience in self._frozen.items() if key in given_up}
+        for who, pid in sorted(given_up - self._ended):
+            limit_s = min(self.timeout_s, FROZEN_AT_END_S) if self._is_ending else self.timeout_s
+            patience = self._frozen.setdefault((who, pid), Patience(limit_s))
+            if self._is_ending:
+                patience.at_most(limit_s)
+            if not patience.next_s():
+                self._ended.add((who, pid))
+                what = f"it gave no sign of life and did not come back within {limit_s:g} s"
+                self._errors.setdefault(who, (what, "see its log", ""))
+                self._orders.append({"op": "reap", "who": who, "pid": pid})
+                self.say(f"{who} (process {pid}) is ended: {what}")
 
     def _take(self, wish: Wish) -> None:
         here = {*self._pids, *self._waiting} - set(self._leaving)

@@ -268,6 +268,8 @@ class ElasticGroup:
                 self._want(f"worker-{order['index']}")
             case "fork_server":
                 self._want(str(order["who"]))
+            case "reap" if (member := self._members.get(str(order["who"]))) is not None:
+                self._lost(member, ActorLost("it gave no sign of life, and was ended"))
             case "leave":
                 self._control.ask_to_leave(int(str(order["index"])))
             case "pause":

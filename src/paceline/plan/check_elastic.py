@@ -29,7 +29,11 @@ def check_elastic(config: TrainConfig, are_sound: Callable[..., bool]) -> list[P
 
 def _only_elastic(config: TrainConfig) -> list[Problem]:
     """What is only heard by a run that goes on when workers come and go."""
-    policies = [("on_slow", config.on_slow), ("on_give_up", config.on_give_up)]
+    policies = [
+        ("on_slow", config.on_slow),
+        ("on_give_up", config.on_give_up),
+        ("max_replacements", config.max_replacements),
+    ]
     return [
         _problem(config, key, f"{key} is {value}, but the run is not elastic", "add --elastic or --shards")
         for key, value in policies

@@ -21,6 +21,7 @@ from paceline.plan.catalog import (
 from paceline.plan.compression import CODECS, read_compression
 from paceline.plan.data_url import is_elsewhere
 from paceline.plan.plan import (
+    MAX_REPLACEMENTS,
     AsgdVariant,
     Codec,
     Compression,
@@ -144,6 +145,7 @@ def elastic_of(config: TrainConfig) -> Elastic | None:
         workers=workers,
         min_workers=config.min_workers or 1,
         max_workers=most,
+        restarts=MAX_REPLACEMENTS if config.max_replacements is None else config.max_replacements,
         on_slow=OnSlow(config.on_slow) if config.on_slow in tuple(OnSlow) else OnSlow.TOLERATE,
         on_give_up=OnGiveUp(config.on_give_up) if config.on_give_up in tuple(OnGiveUp) else OnGiveUp.FAIL,
         servers=config.servers or 1,

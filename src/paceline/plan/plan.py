@@ -167,6 +167,9 @@ class OnGiveUp(StrEnum):
     PAUSE = "pause"  # it waits for an operator
 
 
+MAX_REPLACEMENTS = 20
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elastic:
     """The run goes on when workers die or come. The plan's `num_workers` are then logical: its shards.
@@ -178,7 +181,7 @@ class Elastic:
     workers: int  # processes that the run begins with
     min_workers: int
     max_workers: int
-    restarts: int = 20  # how often lost workers are replaced before the run gives up
+    restarts: int = MAX_REPLACEMENTS  # lost workers that are replaced within an hour, and as many servers
     longest_wait_s: float = 30.0  # before a worker that is lost again and again is replaced
     on_slow: OnSlow = OnSlow.TOLERATE
     on_give_up: OnGiveUp = OnGiveUp.FAIL

@@ -1,9 +1,10 @@
-"""What do we ask of the kernel directly? That a process dies when its parent does."""
+"""Requests to the kernel: die with the parent, and what /proc says of a child."""
 
 import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 
@@ -18,3 +19,23 @@ def die_with_parent() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # it died between the two calls
         os._exit(1)
+
+
+def cpu_ticks(pid: int) -> int:
+    """CPU time that the process has used, with all its threads, in the kernel's ticks; -1: it is gone."""
+    fields = _stat(pid)
+    return int(fields[11]) + int(fields[12]) if fields else -1
+
+
+def is_stopped(pid: int) -> bool:
+    """By SIGSTOP, Ctrl-Z or a debugger."""
+    return _stat(pid)[:1] in (["T"], ["t"])
+
+
+def _stat(pid: int) -> list[str]:
+    """/proc/PID/stat from the state on; the name before it may hold any character."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from paceline.clock import Patience
 from paceline.errors import PacelineError
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel, data_of, server_names
@@ -34,7 +35,7 @@ from paceline.worker.control import ControlBlock
 from paceline.worker.counting import count_samples, order_of
 from paceline.worker.elastic_body import elastic_body
 from paceline.worker.faults import fault_of, into_log
-from paceline.worker.kernel import die_with_parent
+from paceline.worker.kernel import cpu_ticks, die_with_parent, is_stopped
 from paceline.worker.participant import Report, serve, work
 from paceline.worker.seat import CoordinatorSeat, Seat
 from paceline.worker.virtual_participants import work_in_turns
@@ -52,7 +53,13 @@ class Zygote:
         self._children: dict[int, str] = {}  # pid -> participant
         self._seat: Seat | None = None
         self._kill_at_s: float | None = None
-        self._killed: set[int] = set()  # pids of those who did not end by themselves
+        self._by_us: set[int] = set()  # pids of those who did not end by themselves
+        self._killed: set[int] = set()  # of them, those who were sent SIGKILL
+        # Of children that are being ended: when the next signal is due.
+        self._harder_at_s: dict[int, float] = {}
+        # Of each child: its CPU time so far, and how long that may stay the same.
+        self._idle: dict[int, tuple[int, Patience]] = {}
+        self._has_ended_well = False  # a participant of this run has
         self._reports: dict[int, ChildReports] = {}  # by pid
         self._selector = selectors.DefaultSelector()
         self._selector.register(orders, selectors.EVENT_READ, self._read_orders)
@@ -79,6 +86,9 @@ class Zygote:
                 self._report_progress()
             if self._kill_at_s is not None and time.monotonic() > self._kill_at_s:
                 self._kill_all()
+                self._kill_at_s = None
+            self._end_the_stuck()
+            self._end_harder()
 
     def _read_orders(self) -> None:
         data = self._orders.recv(1 << 16)
@@ -104,6 +114,8 @@ class Zygote:
                 self._seat.control.ask_to_stop()
             case "kill":
                 self._kill_all()
+            case "reap":
+                self._end_child(int(str(order["pid"])))
             case "fork" if self._seat is not None:  # a replacement, or one more
                 self._fork_elastic(int(str(order["index"])))
             case "fork_server" if self._seat is not None:
@@ -132,7 +144,9 @@ class Zygote:
         elif getattr(kind, "reads_files", False):  # likewise, and all workers share what it keeps of them
             load_task(plan.task, seed=plan.seed, options=plan.task_options)
         self._seat = _make_seat(plan, run_dir, channel, order)
-        self._kill_at_s, self._killed = None, set()
+        self._kill_at_s = None
+        self._by_us, self._killed = set(), set()
+        self._idle, self._has_ended_well = {}, False
         if plan.elastic is not None:
             for who in server_names(plan):
                 self._fork_server(who)
@@ -190,17 +204,63 @@ class Zygote:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            who = self._children.pop(pid)
-            code = os.waitstatus_to_exitcode(status)
-            self._hear_out(pid)
-            self._report_progress()
-            self._tell("exited", who=who, code=code, pid=pid, by_us=pid in self._killed)
-            if self._seat is not None and self._seat.plan.elastic is not None:
-                continue  # the others go on, and whoever started the run decides about this one
-            if code != 0:
-                self._abort()
-            if not self._children:
-                self._end_run()
+            if pid in self._children:  # else it was stuck in the kernel, and counted as ended before
+                self._ended(pid, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, pid: int, code: int) -> None:
+        who = self._children.pop(pid)
+        self._harder_at_s.pop(pid, None)
+        self._idle.pop(pid, None)
+        self._has_ended_well = self._has_ended_well or code == 0
+        self._hear_out(pid)
+        self._report_progress()
+        self._tell("exited", who=who, code=code, pid=pid, by_us=pid in self._by_us)
+        if self._seat is not None and self._seat.plan.elastic is not None:
+            return  # the others go on, and whoever started the run decides about this one
+        if code != 0:
+            self._abort()
+        if not self._children:
+            self._end_run()
+
+    def _end_the_stuck(self) -> None:
+        """A participant that is stopped, or waits for ever, must not keep the run from ending.
+
+        Once another one has ended well, each of the rest may be idle for as long as a peer may be silent.
+        It is not: it trains, evaluates or saves, all of which takes CPU time.
+        """
+        if not self._has_ended_well or self._seat is None or self._kill_at_s is not None:
+            return
+        idle = []
+        for pid in self._children:
+            used = cpu_ticks(pid)
+            known, patience = self._idle.get(pid, (-1, None))
+            if patience is None or known != used:
+                self._idle[pid] = (used, Patience(self._seat.plan.timeout_s))
+            elif not patience.next_s() and pid not in self._harder_at_s:
+                idle.append(pid)
+        # Those that are stopped are the cause; the others may only wait for them.
+        stopped = [pid for pid in self._children if is_stopped(pid)]
+        for pid in [pid for pid in idle if pid in stopped or not stopped]:
+            self._end_child(pid)
+
+    def _end_child(self, pid: int) -> None:
+        """SIGTERM, then SIGKILL. It is our own child and not waited for yet, so its pid is no other's."""
+        if pid not in self._children or pid in self._harder_at_s:
+            return
+        if is_stopped(pid):  # SIGTERM would wait for it to be continued
+            self._kill(pid)
+            return
+        os.kill(pid, signal.SIGTERM)
+        self._by_us.add(pid)
+        self._harder_at_s[pid] = time.monotonic() + GRACE_S
+
+    def _end_harder(self) -> None:
+        now_s = time.monotonic()
+        for pid in [pid for pid, at_s in self._harder_at_s.items() if at_s <= now_s]:
+            if pid not in self._killed:
+                self._kill(pid)
+            else:  # the kernel does not let it go, perhaps never: the run does not wait for it
+                self._ended(pid, -signal.SIGKILL)
 
     def _hear_out(self, pid: int) -> None:
         """What a child said before it died is told before its death."""
@@ -229,8 +289,13 @@ class Zygote:
 
     def _kill_all(self) -> None:
         for pid in self._children:
-            os.kill(pid, signal.SIGKILL)
-        self._killed |= set(self._children)
+            self._kill(pid)
+
+    def _kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        self._by_us.add(pid)
+        self._killed.add(pid)
+        self._harder_at_s[pid] = time.monotonic() + GRACE_S
 
     def _report_progress(self) -> None:
         if self._seat is not None:

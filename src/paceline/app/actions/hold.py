@@ -79,6 +79,12 @@ def end(run_dir: Path, who: str, module: str = MODULE) -> bool:
     return True
 
 
+def is_held(run_dir: Path, who: str) -> bool:
+    """Whether an operator holds it on purpose, for a time that is over by itself."""
+    holder = _holder(run_dir, who)
+    return holder is not None and bool(command_of(holder))
+
+
 def _until(is_true: Callable[[], bool]) -> None:
     deadline_s = monotonic_s() + READY_S
     while not is_true() and monotonic_s() < deadline_s:
