@@ -117,6 +117,52 @@ def test_a_job_that_is_stopped_after_its_watcher_looked_does_not_come_back(
     assert server.of(JOB) == server.of(CONFIG_MAP) == []
 
 
+@pytest.mark.parametrize("moment", [("create", CONFIG_MAP), ("delete", JOB)], ids=["decided", "removing"])
+def test_a_job_that_succeeds_after_it_was_judged_is_not_started_again(
+    cluster: Cluster, server: ApiServer, moment: tuple[str, Kind]
+) -> None:
+    """In the last moment, also between the last look and the request that would remove it."""
+    made(cluster)
+    server.rules.append(succeeding(server, *moment))
+    (job,) = server.of(JOB)
+    gang = Gang(server, JOB)
+    for pod in gang.pods:
+        why = {"reason": "Evicted", "message": "The node was low on resource: memory."}
+        gang.show(pod, {"terminated": {"exitCode": 137, "finishedAt": now(0)}}, "Failed", **why)
+        server.end_log("train", pod.name, pod.container)
+    follower = follow(cluster)
+    done = follower.end()
+    assert done.attempt == 1
+    assert done.end is not None
+    assert done.end.code is ExitCode.OK
+    assert any("has succeeded meanwhile" in one for one in follower.screen.said)
+    assert [one["metadata"]["uid"] for one in server.of(JOB)] == [job["metadata"]["uid"]]
+    assert server.of(CONFIG_MAP) == []
+
+
+def test_a_job_that_succeeds_after_it_was_judged_is_not_removed(cluster: Cluster, server: ApiServer) -> None:
+    made(cluster)
+    server.rules.append(succeeding(server, "delete", JOB))
+    Gang(server, JOB).wrong_image()
+    done = follow(cluster).end()
+    assert done.end is not None
+    assert done.end.code is ExitCode.OK
+    assert len(server.of(JOB)) == 1
+
+
+def succeeding(server: ApiServer, verb: str, kind: Kind) -> Callable[..., None]:
+    """The job succeeds just before the first such request is carried out."""
+    done: list[str] = []
+
+    def rule(said: str, its: Kind, _what: Object) -> None:
+        if (said, its) == (verb, kind) and not done:
+            done.append("now")
+            complete = {"conditions": [{"type": "Complete", "status": "True"}]}
+            server.change(JOB, "demo", "train", status=complete)
+
+    return rule
+
+
 def test_what_a_watcher_decides_while_its_job_is_stopped_is_not_wanted(
     cluster: Cluster, server: ApiServer
 ) -> None:

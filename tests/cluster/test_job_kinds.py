@@ -111,6 +111,25 @@ def test_a_wrong_image_is_explained_and_the_job_removed(
 
 
 @every_kind
+def test_a_lost_node_does_not_keep_the_next_attempt_from_starting(
+    cluster: Cluster, server: ApiServer, kind: Kind
+) -> None:
+    """Pods of a lost node stay Terminating, and their names are taken until they are removed by force."""
+    send(cluster, kind)
+    gang = Gang(server, kind)
+    gang.run()
+    gang.lose_node()
+    follower = follow(cluster)
+    until(lambda: "attempt 2 is sent" in follower.screen.said, "the second attempt is there")
+    forced = [text for text in follower.screen.said if "is removed by force: its node node-a" in text]
+    assert len(forced) == len(gang.pods)
+    second = Gang(server, kind)
+    second.run()
+    second.succeed()
+    assert follower.end().attempt == 2
+
+
+@every_kind
 def test_a_failure_of_the_cluster_starts_the_whole_gang_again(
     cluster: Cluster, server: ApiServer, kind: Kind
 ) -> None:

@@ -25,6 +25,7 @@ from paceline.cluster.job_logs import Line
 from paceline.cluster.kinds import JOB_KINDS, Kind
 from paceline.cluster.port import (
     Change,
+    ConflictError,
     ForbiddenError,
     Listing,
     Manifest,
@@ -274,11 +275,23 @@ class RecordedApi:
         notes |= mapping(change, "metadata", "annotations")
         return self.get(kind, name, namespace)
 
-    def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str = "",
+        version: str = "",
+        grace_s: int | None = None,
+    ) -> None:
         if self._made.pop((kind.name, name), None) is not None:
             return
         for one in self._all(kind):
             if name_of(one) == name:
+                about = mapping(one, "metadata")
+                if version not in ("", about["resourceVersion"]) or uid not in ("", about["uid"]):
+                    raise ConflictError("the object has been modified", "", status=409)
                 self.deleted.append((self.clock.t, kind.name, name))
                 self._remove(_uid(one))
 

@@ -12,7 +12,7 @@ from paceline.kube.diagnosis.progress import newest_checkpoint
 from paceline.kube.diagnosis.retry import Attempts, Fingerprint, RetryPolicy
 from paceline.kube.diagnosis.snapshot import Log, Snapshot
 from paceline.kube.diagnosis.times import write_time
-from paceline.kube.submission.again import can_exclude, next_manifest
+from paceline.kube.submission.again import can_exclude, next_manifest, reason_to_force
 from paceline.kube.submission.fit import fit, quota_rows, table
 from paceline.kube.submission.following import Action, Again, Charge, End, Following, Remove, Say, Tell, look
 from paceline.kube.submission.gang import roles
@@ -201,6 +201,28 @@ def test_the_next_attempt_leaves_bad_nodes_and_has_more_shared_memory() -> None:
     assert term["matchExpressions"][0]["values"] == ["node-a"]
     assert pod["volumes"][0]["emptyDir"]["sizeLimit"] == "2048Mi"
     assert not can_exclude({"kind": "TrainJob", "spec": {"trainer": {}}})
+
+
+@pytest.mark.parametrize(
+    ("leaving", "ready", "lost_s", "is_forced"),
+    [
+        (True, "Unknown", 600.0, True),
+        (True, "Unknown", 5.0, False),  # it may only blink
+        (True, "False", 600.0, False),  # its kubelet reports, and can end the pod itself
+        (True, "True", 600.0, False),
+        (False, "Unknown", 600.0, False),
+    ],
+)
+def test_a_pod_is_removed_by_force_only_when_its_node_is_lost(
+    leaving: bool, ready: str, lost_s: float, is_forced: bool
+) -> None:
+    body = pod(phase="Running")
+    if leaving:
+        body["metadata"]["deletionTimestamp"] = write_time(NOW_S)
+    said = {"type": "Ready", "status": ready, "lastTransitionTime": write_time(NOW_S - lost_s)}
+    machine = {"kind": "Node", "metadata": {"name": "node-a"}, "status": {"conditions": [said]}}
+    assert bool(reason_to_force(body, machine, NOW_S)) is is_forced
+    assert bool(reason_to_force(body, None, NOW_S)) is leaving
 
 
 def test_a_prefix_says_rank_and_pod() -> None:

@@ -1,25 +1,31 @@
-"""How is a whole job started again, so that it is not lost with whoever does it? Written down, removed, made.
+"""Starts a whole job again: the decision is written down, the old attempt removed, the next one made.
 
-What is decided stands in the cluster before the old attempt goes (kube/submission/pending.py). Whoever finds
-it there, with nobody at it, carries it out.
+The decision stands in the cluster before the old attempt goes (kube/submission/pending.py): another watcher
+can carry it out. It is looked at again before anything is removed: the job must be the one that was judged,
+and in the state it was judged for. Pods of a lost node are removed by force, with the reason printed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from paceline.app.cluster_reach import Cluster
 from paceline.errors import PacelineError
+from paceline.kube.diagnosis.pods import is_terminating, node_of
 from paceline.kube.diagnosis.retry import Attempts
-from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of
+from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of, uid_of
 from paceline.kube.reading import mapping
-from paceline.kube.submission.again import can_exclude, next_manifest
+from paceline.kube.submission.again import can_exclude, next_manifest, reason_to_force
 from paceline.kube.submission.mark import Mark, Watch, marked
 from paceline.kube.submission.pending import read_pending, written
+from paceline.kube.submission.state import Phase, phase_of
 
 if TYPE_CHECKING:
     from paceline.app.job_follow import FollowClock
     from paceline.kube.submission.pending import Pending
+
+_STOPPED = "the job was stopped meanwhile"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,10 +40,11 @@ class Restart:
     say: Callable[[str], None]
     pause: Callable[[], None]
     clock: "FollowClock"
+    _refused: set[str] = field(default_factory=set)  # pods that may not be removed, and were named
     _told: int = 0  # the attempt of another's that was last spoken of
 
-    def start(self, mark: Mark, attempts: Attempts, snapshot: Snapshot) -> None:
-        """Raises PacelineError when the old pods do not go."""
+    def start(self, mark: Mark, attempts: Attempts, snapshot: Snapshot) -> bool:
+        """False when it is not made, because the job has changed. Raises PacelineError when old pods stay."""
         from paceline.cluster.job_objects import until_answered
         from paceline.cluster.job_pending import forget, write_down
 
@@ -53,15 +60,17 @@ class Restart:
         # The job stands as long as nothing is written: a server that does not answer now is asked again.
         wait = self._patience(pending)
         is_written = until_answered(lambda: write_down(self.cluster.api, noted), wait)
-        if not until_answered(lambda: self._is_still(manifest, snapshot), wait):
+        reason = self._remove_judged(manifest, snapshot, wait)
+        if reason:
             forget(self.cluster.api, self.name, self.cluster.namespace)
-            self.say(f"attempt {pending.attempt} is not made: the job was stopped meanwhile")
-            return
+            self.say(f"attempt {pending.attempt} is not made: {reason}")
+            return False
         if not is_written:
             self.say(
                 "no ConfigMap may be made here: if this watcher dies in the next seconds, the job is lost"
             )
         self._make(pending, is_written=is_written)
+        return True
 
     def goes_on(self) -> bool:
         """Is the job only away because an attempt is being made? If nobody is at it, we make it."""
@@ -87,18 +96,56 @@ class Restart:
         if found is not None and found.pending.attempt <= attempt:
             forget(self.cluster.api, self.name, self.cluster.namespace)
 
-    def _is_still(self, manifest: Object, snapshot: Snapshot) -> bool:
-        """Is the job there that was judged? Who stops it between that look and now must not see it again."""
+    def _remove_judged(self, manifest: Object, snapshot: Snapshot, wait: Callable[[], None]) -> str:
+        """Deletes the job that was judged, unless it has changed. The reason not to; empty: it is deleted."""
+        from paceline.cluster.job_objects import until_answered
         from paceline.cluster.kinds import kind_of
-        from paceline.cluster.port import NotThereError
+        from paceline.cluster.port import ConflictError, NotThereError
 
-        judged = {mapping(job, "metadata").get("uid") for job in snapshot.jobs if name_of(job) == self.name}
+        api, where = self.cluster.api, self.cluster.namespace
+        kind = kind_of(dict(manifest))
+        judged = next((job for job in snapshot.jobs if name_of(job) == self.name), None)
+        is_sent = False
+        while True:
+            try:
+                now = until_answered(lambda: api.get(kind, self.name, where), wait)
+            except NotThereError:
+                return "" if is_sent else _STOPPED
+            if is_sent and is_terminating(now):
+                return ""
+            reason = _reason_not_to({"kind": kind.name, **now}, judged)
+            if reason:
+                return reason
+            version = str(mapping(now, "metadata").get("resourceVersion", ""))
+            is_sent = True
+            try:
+                until_answered(partial(api.delete, kind, self.name, where, version=version), wait)
+                return ""
+            except ConflictError:  # it has changed since it was read
+                continue
+
+    def _free(self, pod: Object) -> None:
+        """Removes a pod of the attempt before by force, where its node is lost. Raises UnreachableError."""
+        from paceline.cluster.kinds import NODE, POD
+        from paceline.cluster.port import ConflictError, ForbiddenError, NotThereError
+
+        name = name_of(pod)
         try:
-            now = self.cluster.api.get(kind_of(dict(manifest)), self.name, self.cluster.namespace)
-        except NotThereError:
-            return False
-        about = mapping(now, "metadata")
-        return about.get("uid") in judged and about.get("deletionTimestamp") is None
+            try:
+                node: Object | None = self.cluster.api.get(NODE, node_of(pod) or "none")
+            except NotThereError:
+                node = None
+            reason = reason_to_force(pod, node, self.clock.unix_s())
+            if not reason:
+                return
+            self.cluster.api.delete(POD, name, self.cluster.namespace, uid=uid_of(pod), grace_s=0)
+            self.say(f"pod {name} is removed by force: {reason}")
+        except ConflictError:  # another pod of this name: not of the attempt before
+            return
+        except ForbiddenError as error:
+            if name not in self._refused:
+                self.say(f"pod {name} stays until its node answers: {error}")
+            self._refused.add(name)
 
     def _patience(self, pending: "Pending", *, is_written: bool = False) -> Callable[[], None]:
         """Waits a moment; raises PacelineError when it has been long enough."""
@@ -110,8 +157,11 @@ class Restart:
         def wait() -> None:
             nonlocal renewed_s
             if self.clock.monotonic_s() > until_s:
-                what = f"the pods of attempt {pending.attempt - 1} do not go away, or nobody answers"
-                hint = f"is a node lost? Then: paceline job attach {self.name} -n {where}"
+                what = (
+                    f"the pods of attempt {pending.attempt - 1} do not go away, or the server does not answer"
+                )
+                forced = f"kubectl delete pod {' '.join(pending.pods)} -n {where} --force --grace-period=0"
+                hint = f"if their node is lost: {forced}; then: paceline job attach {self.name} -n {where}"
                 raise PacelineError(what, hint)
             if is_written and self.clock.monotonic_s() - renewed_s > self.lease_s / 2:
                 renewed_s = self.clock.monotonic_s()
@@ -124,13 +174,26 @@ class Restart:
         from paceline.cluster.job_pending import make
 
         wait = self._patience(pending, is_written=is_written)
-        if make(self.cluster.api, pending, self.cluster.namespace, is_written=is_written, wait=wait):
+        where = self.cluster.namespace
+        if make(self.cluster.api, pending, where, is_written=is_written, wait=wait, free=self._free):
             self.say(f"attempt {pending.attempt} is sent")
         else:
-            self.say(f"attempt {pending.attempt} is not made: the job was stopped meanwhile")
+            self.say(f"attempt {pending.attempt} is not made: {_STOPPED}")
 
     def _watch(self) -> Watch:
         return Watch(watcher=self.watcher, until_s=self.clock.unix_s() + self.lease_s)
+
+
+def _reason_not_to(now: Object, judged: Object | None) -> str:
+    """Why a job must not be removed, or started again, on what was judged of it before."""
+    if judged is None or uid_of(now) != uid_of(judged) or is_terminating(now):
+        return _STOPPED
+    before, after = phase_of(judged, ()), phase_of(now, ())
+    if after is Phase.SUCCEEDED:
+        return "the job has succeeded meanwhile"
+    if before is Phase.FAILED and after is not Phase.FAILED:
+        return "its operator has started it again meanwhile"
+    return ""
 
 
 def _next(mark: Mark, attempts: Attempts) -> Object:

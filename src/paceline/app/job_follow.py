@@ -17,10 +17,11 @@ from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import NotReadyError, PacelineError
 from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.diagnosis.snapshot import Removal, Snapshot, with_gone_pods
+from paceline.kube.diagnosis.snapshot import Removal, Snapshot, uid_of, with_gone_pods
 from paceline.kube.reading import mapping
 from paceline.kube.submission.following import Again, Charge, End, Following, Remove, Say, Tell, look
 from paceline.kube.submission.mark import Mark, Watch, read_mark, read_watch, watch_patch
+from paceline.kube.submission.state import phase_of
 
 if TYPE_CHECKING:
     from paceline.cluster.job_logs import Line, LogStreams
@@ -205,9 +206,11 @@ class Follower:
                     self.shown.tell(action.finding)
                 case Again():
                     assert self._mark is not None, "only a job that carries our mark is ours to start again"
-                    self._again.start(self._mark, action.attempts, snapshot)
+                    if not self._again.start(self._mark, action.attempts, snapshot):
+                        self._state = Following.after(self._mark.attempts)
                 case Remove():
-                    self._remove(kind)
+                    if not self._remove(kind):
+                        return None  # it has changed: the next look judges it
                 case End():
                     return action
         return None
@@ -292,20 +295,29 @@ class Follower:
         self._missing_since_s = None
         return True
 
-    def _remove(self, kind: "Kind") -> None:
-        """A server that does not answer is asked again; what may not be removed is said."""
+    def _remove(self, kind: "Kind") -> bool:
+        """Looks again, and removes the job if it is the one that was judged, and has not ended. A server
+        that does not answer is asked again; what may not be removed is said."""
         from paceline.cluster.job_objects import remove_job
-        from paceline.cluster.port import ForbiddenError, UnreachableError
+        from paceline.cluster.port import ConflictError, ForbiddenError, NotThereError, UnreachableError
 
         self._drain()
+        api, where = self.cluster.api, self.cluster.namespace
         until_s = self.clock.monotonic_s() + self.pace.gone_s
         while True:
             try:
-                remove_job(self.cluster.api, kind, self.name, self.cluster.namespace, self._mark)
-                return
+                now: Manifest = {"kind": kind.name, **api.get(kind, self.name, where)}
+                if uid_of(now) != self._uid or phase_of(now, ()).is_over:
+                    return False
+                remove_job(api, kind, self.name, where, self._mark, version=_version(now))
+                return True
+            except NotThereError:
+                return True
+            except ConflictError:  # it has changed since it was read
+                continue
             except ForbiddenError as error:
                 self.shown.say(f"{error.what}; {error.hint}")
-                return
+                return True
             except UnreachableError:
                 if self.clock.monotonic_s() > until_s:
                     raise

@@ -182,10 +182,12 @@ def goes_with(beside: Sequence[Manifest]) -> tuple[str, ...]:
     return tuple(reference(one) for one in beside if one.get("kind") not in _STAYS)
 
 
-def remove_job(api: Api, kind: Kind, name: str, namespace: str, mark: Mark | None) -> list[str]:
+def remove_job(
+    api: Api, kind: Kind, name: str, namespace: str, mark: Mark | None, *, version: str = ""
+) -> list[str]:
     """The job, and what was made with it but volumes. What may not be removed keeps nothing else there.
-    Raises ForbiddenError that names what is left."""
-    api.delete(kind, name, namespace)
+    Raises ForbiddenError that names what is left; with a version, ConflictError where the job has changed."""
+    api.delete(kind, name, namespace, version=version)
     gone = [f"{kind.name}/{name}"]
     left: list[str] = []
     for said in mark.beside if mark is not None else ():
@@ -213,17 +215,25 @@ def recreate(
     *,
     pods: Sequence[str],
     wait: Callable[[], None],
+    free: Callable[[Manifest], None],
     is_wanted: Callable[[], bool],
 ) -> bool:
-    """The whole gang again: the old one goes first, with its `pods`, because the new ones have their names,
-    and with what its operator has made of it under its own name.
+    """Creates the next attempt of a job that was deleted, as soon as the old `pods` are gone, because the new
+    ones have their names, and what its operator has made of it under its own name.
 
-    `wait` returns after a moment, or raises when it has been long enough. A server that does not answer is
-    asked again. `is_wanted` is asked before it is created: False when it is not any more.
+    `free` is called with each pod that is still there. `wait` returns after a moment, or raises when it has
+    been long enough. A server that does not answer is asked again. `is_wanted` is asked before it is created:
+    False when it is not any more.
     """
-    until_answered(lambda: api.delete(kind, name, namespace), wait)
-    old = [(kind, name), *((its, name) for its in _MADE_OF.get(kind.name, ())), *((POD, pod) for pod in pods)]
-    while until_answered(lambda: any(_is_there(api, its, one, namespace) for its, one in old), wait):
+    made_of = [(kind, name), *((its, name) for its in _MADE_OF.get(kind.name, ()))]
+
+    def is_left() -> bool:
+        left = [pod for pod in (_found(api, POD, one, namespace) for one in pods) if pod is not None]
+        for pod in left:
+            free(pod)
+        return bool(left) or any(_is_there(api, its, one, namespace) for its, one in made_of)
+
+    while until_answered(is_left, wait):
         wait()
     if not until_answered(is_wanted, wait):
         return False
@@ -247,11 +257,14 @@ def is_there(api: Api, manifest: Object) -> bool:
 
 
 def _is_there(api: Api, kind: Kind, name: str, namespace: str | None) -> bool:
+    return _found(api, kind, name, namespace) is not None
+
+
+def _found(api: Api, kind: Kind, name: str, namespace: str | None) -> Manifest | None:
     try:
-        api.get(kind, name, namespace)
+        return api.get(kind, name, namespace)
     except (NotThereError, ForbiddenError):
-        return False
-    return True
+        return None
 
 
 def _namespace(one: Object) -> str | None:

@@ -104,8 +104,17 @@ def take_back(api: Api, found: Found | None, namespace: str) -> None:
         api.delete(CONFIG_MAP, pending_name(found.pending.job), namespace)
 
 
-def make(api: Api, pending: Pending, namespace: str, *, is_written: bool, wait: Callable[[], None]) -> bool:
-    """Carries it out. False when somebody took the decision back meanwhile: `job stop` does."""
+def make(
+    api: Api,
+    pending: Pending,
+    namespace: str,
+    *,
+    is_written: bool,
+    wait: Callable[[], None],
+    free: Callable[[Manifest], None],
+) -> bool:
+    """Carries it out, for a job that is deleted. False when the decision was taken back meanwhile: `job stop`
+    does that."""
     manifest = cast("Manifest", dict(pending.manifest))
 
     def is_wanted() -> bool:
@@ -115,6 +124,7 @@ def make(api: Api, pending: Pending, namespace: str, *, is_written: bool, wait: 
         *(api, kind_of(dict(manifest)), pending.job, namespace, manifest),
         pods=pending.pods,
         wait=wait,
+        free=free,
         is_wanted=is_wanted,
     )
     forget(api, pending.job, namespace)

@@ -16,15 +16,16 @@ from paceline.cluster.kinds import (
     Kind,
 )
 from paceline.cluster.port import Api, ForbiddenError, Manifest, NotThereError, RefusedError, UnreachableError
-from paceline.kube.diagnosis.pods import phase
+from paceline.kube.diagnosis.pods import condition, is_terminating, phase
 from paceline.kube.diagnosis.record import narrowed
 from paceline.kube.diagnosis.snapshot import Log, Object, Snapshot, event_time, name_of
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
 
 _TAIL = 400
-# What an operator makes of a job. Refusals of pods are reported there, and only there.
-_CHILDREN = {"RayJob": (RAY_CLUSTER,), "TrainJob": (JOB_SET, JOB), "JobSet": (JOB,)}
+# What an operator makes of a job: pods belong to it through these. Refusals of pods are reported there, and
+# only there.
+_CHILDREN = {"RayJob": (RAY_CLUSTER, JOB), "TrainJob": (JOB_SET, JOB), "JobSet": (JOB,)}
 _MOST_LOGS = 64  # of pods that ended badly, the rest would say the same
 
 
@@ -35,10 +36,10 @@ def job_snapshot(
     objects: list[Object] = [] if job is None else [job]
     for kind in (POD, EVENT, QUOTA, CLAIM, WORKLOAD):
         objects += _all(api, kind, namespace)
-    if job is not None and not _has_pods(objects, name):
+    if job is not None:
         for kind in _CHILDREN.get(str(job.get("kind")), ()):
             objects += _all(api, kind, namespace)
-    if any(phase(one) == "Pending" for one in objects if one.get("kind") == "Pod"):
+    if any(_asks_for_nodes(one) for one in objects if one.get("kind") == "Pod"):
         objects += _all(api, NODE, None)
     born_s = read_time(mapping(job, "metadata").get("creationTimestamp")) if job is not None else None
     kept = tuple(one for one in objects if not _is_older(one, born_s))
@@ -50,8 +51,10 @@ def job_snapshot(
     return Snapshot(at_s=seen.at_s, objects=seen.objects, logs=tuple(ends))
 
 
-def _has_pods(objects: list[Object], name: str) -> bool:
-    return any(one.get("kind") == "Pod" and name_of(one).startswith(name) for one in objects)
+def _asks_for_nodes(pod: Object) -> bool:
+    """It has no place, or what becomes of it depends on its node: a kubelet that is lost reports nothing."""
+    is_unready = condition(pod, "Ready").get("status") == "False" and phase(pod) == "Running"
+    return phase(pod) == "Pending" or is_unready or is_terminating(pod)
 
 
 def _is_older(one: Object, born_s: float | None) -> bool:

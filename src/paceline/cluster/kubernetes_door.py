@@ -135,9 +135,30 @@ class KubernetesApi:
         chosen = _chosen(fieldValidation="Strict", dryRun="All" if dry_run else "")
         return self._ask("PATCH", kind.path(namespace, name), chosen, change)
 
-    def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str = "",
+        version: str = "",
+        grace_s: int | None = None,
+    ) -> None:
+        chosen = {"propagationPolicy": "Background"}
+        if grace_s is not None:
+            chosen["gracePeriodSeconds"] = str(grace_s)
+        body: Manifest | None = None
+        if uid or version:  # a server reads options from the body, or from the query: not from both
+            expected: Manifest = {"uid": uid} if uid else {}
+            if version:
+                expected["resourceVersion"] = version
+            body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": expected, **chosen}
+            if grace_s is not None:
+                body["gracePeriodSeconds"] = grace_s
+            chosen = {}
         try:
-            self._ask("DELETE", kind.path(namespace, name), {"propagationPolicy": "Background"})
+            self._ask("DELETE", kind.path(namespace, name), chosen, body)
         except NotThereError:
             return
 

@@ -125,8 +125,19 @@ class Api(Protocol):
         """JSON merge patch; a `metadata.resourceVersion` inside makes it fail if somebody was quicker."""
         ...
 
-    def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
-        """With all that belongs to it. What is not there is fine."""
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str = "",
+        version: str = "",
+        grace_s: int | None = None,
+    ) -> None:
+        """With all that belongs to it. What is not there is fine. With a uid or a version (that of its
+        metadata), only that object in that state: raises ConflictError for another. `grace_s` 0: at once,
+        without waiting for the kubelet."""
         ...
 
     def logs(

@@ -1,10 +1,17 @@
-"""What does the next attempt look like? As it was sent, less bad nodes, more of what was short."""
+"""The next attempt of a job: its manifest, without bad nodes and with more of what was short.
+
+Pods of the attempt before are removed by force where no kubelet is left to end them.
+"""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from paceline.kube.diagnosis.pods import condition, is_terminating, node_of
+from paceline.kube.diagnosis.snapshot import Object
+from paceline.kube.diagnosis.times import read_time
+from paceline.kube.reading import mappings
 from paceline.kube.words import read_quantity
 
 HOST = "kubernetes.io/hostname"
@@ -12,6 +19,9 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _MESH = "sidecar.istio.io/inject"
 # The others of diagnosis/retry.py need something that is not in a manifest.
 CAN_CHANGE = frozenset({"shared-memory", "mesh"})
+# On top of the 40 s or so after which a control plane calls a node lost whose lease is not renewed.
+LOST_FOR_S = 30.0
+_LOST_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service")
 Tree = dict[str, Any]  # Any: a manifest is changed here, at places that are found by their names
 
 
@@ -75,3 +85,29 @@ def _grow_shared_memory(pod: Tree) -> None:
 
 def _mebi(amount: Decimal) -> str:
     return f"{int(amount / (1024 * 1024))}Mi"
+
+
+def reason_to_force(pod: Object, node: Object | None, now_s: float) -> str:
+    """Why a pod that is being deleted may be removed without its kubelet; empty: it may not. `node` is None
+    where the cluster has no such node any more.
+
+    The API server keeps a pod until its kubelet has ended it. A node that is lost has none, and a pod of the
+    same name cannot be made meanwhile. A node that comes back ends what runs of a pod that is not there.
+    """
+    name = node_of(pod)
+    if not is_terminating(pod) or not name:
+        return ""
+    if node is None:
+        return f"its node {name} is no longer in the cluster"
+    ready = condition(node, "Ready")
+    since_s = read_time(ready.get("lastTransitionTime"))
+    taints = [one for one in mappings(node, "spec", "taints") if one.get("key") in _LOST_TAINTS]
+    if ready.get("status") != "Unknown" and not taints:
+        return ""
+    known = [since_s, *(read_time(one.get("timeAdded")) for one in taints)]
+    first_s = min((at_s for at_s in known if at_s is not None), default=None)
+    if first_s is None or now_s - first_s < LOST_FOR_S:
+        return ""
+    return (
+        f"its node {name} has not reported for {now_s - first_s:.0f} s ({ready.get('reason', 'unreachable')})"
+    )
