@@ -70,6 +70,11 @@ def _states(snapshot: Snapshot) -> Iterator[Sign]:
             # To back off is to have failed more than once.
             seen = 2 if one.reason.endswith("BackOff") else 1
             yield Sign(found.failure, (line,), None, one.pod, values, seen=seen)
+    for pod in snapshot.pods:
+        said = f"{mapping(pod, 'status').get('reason', '')}: {mapping(pod, 'status').get('message', '')}"
+        found = classify(said, Source.CLUSTER) if phase(pod) == "Failed" and len(said) > len(": ") else None
+        if found is not None:
+            yield Sign(found.failure, (f"pod/{name_of(pod)} Failed: {said}",), None, pod, found.values)
     for end in ended(snapshot):
         # With FallbackToLogsOnError, the message is the end of the log.
         log = Log(pod=name_of(end.pod), container=end.container, text=end.message)

@@ -36,6 +36,7 @@ _OTHERS = re.compile(
     r"|CalledProcessError|EOFError: $|ConnectionRefusedError)"
 )
 _PRODUCT = re.compile(r"error\[E\d+\]: ")  # the product's own last words
+_RAISED = re.compile(r"\s*(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b")
 _NUMBER = re.compile(r"\d+")
 _AFTER = 6  # lines of an exception's message that may follow its first
 # A program's end is at the end of its log; a progress bar may be one line of a megabyte.
@@ -151,7 +152,7 @@ def _end_of_message(lines: list[_Line], start: int, end: int) -> int:
 
 
 def _sign(block: _Block, log: Log, pod: Object) -> Sign | None:
-    found = classify(block.text, None if log.mixed else Source.LOG)
+    found = _recognised(block, log)
     if found is None:
         return None
     values, weight = dict(found.values), _weight(found, block)
@@ -170,6 +171,15 @@ def _sign(block: _Block, log: Log, pod: Object) -> Sign | None:
     if found.failure is USER_EXCEPTION and values.get("at"):
         evidence.append(f"raised{values['at']}")
     return Sign(found.failure, tuple(evidence), telling.at_s, pod, values, rank, weight)
+
+
+def _recognised(block: _Block, log: Log) -> Recognised | None:
+    """In a text of unknown origin, words of the cluster are tried where a program would not speak."""
+    is_program = (
+        block.is_traceback or block.lines[0].rank is not None or _RAISED.match(block.text) is not None
+    )
+    found = classify(block.text, Source.LOG) if is_program or not log.mixed else None
+    return classify(block.text) if found is None and log.mixed else found
 
 
 def _raised(block: _Block, telling: _Line) -> str:

@@ -114,7 +114,7 @@ TEXTS = (
         rf"|Invalid (?:credentials in Authorization|username or "
         r"password)|(?:Access to|access) (?:model|dataset|this repo)[^\n]*(?:restricted|gated"
         r"|must (?:be authenticated|have access))"
-        r"|You need to (?:share contact information|agree)[^\n]*|is a gated (?:repo|dataset|model)"
+        r"|You need to (?:share contact information|agree)[^\n]*|(?:is|access) a gated (?:repo|dataset|model)"
         r"|LocalTokenNotFoundError"
         r"|Repository Not Found for url|Revision Not Found for url|DatasetNotFoundError",
         *_LOG,
@@ -199,6 +199,7 @@ LATE_TEXTS = (
     text(
         USER_EXCEPTION,
         r"(?P<said>Fatal Python error: [^\n]*|Segmentation fault[^\n]*|Signal 11 \(SIGSEGV\)[^\n]*"
+        r"|(?:exit ?code|return ?code) ?[:=]? ?(?:-11|139)\b[^\n]*"
         r"|\w*: error while loading shared libraries: [^\n]*|panic: [^\n]*"
         r"|terminate called after throwing[^\n]*)",
         *_LOG,

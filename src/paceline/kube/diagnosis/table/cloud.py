@@ -148,6 +148,13 @@ TEXTS = (
     ),
     text(
         HUB_OFFLINE,
+        r"(?P<said>LocalEntryNotFoundError[^\n]*|cannot find the requested files in the (?:disk"
+        r"|local) cache[^\n]*"
+        r"|(?:outgoing|internet) (?:traffic|access) (?:has been|is) (?:disabled|not available)[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        HUB_OFFLINE,
         r"(?P<said>OfflineModeIsEnabled[^\n]*|[Oo]ffline mode is enabled[^\n]*"
         r"|outgoing traffic has been disabled[^\n]*"
         r"|(?:HF_HUB|TRANSFORMERS|HF_DATASETS)_OFFLINE[^\n]*|local_files_only=True[^\n]*)",

@@ -286,7 +286,10 @@ LATE_TEXTS = (
     ),
     text(NCCL_ERROR, r"(?P<said>nccl(?:System|Remote|Internal|UnhandledCuda|InProgress)Error[^\n]*)", *_LOG),
     text(
-        NCCL_ERROR, r"(?P<said>NCCL error in:[^\n]*|NCCL error: [^\n]*|unhandled system error[^\n]*)", *_LOG
+        NCCL_ERROR,
+        r"(?P<said>NCCL error in:[^\n]*|NCCL error: [^\n]*|unhandled system error[^\n]*"
+        r"|NCCL communicator (?:was|has been) aborted[^\n]*|remote process exited[^\n]*)",
+        *_LOG,
     ),
     text(
         NCCL_ERROR,

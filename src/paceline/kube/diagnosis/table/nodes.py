@@ -155,7 +155,7 @@ TEXTS = (
         SHARED_MEMORY,
         r"(?P<said>/dev/shm[^\n]*(?:No space left|too small|cannot allocate|full)[^\n]*"
         r"|No space left on device[^\n]*/dev/shm[^\n]*"
-        r"|posix_fallocate failed[^\n]*|exitcode *: -7\b[^\n]*)",
+        r"|posix_fallocate failed[^\n]*)",
     ),
     text(GPU_HARDWARE, r"(?P<said>uncorrectable (?:NVLink|ECC) error[^\n]*|ERROR_ECC_UNCORRECTABLE)"),
     # Xid 13, 31, 43 and 45 are faults of the program that used the GPU.
@@ -235,9 +235,9 @@ TEXTS = (
     ),
     text(
         EVICTED,
-        r"(?P<said>Pod was rejected: .*|Node didn't have enough (?:resource|capacity).*|\bOutOf(?:cpu"
-        r"|memory|pods|ephemeral|nvidia"
-        r"|aws|vpc|hugepages)\S*[^\n]*|TopologyAffinityError[^\n]*|Predicate \w+ failed[^\n]*"
+        r"(?P<said>Pod was rejected: .*|Node didn't have enough (?:resource|capacity).*|\b(?-i:OutOf(?:cpu"
+        r"|memory|pods|ephemeral|nvidia|aws|vpc|hugepages))\S*[^\n]*|TopologyAffinityError[^\n]*"
+        r"|Predicate \w+ failed[^\n]*"
         r"|UnexpectedAdmissionError[^\n]*)",
         *_SAID,
     ),
@@ -250,18 +250,25 @@ TEXTS = (
     ),
 )
 # After all that says why: a signal says only that something outside wanted the end.
+_CODE = r"(?:exit ?code|return ?code|exit status|exited with(?: code)?) *[:=]? *"
 LATE_TEXTS = (
     text(
         OUT_OF_MEMORY,
-        r"(?P<said>exitcode *: -9\b[^\n]*|Signal 9 \(SIGKILL\)[^\n]*|exit code 137\b[^\n]*|^Killed$)",
+        rf"(?P<said>{_CODE}(?:-9|137)\b[^\n]*|Signal 9 \(SIGKILL\)[^\n]*|^Killed$)",
+        Source.LOG,
+        weight=Weight.MASK,
+    ),
+    text(
+        SHARED_MEMORY,
+        rf"(?P<said>{_CODE}(?:-7|135)\b[^\n]*)",
         Source.LOG,
         weight=Weight.MASK,
     ),
     text(
         TERMINATED,
-        r"(?P<said>SignalException: [^\n]*|exitcode *: (?:-15|-2|130|143)\b[^\n]*"
-        r"|Signal 15 \(SIGTERM\)[^\n]*|Received (?:15 death signal|SIGTERM|signal 15)"
-        r"[^\n]*|got signal: 15[^\n]*|exit code 143\b[^\n]*|Terminated by signal 15[^\n]*)",
+        rf"(?P<said>SignalException: [^\n]*|{_CODE}(?:-15|-2|130|143)\b[^\n]*|Signal 15 \(SIGTERM\)[^\n]*"
+        r"|Received (?:15|Signals\.SIGTERM|SIGTERM|signal 15)[^\n]*|got signal: 15[^\n]*"
+        r"|Terminated by signal 15[^\n]*)",
         Source.LOG,
         weight=Weight.CONSEQUENCE,
     ),

@@ -194,6 +194,7 @@ TEXTS = (
     text(
         GPU_RUNTIME,
         r"(?P<said>(?:requested number of devices|no healthy devices) (?:unavailable|present)[^\n]*"
+        r"|device plugin[^\n]*(?:fail|error|not registered)[^\n]*"
         r"|UnexpectedAdmissionError[^\n]*)",
         *_SAID,
     ),
@@ -228,7 +229,9 @@ TEXTS = (
     ),
     text(
         MOUNT,
-        r"(?P<said>Unable to (?:attach or )?mount volumes.*|(?:MountVolume|AttachVolume)\S* failed.*"
+        r"(?P<said>Could not mount[^\n]*|mount\.(?:lustre|nfs4?|efs|cifs|s3)[^\n]*(?:fail|error"
+        r"|timed out)[^\n]*"
+        r"|Unable to (?:attach or )?mount volumes.*|(?:MountVolume|AttachVolume)\S* failed.*"
         r"|MapVolume\S* failed.*|timed? ?out (?:expired )?waiting for volumes to attach.*)",
         *_SAID,
     ),

@@ -145,7 +145,7 @@ TEXTS = (
         r"(?P<said>(?:OSError: )?\[Errno 28\] No space left on device[^\n]*)",
         Source.LOG,
     ),
-    text(VOLUME_FULL, r"(?P<said>[\w./'\": -]{0,120}No space left on device[^\n]*)", Source.LOG),
+    text(VOLUME_FULL, r"(?P<said>No space left on device[^\n]*)", Source.LOG),
 )
 
 

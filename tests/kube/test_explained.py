@@ -1,0 +1,261 @@
+"""What `paceline job explain` reports of recorded clusters, described pods, lone logs and jobs without pods.
+
+Recordings are given to the diagnosis as `kubectl` shows them at each snapshot. `about.json` says whether
+another attempt is right, and whether the job is to be removed.
+"""
+
+import gzip
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.recordings import ROOT, Recording, recording, recordings
+
+from paceline.app.explain import explain_record
+from paceline.cli.main import run
+from paceline.cli.session import Session
+from paceline.errors import ExitCode
+from paceline.kube.diagnosis.described import read_text
+from paceline.kube.diagnosis.diagnose import diagnose
+from paceline.kube.diagnosis.failure import FailureClass
+from paceline.kube.diagnosis.finding import Finding, command_of
+from paceline.kube.diagnosis.record import read_record
+from paceline.kube.diagnosis.snapshot import Snapshot
+from paceline.kube.diagnosis.table import FAILURES, NOT_UNDERSTOOD, UNKNOWN
+from paceline.kube.diagnosis.times import read_time, write_time
+
+# The name that the diagnosis gives at the end of each recording.
+CAUSES = {
+    "crash-": {"user-exception"},
+    "deleted-restarts-": {""},
+    "deleted-rayjob": {"ray-node-lost"},
+    "deleted-": {"pod-deleted"},
+    "evicted-": {"pod-deleted", "preempted"},
+    "missing-configmap": {"missing-reference"},
+    "missing-secret": {"missing-reference"},
+    "missing-pvc": {"volume-zone"},
+    "never-fits": {"never-fits"},
+    "no-paceline": {"bad-command"},
+    "no-torchrun": {"bad-command"},
+    "oom-kernel-": {"ray-process-died"},
+    "oom-": {"oom-killed"},
+    "pod-security-": {"pod-security"},
+    "pvc-other-node": {"volume-zone"},
+    "quota-": {"quota"},
+    "wrong-registry-timeout": {"image-network"},
+    "wrong-registry": {"image-not-found"},
+    "wrong-tag": {"image-not-found"},
+    "cordoned-": {""},
+    "same-name-": {""},
+    "slow-pull-": {""},
+    "success-": {""},
+    "node-unreachable-": {""},
+}
+RETRIED = {FailureClass.INFRA}
+
+
+def seen(recorded: Recording, name: str) -> Snapshot:
+    """A snapshot of the recording, with the log lines that were written until then."""
+    at_s = (read_time(recorded.about["submitted_at"]) or 0.0) + recorded.about["snapshots"][name]
+    listed = json.loads(gzip.decompress((recorded.folder / f"{name}.gz").read_bytes()))
+    pods = {one["metadata"]["name"] for one in listed["items"] if one["kind"] == "Pod"}
+    index = recorded.folder / "logs" / "index.json"
+    logs: list[dict[str, Any]] = []
+    for one in json.loads(index.read_text()) if index.exists() else []:
+        text = gzip.decompress((recorded.folder / "logs" / f"{one['file']}.gz").read_bytes()).decode()
+        lines = [line for line in text.splitlines() if line[:19] <= write_time(at_s)[:19]]
+        if one["pod"] in pods and lines:
+            logs.append({**one, "text": lines, "previous": ".previous." in one["file"]})
+    return read_record({**listed, "at": at_s, "logs": logs}, name)
+
+
+def last_snapshot(recorded: Recording) -> str:
+    times = recorded.about["snapshots"]
+    return max(times, key=lambda name: times[name])
+
+
+JOBS = [one.name for one in recordings() if one.about.get("snapshots") and one.kind != "none"]
+JOBS.remove("trainjob-without-runtime")  # only answers of the API
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_recorded_failure_is_named_and_its_category_is_right(name: str) -> None:
+    recorded = recording(name)
+    finding = diagnose(seen(recorded, last_snapshot(recorded)))
+    wanted = next(names for prefix, names in CAUSES.items() if name.startswith(prefix))
+    assert (finding.failure.name if finding else "") in wanted
+    if finding is not None and name not in ("wrong-registry-timeout-pytorchjob",):
+        assert (finding.kind in RETRIED) is recorded.should_be_retried
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if not recording(name).should_be_removed])
+def test_nothing_that_recovers_is_called_wrong_at_any_moment(name: str) -> None:
+    recorded = recording(name)
+    for moment in recorded.about["snapshots"]:
+        finding = diagnose(seen(recorded, moment))
+        if finding is not None and finding.failure.name != "init-stuck":
+            assert finding.kind in (FailureClass.INFRA, FailureClass.WAIT), moment
+
+
+@pytest.mark.parametrize("kind", ["job", "pytorchjob", "rayjob", "trainjob"])
+def test_a_crash_is_told_with_rank_and_exception(kind: str) -> None:
+    recorded = recording(f"crash-{kind}")
+    finding = diagnose(seen(recorded, last_snapshot(recorded)))
+    assert finding is not None
+    assert finding.rank == 1
+    assert "ValueError: bad sample: label 7 is not below 2" in finding.cause
+    assert "ChildFailedError" not in "".join(finding.lines())
+
+
+DESCRIBED = """\
+Name:             train-worker-0
+Namespace:        ml
+Node:             ip-10-0-1-2.ec2.internal/10.0.1.2
+Status:           Running
+Containers:
+  pytorch:
+    Image:         example.com/x:1
+    State:          Waiting
+      Reason:       CrashLoopBackOff
+    Last State:     Terminated
+      Reason:       Error
+      Message:      Traceback (most recent call last):
+  File "/app/train.py", line 31, in main
+    loss = f(x)
+ValueError: bad shape
+
+      Exit Code:    1
+    Ready:          False
+    Restart Count:  4
+Events:
+  Type     Reason     Age                From     Message
+  ----     ------     ----               ----     -------
+  Warning  BackOff    2m (x9 over 9m)    kubelet  Back-off restarting failed container pytorch
+"""
+
+
+def test_a_described_pod_is_read_back_with_its_message_and_its_events() -> None:
+    snapshot = read_text(DESCRIBED)
+    (pod,) = snapshot.pods
+    assert pod["spec"] == {
+        "nodeName": "ip-10-0-1-2.ec2.internal",
+        "containers": [{"name": "pytorch", "image": "example.com/x:1", "resources": {}}],
+    }
+    assert snapshot.logs == ()
+    (event,) = snapshot.events
+    assert (event["reason"], event["count"]) == ("BackOff", 9)
+    finding = diagnose(snapshot)
+    assert finding is not None
+    assert "ValueError: bad shape at /app/train.py:31" in finding.cause
+    assert finding.command.startswith("kubectl logs train-worker-0 -n ml")
+
+
+def test_a_described_job_is_explained_by_its_events() -> None:
+    text = (
+        "Name:         train\nNamespace:    ml\nParallelism:  2\nPods Statuses:  0 Active (0 Ready)\n"
+        "Events:\n  Type     Reason        Age   From            Message\n"
+        '  Warning  FailedCreate  10s   job-controller  Error creating: pods "train-0-" is forbidden: '
+        'error looking up service account ml/trainer: serviceaccount "trainer" not found\n'
+    )
+    finding = diagnose(read_text(text))
+    assert finding is not None
+    assert (finding.failure.name, finding.kind) == ("missing-object", FailureClass.CONFIG)
+
+
+def typed(words: list[str]) -> ExitCode:
+    return ExitCode(run(words, Session()))
+
+
+def test_a_lone_log_and_stdin_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "train-worker-3.log"
+    log.write_text(
+        "NCCL WARN Bootstrap : no socket interface found\nncclInternalError: Internal check failed.\n"
+    )
+    assert typed(["job", "explain", "--from", str(log)]) == ExitCode.OK
+    assert "network-setup, config" in capsys.readouterr().out
+
+
+def test_what_is_not_understood_has_a_failing_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "odd.log"
+    log.write_text("all is well\nand then it was over\n")
+    assert typed(["job", "explain", "--from", str(log)]) == ExitCode.NOT_READY
+    out = capsys.readouterr().out
+    assert "not understood yet" in out
+    assert "and then it was over" in out
+
+
+@pytest.mark.parametrize("kind", ["PyTorchJob", "TrainJob", "RayJob", "JobSet", "Job"])
+@pytest.mark.parametrize("event", [None, "FailedCreate"])
+def test_a_job_without_pods_is_never_called_healthy(kind: str, event: str | None) -> None:
+    job: dict[str, Any] = {"kind": kind, "metadata": {"name": "demo", "namespace": "ml"}}
+    job["metadata"]["creationTimestamp"] = "2026-11-16T10:00:00Z"
+    objects = [job]
+    if event is not None:
+        subject = {"kind": kind, "name": "demo", "namespace": "ml"}
+        said = {"kind": "Event", "type": "Warning", "reason": event, "message": "words that no rule knows"}
+        objects.append({**said, "involvedObject": subject, "lastTimestamp": "2026-11-16T10:00:05Z"})
+    finding = diagnose(read_record({"at": "2026-11-16T10:05:00Z", "objects": objects}, "x"))
+    assert finding is not None
+    assert finding.failure.name == ("operator-absent" if event is None else "unknown")
+    assert finding.failure.patience_s is None, "a job that has not failed is left alone"
+
+
+PLACES = re.compile(
+    r"<[a-z][^>]*>|\b(?:NAME|POD|NAMESPACE|FILE|MODEL|KEY|VALUE|CLUSTER|RUN|NODE|IMAGE)\b(?!:)|\{\w+\}"
+)
+KNOWN = {
+    "pod": "train-0",
+    "namespace": "ml",
+    "node": "node-a",
+    "container": "pytorch",
+    "job": "train",
+    "image": "example.com/x:1",
+    "registry": "example.com",
+    "kind": "job",
+    "quota": "team",
+    "where": "ml",
+    "verb": "get",
+    "plural": "pods",
+    "resource": "pods",
+    "group": "batch",
+}
+
+
+@pytest.mark.parametrize("known", [{}, {"namespace": "ml"}, KNOWN], ids=["nothing", "namespace", "all"])
+def test_every_next_command_can_be_typed_as_it_is_printed(known: dict[str, str]) -> None:
+    for failure in (*FAILURES, UNKNOWN, NOT_UNDERSTOOD):
+        command = command_of(failure, known)
+        assert not PLACES.search(command), command
+        assert shlex.split(command)[0] in ("kubectl", "docker", "paceline"), command
+        if command.startswith("paceline "):
+            assert typed([*shlex.split(command)[1:], "--help"]) == ExitCode.OK
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_no_finding_of_a_recording_has_an_unfilled_place(name: str) -> None:
+    recorded = recording(name)
+    for moment in recorded.about["snapshots"]:
+        finding: Finding | None = diagnose(seen(recorded, moment))
+        if finding is not None:
+            assert not PLACES.search(f"{finding.cause} {finding.why} {finding.command}")
+
+
+def test_the_recordings_are_there() -> None:
+    assert ROOT.is_dir()
+    assert len(JOBS) > 40
+
+
+def test_yaml_of_kubectl_is_a_recording(tmp_path: Path) -> None:
+    file = tmp_path / "pods.yaml"
+    file.write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: ml}\nspec: {}\nstatus:\n  phase: Failed\n"
+        "  reason: Evicted\n  message: 'The node was low on resource: memory.'\n"
+    )
+    finding = explain_record(file).finding
+    assert finding is not None
+    assert finding.failure.name == "evicted"
