@@ -73,7 +73,7 @@ def seen(recorded: Recording, name: str) -> Snapshot:
 
 
 def last_snapshot(recorded: Recording) -> str:
-    times = recorded.about["snapshots"]
+    times: dict[str, float] = recorded.about["snapshots"]
     return max(times, key=lambda name: times[name])
 
 
