@@ -1,5 +1,6 @@
 """Who may do what, how often, and with which token? The rules, without a network."""
 
+import asyncio
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.shell import security
 from paceline.coordinator.shell.identity import (
     METHODS,
     Identity,
@@ -18,7 +20,7 @@ from paceline.coordinator.shell.identity import (
     may_speak_for,
     roles_for,
 )
-from paceline.coordinator.shell.limits import Buckets, Rate
+from paceline.coordinator.shell.limits import Buckets, Limits, Rate
 from paceline.coordinator.shell.private_files import SecretError, read_private, write_private
 from paceline.coordinator.shell.security import (
     check_private,
@@ -317,3 +319,28 @@ def test_nodes_on_one_machine_can_share_their_tokens(tmp_path: Path) -> None:
 def test_names_of_other_machines_are_not_loopback() -> None:
     assert not is_loopback("127.0.0.1.example.com")
     assert not is_loopback("::ffff:10.0.0.1")
+
+
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("said", [b"", GREETING])
+def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path, said: bytes) -> None:
+    """Each is a file of the process: a thousand strangers who only wait must not keep others out."""
+
+    async def story() -> None:
+        proof = load_or_create_tokens(tmp_path / "tokens.json")
+        server = security.new_server(proof, Limits(greeting_ms=200, idle_ms=200))
+        port = security.listen(server, "127.0.0.1:0", proof)
+        await server.start()
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            async with asyncio.timeout(20):  # without the limit it is never closed
+                while await reader.read(1 << 16):
+                    pass
+            writer.close()
+        finally:
+            await server.stop(grace=0)
+
+    asyncio.run(story())

@@ -4,6 +4,7 @@ The server always is a process of its own, so that what it survives is real.
 """
 
 import json
+import os
 import resource
 import socket
 import ssl
@@ -19,12 +20,17 @@ import torch
 from tests.fixtures.certificates import tls_contexts
 from tests.fixtures.forks import Forked, fork
 from tests.fixtures.ledger_server import LedgerServer, RevokingServer, work, work_until_revoked
+from tests.fixtures.waiting import NEVER_S, until
 
 from paceline.clock import SystemClock
 from paceline.errors import NotReadyError, PeerLostError
 from paceline.ids import Clock, Rank
+from paceline.transport import elastic_wire
 from paceline.transport import tcp_wire as wire
+from paceline.transport.elastic_host import Asked, ElasticHost
+from paceline.transport.elastic_wire import Say
 from paceline.transport.requests import Request
+from paceline.transport.server_line import SIDE
 from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
 from paceline.transport.tcp_wire import Frame
 
@@ -55,6 +61,7 @@ def serving(
     host: str = "127.0.0.1",
     tls: ssl.SSLContext | None = None,
     brain: type[LedgerServer] = LedgerServer,
+    has_few_files: bool = False,
 ) -> Iterator[Server]:
     """One server for one worker, in a process of its own."""
     with socket.create_server((host, 0)) as listener:
@@ -62,6 +69,8 @@ def serving(
 
         def body() -> bytes:
             server = brain(SHARES, NUMEL)
+            if has_few_files:
+                allow_few_files()
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             store = TcpStoreHost(
                 listener,
@@ -124,6 +133,69 @@ def test_a_worker_refuses_a_server_that_does_not_hold_the_token() -> None:
         with pytest.raises(PeerLostError, match="does not hold this run's token"):
             store.open(NUMEL, torch.float64)
     assert process.end().value == b"turned away"
+
+
+FEW_FILES = 40  # besides those that are open
+
+
+def allow_few_files() -> None:
+    taken = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    most = [number for number in range(len(taken) + FEW_FILES + 1) if number not in taken][FEW_FILES]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def knock(port: int, count: int) -> list[socket.socket]:
+    """Strangers who say nothing; some of them wait in the kernel's queue."""
+    found = []
+    for _ in range(count):
+        stranger = socket.socket()
+        stranger.setblocking(False)
+        stranger.connect_ex(("127.0.0.1", port))
+        found.append(stranger)
+    return found
+
+
+def test_a_flood_of_strangers_closes_no_listener_and_keeps_no_worker_out() -> None:
+    with serving(has_few_files=True) as server:
+        strangers = knock(server.address.port, 3 * FEW_FILES)
+        serves_its_worker(server)
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_flood_of_strangers_does_not_end_an_elastic_server() -> None:
+    told, tell = os.pipe()
+
+    def body() -> bytes:
+        allow_few_files()
+        host = ElasticHost(numel=NUMEL, dtype=torch.float64, token=TOKEN)
+        os.write(tell, f"{host.port}\n".encode())
+        asked = host.heard.get(timeout=NEVER_S)
+        assert isinstance(asked, Asked)
+        return asked.frame.say.name.encode()
+
+    process = fork(body)
+    try:
+        port = int(os.read(told, 16))
+        strangers = knock(port, 3 * FEW_FILES)
+
+        def is_let_in() -> bool:
+            try:
+                connection = elastic_wire.connect("127.0.0.1", port, token=TOKEN, side=SIDE, timeout_s=20)
+            except (OSError, PeerLostError):
+                return False  # a newer stranger came first
+            with connection:
+                elastic_wire.send(connection, elastic_wire.Frame(Say.LEAVE))
+            return True
+
+        until(is_let_in, "a worker is let in")
+        assert process.end().value == b"LEAVE"
+        for stranger in strangers:
+            stranger.close()
+    finally:
+        process.discard()
+        os.close(told)
+        os.close(tell)
 
 
 def test_a_proof_that_is_only_reflected_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import resource
 from collections.abc import Callable
 
 from paceline.app.until_stopped import told_to_stop, until_stopped
@@ -13,6 +14,7 @@ Say = Callable[[Note], None]
 
 def serve(settings: Settings, say: Say, *, stops_with_stdin: bool = False) -> None:
     """Until it is told to stop; a failing disk ends it with a StorageError."""
+    _allow_many_files()
     asyncio.run(_serve(settings, say, stops_with_stdin))
 
 
@@ -28,3 +30,9 @@ async def _serve(settings: Settings, say: Say, stops_with_stdin: bool) -> None:
     finally:
         await coordinator.stop()
     say(Note("stopped"))
+
+
+def _allow_many_files() -> None:
+    """Every connection is a file; the usual soft limit of 1,024 is one for programs that use select()."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

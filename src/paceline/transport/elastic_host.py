@@ -23,7 +23,6 @@ from paceline.transport import tcp_wire
 from paceline.transport.elastic_wire import Frame, Say
 from paceline.transport.server_line import SIDE
 
-GREET_S = 5.0
 LONGEST_NAME = 128
 SEND_S = 2  # for a backup to take what it is sent, before it counts as lost
 _PUSHES = (Say.PUSH, Say.PUSH_AND_STOP)
@@ -159,6 +158,7 @@ class ElasticHost:
         self._open: dict[socket.socket, Talk | Link | None] = {}
         self._lock = threading.Lock()
         self._is_closed = False
+        self._strangers = tcp_wire.Strangers()
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
@@ -188,10 +188,9 @@ class ElasticHost:
     def _accept(self) -> None:
         with self._listener:
             while True:
-                try:
-                    connection, _ = self._listener.accept()
-                except OSError:
-                    return  # closed
+                connection = tcp_wire.accept(self._listener, self._strangers, lambda: self._is_closed)
+                if connection is None:
+                    return
                 with self._lock:
                     if self._is_closed:
                         connection.close()
@@ -203,6 +202,7 @@ class ElasticHost:
         # Whoever it was is gone, or is no part of this run; who was known is reported below.
         with suppress(OSError, PeerLostError):
             self._hear(connection)
+        self._strangers.remove(connection)
         with self._lock:
             party = self._open.pop(connection)
             connection.close()
@@ -213,7 +213,7 @@ class ElasticHost:
 
     def _hear(self, connection: socket.socket) -> None:
         """Until it ends."""
-        connection.settimeout(GREET_S)
+        connection.settimeout(tcp_wire.GREET_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tcp_wire.prove_token(connection, self._token, side=b"server", other=SIDE)
         first = wire.receive(connection)
@@ -230,6 +230,7 @@ class ElasticHost:
             talk.run(first, self.heard)
 
     def _know(self, connection: socket.socket, party: Talk | Link) -> None:
+        self._strangers.remove(connection)
         with self._lock:
             self._open[connection] = party
             if self._is_closed:

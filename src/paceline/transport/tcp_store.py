@@ -26,6 +26,7 @@ from paceline.transport.ports import Answer, Obsolete, Pulled, Reply, Slots, Sto
 from paceline.transport.requests import Request, dispatch
 from paceline.transport.tcp_wire import Frame
 
+GREET_S = 20.0  # for a worker to prove the token, perhaps by TLS over a slow network
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -202,6 +203,7 @@ class TcpStoreHost:
         self._num_workers, self._timeout_s = num_workers, timeout_s
         self._slots = [Slots.new(numel, dtype, push_bytes) for _ in range(num_workers)]
         self._talks: list[threading.Thread] = []
+        self._strangers = wire.Strangers(greet_s=min(timeout_s, GREET_S))
         self._requests: queue.SimpleQueue[_Asked | PeerLostError] = queue.SimpleQueue()
         self._replies: list[queue.SimpleQueue[Reply]] = [queue.SimpleQueue() for _ in range(num_workers)]
         # One per worker: the server's loop rings at one end, the worker's thread hears it at the other.
@@ -235,8 +237,7 @@ class TcpStoreHost:
 
     def _accept_all(self) -> None:
         """Take connections until the run ends; a stranger is turned away and does no harm."""
-        while True:
-            connection, _ = self._listener.accept()
+        while (connection := wire.accept(self._listener, self._strangers, lambda: False)) is not None:
             threading.Thread(target=self._serve_worker, args=(connection,), daemon=True).start()
 
     def _serve_worker(self, plain: socket.socket) -> None:
@@ -244,8 +245,10 @@ class TcpStoreHost:
             connection, rank = self._greet(plain)
         except (OSError, PeerLostError) as error:
             print(f"refused a connection: {error}", flush=True)
+            self._strangers.remove(plain)
             plain.close()
             return
+        self._strangers.remove(plain)
         self._talks.append(threading.current_thread())
         try:
             while self._take_request(connection, rank) is not Request.LEAVE:
@@ -259,7 +262,7 @@ class TcpStoreHost:
             connection.close()
 
     def _greet(self, connection: socket.socket) -> tuple[socket.socket, Rank]:
-        connection.settimeout(self._timeout_s)
+        connection.settimeout(min(self._timeout_s, GREET_S))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             connection = self._tls.wrap_socket(connection, server_side=True)

@@ -4,9 +4,12 @@ Fixed-size frames, then the raw bytes of one vector, received straight into its
 place. Lengths are checked against what both sides already know before a byte
 is received, and nothing is ever unpickled. Both sides first prove that they
 hold the run's token, without sending it: an HMAC over the other side's nonce.
-Beyond loopback the connection must be TLS (see tcp_store.py).
+Beyond loopback the connection must be TLS (see tcp_store.py). Until a connection
+has proven the token it is a stranger: `Strangers` bounds how many there are and
+how long each may take, and `accept` goes on when the process has no more files.
 """
 
+import errno
 import hashlib
 import hmac
 import os
@@ -14,10 +17,14 @@ import select
 import socket
 import ssl
 import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from paceline.clock import SystemClock, monotonic_s
 from paceline.errors import PeerLostError, ProtocolError
 from paceline.transport.requests import Request
 
@@ -41,6 +48,70 @@ class Frame:
     number: int
     payload_bytes: int
     position: int = NOTHING_LEFT
+
+
+GREET_S = 5.0  # for a stranger to prove the token
+MOST_STRANGERS = 64
+_BACK_OFF_S = 0.05
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_CLOSED_LISTENER = (errno.EBADF, errno.EINVAL)
+
+
+class Strangers:
+    """Connections that have proven nothing yet. Beyond the limits the oldest is hung up on."""
+
+    def __init__(self, most: int = MOST_STRANGERS, greet_s: float = GREET_S) -> None:
+        self._most, self._greet_s = most, greet_s
+        self._since_s: dict[socket.socket, float] = {}  # oldest first
+        self._lock = threading.Lock()
+
+    def add(self, connection: socket.socket) -> None:
+        now_s = monotonic_s()
+        with self._lock:
+            self._since_s[connection] = now_s
+            late = [known for known, since_s in self._since_s.items() if now_s - since_s > self._greet_s]
+            excess = list(self._since_s)[: max(0, len(self._since_s) - self._most)]
+            for known in {*late, *excess}:
+                self._hang_up(known)
+
+    def remove(self, connection: socket.socket) -> None:
+        """It has proven the token, or is closed."""
+        with self._lock:
+            self._since_s.pop(connection, None)
+
+    def hang_up_on_oldest(self) -> None:
+        with self._lock:
+            if self._since_s:
+                self._hang_up(next(iter(self._since_s)))
+
+    def _hang_up(self, connection: socket.socket) -> None:
+        """Its thread finds that out, and closes it."""
+        del self._since_s[connection]
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def accept(
+    listener: socket.socket, strangers: Strangers, is_closed: Callable[[], bool]
+) -> socket.socket | None:
+    """The next connection, counted as a stranger; None: the listener was closed.
+
+    Without room for another file the listener stays open: the oldest stranger is hung up on, and those who
+    knock meanwhile wait in the kernel's queue.
+    """
+    while not is_closed():
+        try:
+            connection, _ = listener.accept()
+        except OSError as error:
+            if error.errno in _CLOSED_LISTENER:
+                return None
+            if error.errno in _NO_ROOM:
+                strangers.hang_up_on_oldest()
+            SystemClock().sleep(_BACK_OFF_S)
+            continue
+        strangers.add(connection)
+        return connection
+    return None
 
 
 def bytes_of(vector: Tensor) -> memoryview:

@@ -31,6 +31,9 @@ class Limits:
     message_bytes: int = 4 << 20
     streams_per_connection: int = 4096
     calls_at_once: int = 16_384
+    # A connection that does not greet, or that nothing is asked on, is closed: each is a file.
+    greeting_ms: int = 5_000
+    idle_ms: int = 30_000
 
 
 class Buckets:

@@ -155,7 +155,8 @@ def server_options(limits: Limits) -> Options:
         ("grpc.compression_enabled_algorithms_bitset", 1),
         # Two nodes on one port would each get some of the calls, without a word.
         ("grpc.so_reuseport", 0),
-        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.server_handshake_timeout_ms", limits.greeting_ms),
+        ("grpc.max_connection_idle_ms", limits.idle_ms),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         # Clients may ask for signs of life, at most this often.
