@@ -137,7 +137,9 @@ def test_a_dockerfile_that_no_build_reads_is_refused(context: Path, capsys: Capt
 
 
 def test_another_dockerfile_and_more_requirements_can_be_named(context: Path, capsys: Captured) -> None:
-    (context / "gpu.Dockerfile").write_text("FROM python:3.12-slim\nRUN pip install -r /srv/more.in\n")
+    (context / "gpu.Dockerfile").write_text(
+        "FROM python:3.12-slim\nCOPY deep /srv\nRUN pip install -r /srv/more.in\n"
+    )
     (context / "deep").mkdir()
     (context / "deep" / "more.in").write_text("opencv-python\n")
     code = check("--dockerfile", "gpu.Dockerfile", "--requirements", "deep/more.in", "--json", folder=context)
@@ -195,7 +197,7 @@ def test_a_folder_named_dockerfile_is_refused_in_words(tmp_path: Path, capsys: C
 
 def test_odd_names_and_files_beside_it_stop_nothing(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text(
-        f"FROM python:3.11-slim\nRUN pip install -r {'x' * 400}.txt\nUSER 1\n"
+        f"FROM python:3.11-slim\nCOPY . .\nRUN pip install -r {'x' * 400}.txt\nUSER 1\n"
     )
     (tmp_path / "requirements-old.txt").write_bytes("six".encode("utf-16"))
     assert check("--patch", "new/folder/fix.patch", folder=tmp_path) == ExitCode.OK

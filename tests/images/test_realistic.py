@@ -9,7 +9,8 @@ from paceline.images.dockerfile import read_dockerfile
 from paceline.images.project import Level, Target
 
 TARGET = Target(today=TODAY)
-DEVEL = "FROM nvidia/cuda:12.1.1-devel-ubuntu22.04\n"
+PIP = "RUN apt-get update && apt-get install -y python3-pip\n"
+DEVEL = f"FROM nvidia/cuda:12.1.1-devel-ubuntu22.04\n{PIP}"
 SLIM = "FROM python:3.11-slim\n"
 BUSTER = "FROM python:3.8-slim-buster\n"
 PYTORCH = "https://download.pytorch.org/whl"
@@ -18,7 +19,7 @@ PYTORCH = "https://download.pytorch.org/whl"
 FINE = [
     (
         "the build of torch is completed by a variable, as vLLM does",
-        "FROM nvidia/cuda:13.0.1-devel-ubuntu22.04\nENV CUDA_VERSION=13.0.1\n"
+        f"FROM nvidia/cuda:13.0.1-devel-ubuntu22.04\n{PIP}ENV CUDA_VERSION=13.0.1\n"
         "RUN python3 -m pip install torch==2.9.1 "
         f"--extra-index-url {PYTORCH}/cu$(echo $CUDA_VERSION | cut -d. -f1,2 | tr -d '.')\n",
         "",
@@ -48,7 +49,8 @@ FINE = [
     ),
     (
         "another Python, by a variable",
-        "ARG V=3.12\nFROM nvidia/cuda:12.8.1-devel-ubuntu20.04\nARG V\nRUN apt-get install -y python${V} "
+        "ARG V=3.12\nFROM nvidia/cuda:12.8.1-devel-ubuntu20.04\nARG V\n"
+        "RUN apt-get update && apt-get install -y python${V} "
         "&& python${V} -m ensurepip\nRUN python3 -m pip install torch==2.7.1\n",
         "",
     ),
@@ -61,6 +63,7 @@ FINE = [
     (
         "EFA's plugin for NCCL is no second NCCL",
         f"{DEVEL}ENV LD_LIBRARY_PATH=/opt/amazon/efa/lib:/opt/aws-ofi-nccl/lib:$LD_LIBRARY_PATH\n"
+        "RUN curl -O https://efa-installer.amazonaws.com/aws-efa-installer-latest.tar.gz && tar xf aws-efa*\n"
         "RUN pip install torch==2.4.1\n",
         "",
     ),
@@ -73,13 +76,13 @@ FINE = [
     ),
     (
         "ready wheels are named in the requirements file, as PyG says",
-        "FROM nvidia/cuda:12.1.1-runtime-ubuntu22.04\nCOPY requirements.txt .\n"
+        f"FROM nvidia/cuda:12.1.1-runtime-ubuntu22.04\n{PIP}COPY requirements.txt .\n"
         "RUN pip install -r requirements.txt\n",
         "--find-links https://data.pyg.org/whl/torch-2.4.0+cu121.html\ntorch==2.4.0\ntorch-scatter\n",
     ),
     (
         "flash-attn without its compiler, on purpose",
-        "FROM nvidia/cuda:12.1.1-runtime-ubuntu22.04\nENV FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE\n"
+        f"FROM nvidia/cuda:12.1.1-runtime-ubuntu22.04\n{PIP}ENV FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE\n"
         "RUN pip install torch==2.4.0\nRUN pip install flash-attn --no-build-isolation\n",
         "",
     ),
@@ -92,7 +95,7 @@ FINE = [
     ),
     (
         "three variables before apt-get",
-        f"{SLIM}RUN DEBIAN_FRONTEND=noninteractive LC_ALL=C TZ=UTC apt-get install -y git\n"
+        f"{SLIM}RUN apt-get update && DEBIAN_FRONTEND=noninteractive LC_ALL=C TZ=UTC apt-get install -y git\n"
         "RUN pip install git+https://github.com/a/b\n",
         "",
     ),
@@ -183,17 +186,18 @@ TOLD = [
     ),
     (
         "a requirement on two lines",
-        f"{SLIM}RUN pip install -r requirements.txt\n",
+        f"{SLIM}COPY requirements.txt .\nRUN pip install -r requirements.txt\n",
         "torch==2.2.2 \\\n  ; python_version > '3.8'\npandas\n",
     ),
     (
         "dnf's system has no neighbour",
-        "FROM nvidia/cuda:11.8.0-devel-rockylinux8\nRUN pip3 install torch==2.4.1\n",
+        "FROM nvidia/cuda:11.8.0-devel-rockylinux8\nRUN pip3 install torch==2.4.1\n"
+        "RUN pip3 install flash-attn --no-build-isolation\n",
         "",
     ),
     (
         "Python 3.6 was never made for the new Debian",
-        "FROM python:3.6-slim-buster\nRUN apt-get install -y git\n",
+        "FROM python:3.6-slim-buster\nRUN apt-get update && apt-get install -y git\n",
         "",
     ),
     (
@@ -234,8 +238,8 @@ MENDED = [
     ),
     (
         "a patch release that was never made for the new Debian",
-        "FROM python:3.8.5-slim-buster\nRUN apt-get install -y git\n",
-        "FROM python:3.8-slim-bookworm\nRUN apt-get install -y git\n",
+        "FROM python:3.8.5-slim-buster\nRUN apt-get update && apt-get install -y git\n",
+        "FROM python:3.8-slim-bookworm\nRUN apt-get update && apt-get install -y git\n",
     ),
     (
         "a release candidate of Python",

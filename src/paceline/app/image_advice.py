@@ -1,4 +1,4 @@
-"""What do other makers' tools say of an image? uv about versions, hadolint about the Dockerfile.
+"""Advice of other tools on an image: uv's about versions, hadolint's about the Dockerfile.
 
 Both are optional, and neither may stop a check: what they could not do is told in words.
 """
@@ -17,7 +17,7 @@ from paceline.images.view import Installed, Place, places
 
 _RESOLVE_LIMIT_S = 60
 _LINT_LIMIT_S = 20
-_DEFAULT_PYTHON = "3.11"
+_PYTHONS = ("3.12", "3.11", "3.10", "3.13")  # where the image does not tell its own
 _NOT_REACHED = re.compile(
     r"Failed to fetch|error sending request|dns error|Could not connect|timed out|Network connectivity", re.I
 )
@@ -40,30 +40,54 @@ class Resolved:
 
 
 def resolve(project: Project, target: Target) -> Resolved:
-    """Do the versions of each stage have a solution at all? Asked of uv and the configured index."""
+    """Do the versions of each stage have a solution at all? Asked of uv and the configured index.
+
+    Each command is asked for alone, as pip would, and with the image's own Python. Where the text does not
+    tell that one, the versions are refused only if no Python in use today has a solution.
+    """
     findings: list[Finding] = []
     notes: list[str] = []
     for place in places(project, target):
-        wanted = [one for one in place.installed if one.asked.requirement is not None]
-        if not place.own or not wanted:
-            continue
-        said = _compile(place, wanted)
-        if said is None:
-            continue
-        if _NOT_REACHED.search(said):
-            notes.append(f"the index could not be asked: {_last_line(said)}")
-        else:
-            findings += _refused(said, project, target, place, wanted)
+        for wanted in _commands(place):
+            said = _refusal(place, wanted)
+            if said is None:
+                continue
+            if _NOT_REACHED.search(said):
+                notes.append(f"the index could not be asked: {_last_line(said)}")
+            else:
+                findings += _refused(said, project, target, place, wanted)
     return Resolved(findings=tuple(findings), notes=tuple(notes))
 
 
-def _compile(place: Place, wanted: list[Installed]) -> str | None:
-    """What uv says against it; None: there is a solution."""
+def _commands(place: Place) -> list[list[Installed]]:
+    """What each command of the stage asks for; not where a lock file or `--no-deps` decides."""
+    found: dict[int, list[Installed]] = {}
+    for one in place.own:
+        is_free = one.by.is_pip and not one.by.flags & {"--no-deps"}
+        if one.asked.requirement is not None and one.asked.requirement.url is None and is_free:
+            found.setdefault(id(one.by), []).append(one)
+    return list(found.values())
+
+
+def _refusal(place: Place, wanted: list[Installed]) -> str | None:
+    """What uv says against it on the image's Python, or on every one that it may be; None: a solution."""
+    said: str | None = None
+    for python in [place.python] if place.python is not None else _PYTHONS:
+        said = _compile(place, wanted, python)
+        if said is None or _NOT_REACHED.search(said):
+            break
+    return said
+
+
+def _compile(place: Place, wanted: list[Installed], python: str) -> str | None:
+    """What uv says against it on this Python; None: there is a solution."""
     is_musl = place.base.system == "alpine"
     platform = "x86_64-unknown-linux-musl" if is_musl else "x86_64-manylinux_2_28"
     command = [*uv_command(), "pip", "compile", "-", "--python-platform", platform, "--no-header"]
-    command += ["--python-version", place.python or _DEFAULT_PYTHON, "--quiet"]
-    for address in dict.fromkeys(a for one in wanted for a in place.indexes(one) if "://" in a):
+    command += ["--python-version", python, "--quiet"]
+    for address in dict.fromkeys(
+        a for one in wanted for a in place.indexes(one) if "://" in a and "$" not in a
+    ):
         command += ["--extra-index-url", address, "--index-strategy", "unsafe-best-match"]
     text = "\n".join(dict.fromkeys(str(one.asked.requirement) for one in wanted))
     try:

@@ -11,7 +11,17 @@ from paceline.images.installs import pip_installs
 from paceline.images.project import DOCKERFILE, Project, Source
 from paceline.images.requirements import read_requirements
 
-_PATTERNS = ("requirements*.txt", "constraints*.txt", "requirements/*.txt", "requirements*.in")
+_PATTERNS = (
+    "requirements*.txt",
+    "constraints*.txt",
+    "requirements/*.txt",
+    "requirements*.in",
+    "pyproject.toml",
+    "setup.cfg",
+    "setup.py",
+    "environment*.y*ml",
+    "conda*.y*ml",
+)
 _MOST_BYTES = 1_000_000
 
 

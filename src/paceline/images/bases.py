@@ -1,6 +1,6 @@
-"""What is in a base image? Told by its name and tag, with the help of a curated, dated list.
+"""The contents of a base image, by its name and tag and a curated, dated list.
 
-A name that the list does not know tells nothing: then nothing is judged, and nothing is changed.
+Of a name that is not in the list nothing is known: then nothing is judged, and nothing is changed.
 """
 
 import json
@@ -38,6 +38,26 @@ class Base:
     cudnn: str = ""  # as in the tag: "-cudnn8", "-cudnn"
     torch: Version | None = None
     is_slim: bool = False  # no compiler, no git
+    is_floating: bool = False  # a python image without a patch release: built again for the newest Debian
+
+    def apt_system(self, today: date) -> str:
+        """The release that apt-get installs from: "debian13"; "" where the tag does not tell."""
+        if self.family != "python" or self.system != "debian":
+            return self.system if self.system.startswith(("debian", "ubuntu")) else ""
+        if not self.is_floating or self.python is None:
+            return ""
+        # The images of 3.8 were built for the last time before Debian 13 came out.
+        is_newest = Version(self.python) >= Version("3.9") and today >= _DEBIAN_13
+        return "debian13" if is_newest else "debian12" if today >= _DEBIAN_12 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageGone:
+    """A system package that some releases do not have."""
+
+    systems: tuple[str, ...]
+    instead: str  # the package that took its place; "": none
+    is_elsewhere: bool  # other people's repositories have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +70,10 @@ class Catalog:
     systems: dict[str, date]
     system_pythons: dict[str, str]
     unreachable_systems: tuple[str, ...]  # whose package servers have moved: apt-get update fails
+    packages_gone: dict[str, PackageGone]
+    python_packages: dict[str, tuple[str, ...]]  # system: Pythons that it has packages of
+    cuda_last_patch: dict[str, int]  # of minors whose earlier patch releases were deleted
+    cuda_deleted_below: Version
     cuda_ended_below: Version
     drivers: dict[str, int]
     arch_floor: dict[str, tuple[str, str]]  # arch: (oldest torch, oldest CUDA)
@@ -69,6 +93,13 @@ def catalog() -> Catalog:
         systems={name: date.fromisoformat(day) for name, day in said["systems"].items()},
         system_pythons=dict(said["system_pythons"]),
         unreachable_systems=tuple(said["unreachable_systems"]),
+        packages_gone={
+            name: PackageGone(systems=tuple(row[0]), instead=row[1], is_elsewhere=row[2])
+            for name, row in said["packages_gone"].items()
+        },
+        python_packages={system: tuple(row) for system, row in said["python_packages"].items()},
+        cuda_last_patch=dict(said["cuda_last_patch"]),
+        cuda_deleted_below=Version(said["cuda_deleted_below"]),
         cuda_ended_below=Version(said["cuda_ended_below"]),
         drivers={major: int(number) for major, number in said["drivers"].items()},
         arch_floor={arch: (row[0], row[1]) for arch, row in said["arch_floor"].items()},
@@ -89,7 +120,9 @@ _CODENAMES = {
     "noble": "ubuntu24.04",
     "xenial": "ubuntu16.04",
 }
-# Which Debian a python image of no stated system has depends on the day; from 3.11's time it is 12 or later.
+# Since when a python image of no stated system has which Debian.
+_DEBIAN_12 = date(2023, 6, 15)
+_DEBIAN_13 = date(2025, 8, 15)
 _ARCH_PREFIX = re.compile(r"^(arm64v8|arm32v7|amd64|i386)/")
 
 
@@ -133,6 +166,7 @@ def _python(base: Base) -> Base:
         python=found["python"],
         system=system or "debian",
         is_slim="slim" in rest or system == "alpine",
+        is_floating=found["patch"] is None,
     )
 
 

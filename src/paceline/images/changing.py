@@ -1,6 +1,6 @@
-"""Which edits put one idea into practice? Another base, a further package, another version, one more flag.
+"""Edits that carry out one change: another base, a further package, another version, one more flag.
 
-Each answers with no edits where it is not certain how: then the finding stays, with advice.
+Each function returns no edits where it is not certain how: then the finding stays, with advice.
 """
 
 import re
@@ -59,11 +59,11 @@ def dropped(place: Place, one: Installed) -> tuple[Edit, ...]:
     asked = one.asked
     source = place.source(asked.path)
     if asked.path != place.docker.path:
-        # Whoever else installs from this file would lose it too.
-        if asked.has_hash or not _is_one_line(source, asked) or place.uses_of(asked.path) > 1:
+        # Another command that installs from this file would lose it too.
+        if not _is_requirements(asked) or not _is_one_line(source, asked) or place.uses_of(asked.path) > 1:
             return ()
         return (deletion(source, asked.line, asked.line),)
-    if not asked.is_literal or len(one.by.asked) < 2:
+    if not asked.is_literal or not one.by.is_editable or len(one.by.asked) < 2:
         return ()
     # With the continued line before it: a backslash left alone would swallow the next instruction.
     start = max(word.end for word in one.by.command.words if word.end <= asked.start)
@@ -81,14 +81,23 @@ def beside(place: Place, one: Installed, wanted: str) -> tuple[Edit, ...]:
     asked = one.asked
     source = place.source(asked.path)
     if asked.path != place.docker.path:
-        if asked.has_hash or not _is_one_line(source, asked):
+        if not _is_requirements(asked) or not _is_one_line(source, asked):
             return ()
         return (insertion(source, asked.line + 1, [wanted]),)
+    if not one.by.is_editable:
+        return ()
     word = f'"{wanted}"' if re.search(r"[<>\[\]!; ]", wanted) else wanted
     return edits_of(source, [Change(asked.end, asked.end, f" {word}")])
 
 
+def _is_requirements(asked: Asked) -> bool:
+    """A line may be added or taken away; in pyproject.toml and its like only a literal is replaced."""
+    return not asked.has_hash and asked.path.endswith((".txt", ".in"))
+
+
 def with_flag(place: Place, by: PipInstall, flag: str) -> tuple[Edit, ...]:
+    if not by.is_editable:
+        return ()
     return edits_of(place.dockerfile, [Change(by.behind, by.behind, f" {flag}")])
 
 
@@ -96,7 +105,7 @@ def word_replaced(place: Place, by: PipInstall, old: str, new: str) -> tuple[Edi
     """Every word of a command that has `old` in it, with `new` in its place."""
     changes = []
     text = place.docker.text
-    for word in by.command.words:
+    for word in by.command.words if by.is_editable else ():
         at = text.find(old, word.start, word.end)
         if at >= 0:
             changes.append(Change(at, at + len(old), new))
@@ -107,7 +116,7 @@ def index_switched(place: Place, one: Installed, old: str, new: str) -> tuple[Ed
     """Another package index, wherever the old one is written: command, requirements file or variable."""
     found = word_replaced(place, one.by, old, new)
     for file in place.files_of(one.by):
-        for option in file.options:
+        for option in file.options if file.path.endswith((".txt", ".in")) else ():
             if old in option.value:
                 start = offset_of(file.text, option.line)
                 at = file.text.find(old, start)
@@ -126,6 +135,8 @@ def index_added(place: Place, one: Installed, address: str) -> tuple[Edit, ...]:
     if one.by.is_uv:
         return ()  # uv takes a package from the first index that has its name: which order, a person decides
     if one.asked.path != place.docker.path:
+        if not _is_requirements(one.asked):
+            return ()
         first = min(asked.line for asked in place.files[one.asked.path].asked)
         return (insertion(source, first, [f"--extra-index-url {address}"]),)
     return with_flag(place, one.by, f"--extra-index-url {address}")
@@ -138,7 +149,10 @@ def system_packages_added(place: Place, before: Instruction, wanted: Iterable[st
     lists = [
         one
         for one in place.system
-        if id(one.instruction) in mine and one.instruction.first <= before.first and one.packages
+        if id(one.instruction) in mine
+        and one.instruction.first <= before.first
+        and one.packages
+        and not one.instruction.is_json
     ]
     if not names:
         return ()

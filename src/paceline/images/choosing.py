@@ -1,4 +1,4 @@
-"""Which image of the curated list comes nearest? Same CUDA major, then flavour, system, and minor."""
+"""The nearest image of the curated list: same CUDA major, then flavour, system, and minor."""
 
 import re
 from datetime import date
@@ -26,6 +26,23 @@ def nearest_cuda_tag(base: Base, major: int, wheel: Version | None = None, **wan
     of_maker = f"-{maker[0]}" if maker else ""  # commands for dnf mean nothing where apt is
     same = [tag for tag in catalog().cuda_tags if int(tag.partition(".")[0]) == major and of_maker in tag]
     return min(same, key=distance) if same else None
+
+
+def with_python(place: Place, other: str, known: tuple[str, ...]) -> str | None:
+    """The base with another Python: that tag of python, or CUDA on a supported system with that Python."""
+    base = place.base
+    if place.has_own_python:
+        return None
+    if base.family == "python" and base.tag is not None:
+        tag = re.sub(r"^3\.\d+(\.\d+)?([a-z]+\d+)?", other, base.tag)
+        return f"{base.reference.rpartition(':')[0]}:{tag}"
+    if base.family == "cuda" and base.cuda is not None:
+        supported = [s for s, ends in catalog().systems.items() if ends >= place.target.today]
+        for system in sorted(supported, reverse=True):
+            near = nearest_cuda_tag(base, base.cuda.major, base.cuda, system=system)
+            if catalog().system_pythons.get(system) in known and near is not None and near.endswith(system):
+                return f"{base.name}:{near}"
+    return None
 
 
 def torch_tag(base: Base, torch: Version) -> str | None:

@@ -4,11 +4,15 @@ Read by BuildKit's own parser (package `dockerfile`), so that here documents, fl
 what a build takes them for. Only the values of ARG and ENV are put in by us.
 """
 
+import re
 from dataclasses import dataclass, field
 
 from paceline.errors import ConfigError, ImageWishError, MissingPackageError, Problem
-from paceline.images.shell import Command, commands_in, substituted
+from paceline.images.shell import Command, Word, commands_in, substituted
 from paceline.images.text import offset_of
+
+_SHELL_PROGRAM = re.compile(r"(?:^|/)(?:ba|da|z|k)?sh$")
+_RUNS_TEXT = re.compile(r"^-[a-z]*c$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +22,7 @@ class Instruction:
     values: tuple[str, ...]
     first: int
     last: int
-    commands: tuple[Command, ...] = ()  # of RUN in the shell's form
+    commands: tuple[Command, ...] = ()  # of RUN; in the exec form the words have no place of their own
     is_json: bool = False
 
     def flag(self, name: str) -> str | None:
@@ -54,6 +58,7 @@ class Dockerfile:
     def variables(self, stage: Stage, before_line: int | None = None) -> dict[str, str]:
         """What ARG and ENV say in a stage, up to a line."""
         values: dict[str, str] = {}
+        from_env: set[str] = set()
         outside = _defaults(self.arguments)
         for one in self.chain(stage):
             for step in one.instructions:
@@ -61,9 +66,12 @@ class Dockerfile:
                     break
                 if step.word == "ARG":
                     for name, value in argument_values(step).items():
-                        values.setdefault(name, substituted(value or outside.get(name, ""), values))
+                        if name not in from_env:  # ENV always wins over ARG
+                            values[name] = substituted(value or outside.get(name, ""), values)
                 elif step.word == "ENV":
-                    values |= {name: substituted(v, values) for name, v in env_values(step).items()}
+                    found = {name: substituted(v, values) for name, v in env_values(step).items()}
+                    values |= found
+                    from_env |= found.keys()
         return {name: value for name, value in values.items() if value}
 
 
@@ -113,8 +121,22 @@ def _instruction(text: str, parsed: object) -> Instruction:
     if word == "RUN" and not is_json:
         start, end = offset_of(text, first), offset_of(text, last + 1)
         commands = _without_head(commands_in(text, start, end), len(flags))
+    elif word == "RUN":
+        commands = _exec_commands(values, offset_of(text, first))
     return Instruction(
         word=word, flags=flags, values=values, first=first, last=last, commands=commands, is_json=is_json
+    )
+
+
+def _exec_commands(values: tuple[str, ...], at: int) -> tuple[Command, ...]:
+    """`["bash", "-c", "a && b"]` runs a script; any other exec form is one command without a shell."""
+    is_script = len(values) >= 3 and _SHELL_PROGRAM.search(values[0]) and _RUNS_TEXT.match(values[1])
+    if not is_script:
+        return (Command(tuple(Word(value, at, at) for value in values)),) if values else ()
+    script = values[2]
+    return tuple(
+        Command(tuple(word._replace(start=at, end=at) for word in command.words))
+        for command in commands_in(script, 0, len(script))
     )
 
 

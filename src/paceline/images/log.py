@@ -13,7 +13,17 @@ from paceline.images.dockerfile import Instruction
 from paceline.images.log_mending import Mending, Seen
 from paceline.images.project import Edit, Finding, Level
 from paceline.images.requirements import Asked
-from paceline.images.rules import bases, build_steps, cuda, extensions, hygiene, libraries, stack, wheels
+from paceline.images.rules import (
+    bases,
+    build_steps,
+    cuda,
+    extensions,
+    hygiene,
+    libraries,
+    releases,
+    stack,
+    wheels,
+)
 from paceline.images.rules.pattern import Pattern
 from paceline.images.secrets import hidden
 from paceline.images.view import Place
@@ -119,7 +129,7 @@ SIGNATURES: tuple[Signature, ...] = (
         log_mending.neighbour,
     ),
     _row(
-        wheels.NO_WHEEL,
+        releases.NO_WHEEL,
         r"Could not find a version that satisfies the requirement "
         r"([A-Za-z0-9._-]+)==(?![\d.]+\+)[^\n]*\(from versions: ",
         "the pinned {0} has no wheel for this Python",

@@ -13,7 +13,7 @@ from paceline.images.choosing import nearest_cuda_tag
 from paceline.images.dockerfile import Instruction
 from paceline.images.project import Edit, Finding
 from paceline.images.requirements import Asked
-from paceline.images.rules import build_steps, extensions, libraries, stack, wheels
+from paceline.images.rules import bases, build_steps, extensions, libraries, releases, stack, wheels
 from paceline.images.view import Installed, Place
 
 Mending = tuple[Asked | Instruction, tuple[Edit, ...]]
@@ -170,6 +170,9 @@ def other_tag(seen: Seen) -> Mending | None:
     base = place.base
     if base.family != "cuda" or base.tag in catalog().cuda_tags or (base.tag or "?") not in seen.log:
         return None
+    known = next(bases.ended(place), None)
+    if known is not None and known.edits:
+        return place.stage.origin, known.edits
     tag = nearest_cuda_tag(base, base.cuda.major if base.cuda is not None else 12, base.cuda)
     return place.stage.origin, another_base(place, f"{base.name}:{tag}") if tag else ()
 
@@ -180,7 +183,7 @@ def other_python(seen: Seen) -> Mending | None:
     if one is None:
         return None
     if one.asked.name == "torch":
-        found = next(iter(wheels.python_without_wheel(place)), None)
+        found = next(iter(releases.python_without_wheel(place)), None)
         return one.asked, () if found is None else found.edits
     return one.asked, ()
 

@@ -19,6 +19,7 @@ class Word(NamedTuple):
     text: str  # without quotes, variables as written
     start: int
     end: int
+    redirect: int | None = None  # where an unquoted < or > inside of the word begins, as an index of `text`
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,11 @@ def _blank(text: str, at: int, end: int) -> int:
 def _word(text: str, start: int, end: int) -> Word:
     taken: list[str] = []
     at, depth = start, 0
+    redirect: int | None = None
     while at < end:
         sign = text[at]
+        if sign in "<>" and depth == 0 and redirect is None and not "".join(taken).isdigit() and taken:
+            redirect = len("".join(taken))
         if depth == 0 and (sign in " \t\r\n;|()" or _CONTINUED.match(text, at, end)):
             break
         if depth == 0 and sign == "&" and (not taken or taken[-1] not in "<>"):
@@ -94,7 +98,7 @@ def _word(text: str, start: int, end: int) -> Word:
             at += 1
         taken.append(text[at])
         at += 1
-    return Word("".join(taken), start, max(at, start + 1))
+    return Word("".join(taken), start, max(at, start + 1), redirect)
 
 
 def _closing(text: str, start: int, end: int) -> int:

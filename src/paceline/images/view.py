@@ -1,4 +1,4 @@
-"""What does a build of this project install, in which order, on which base? Everything a rule looks at."""
+"""The view of a build that the rules share: what each stage installs, in which order, on which base."""
 
 import re
 from collections.abc import Iterator
@@ -11,10 +11,18 @@ from packaging.version import Version
 from paceline.images.bases import Base, read_base
 from paceline.images.builds import build_told
 from paceline.images.dockerfile import Dockerfile, Instruction, Stage, read_dockerfile
-from paceline.images.installs import PipInstall, SystemInstall, pip_installs, system_installs
+from paceline.images.installs import (
+    PipInstall,
+    Removal,
+    SystemInstall,
+    installs,
+    pip_installs,
+    system_installs,
+)
+from paceline.images.manifests import NAMES, conda_packages, conda_spec, is_manifest, read_file
 from paceline.images.matrix import TorchRow, matrix
 from paceline.images.project import Kind, Project, Source, Target
-from paceline.images.requirements import Asked, RequirementFile, read_requirements
+from paceline.images.requirements import Asked, RequirementFile
 from paceline.images.shell import substituted
 
 _INDEX_NAMES = ("index-url", "extra-index-url", "find-links", "index", "default-index")
@@ -63,14 +71,25 @@ class Place:
         return self.docker.variables(self.stage)
 
     @cached_property
-    def pip(self) -> list[PipInstall]:
+    def _installs(self) -> list[PipInstall | Removal]:
         """Of this stage and of those below it, in order."""
-        found = []
+        found: list[PipInstall | Removal] = []
         for one in self.docker.chain(self.stage):
             for step in one.instructions:
                 values = self.docker.variables(one, step.first)
-                found += pip_installs(self.docker.path, self.docker.text, step, values)
+                found += installs(self.docker.path, self.docker.text, step, values)
         return found
+
+    @cached_property
+    def pip(self) -> list[PipInstall]:
+        """The commands of pip and uv pip, of this stage and of those below it, in order."""
+        return [one for one in self._installs if isinstance(one, PipInstall) and one.is_pip]
+
+    @cached_property
+    def removed(self) -> frozenset[str]:
+        """What `pip uninstall` takes away at some point: a base's own package, too."""
+        found = [one.names for one in self._installs if isinstance(one, Removal)]
+        return frozenset(name for names in found for name in names)
 
     @cached_property
     def system(self) -> list[SystemInstall]:
@@ -83,11 +102,18 @@ class Place:
         return frozenset(word.partition("=")[0] for word in words)
 
     @cached_property
-    def packages_of_all_stages(self) -> frozenset[str]:
-        """What is installed here may be copied to another stage, and run there."""
-        steps = [step for stage in self.docker.stages for step in stage.instructions]
+    def packages_where_it_runs(self) -> frozenset[str]:
+        """System packages of the stages that copy from this one, and of this one where none does."""
+        later = [one for one in self.docker.stages[self.stage.number + 1 :] if self._takes_from(one)]
+        chains = [self.docker.chain(one) for one in later or [self.stage]]
+        steps = [step for chain in chains for one in chain for step in one.instructions]
         words = [word.text for step in steps for one in system_installs(step) for word in one.packages]
         return frozenset(word.partition("=")[0] for word in words)
+
+    def _takes_from(self, other: Stage) -> bool:
+        names = {str(self.stage.number), self.stage.name}
+        copies = any((step.flag("from") or "").lower() in names for step in other.instructions)
+        return copies or other.parent == self.stage.number
 
     @cached_property
     def are_packages_known(self) -> bool:
@@ -127,7 +153,13 @@ class Place:
 
     @cached_property
     def installed(self) -> list[Installed]:
-        return [Installed(asked, by) for by in self.pip for asked in self.asked_by(by)]
+        found: list[Installed] = []
+        for by in self._installs:
+            if isinstance(by, Removal):
+                found = [one for one in found if one.asked.name not in by.names]
+            else:
+                found += [Installed(asked, by) for asked in self.asked_by(by)]
+        return found
 
     @cached_property
     def own(self) -> list[Installed]:
@@ -142,14 +174,29 @@ class Place:
                 yield one
 
     def files_of(self, by: PipInstall) -> list[RequirementFile]:
-        """The requirement files of a command, and those that they name."""
-        found: list[RequirementFile] = []
+        """The requirement files and manifests of a command, and those that they name."""
+        found = self._manifests(by)
         waiting = [self.path_in_context(by, said) for said in by.values("requirement")]
+        waiting += [one.value for file in found for one in file.options if one.name == "requirement"]
         while waiting:
             file = self.file_named(waiting.pop(0))
             if file is not None and file not in found:
                 found.append(file)
                 waiting += [one.value for one in file.options if one.name == "requirement"]
+        return found
+
+    def _manifests(self, by: PipInstall) -> list[RequirementFile]:
+        """pyproject.toml and its like of the folders that a command installs, unless without dependencies."""
+        if "--no-deps" in by.flags:
+            return []
+        said = [one.text for one in by.asked if one.is_url] + by.values("editable")
+        folders = [re.sub(r"\[[^\]]*\]$", "", one) for one in said] if by.is_pip else ["."]
+        found = []
+        for folder in folders:
+            if folder.startswith(".") and "://" not in folder:
+                parts = [part for part in folder.split("/") if part not in ("", ".")]
+                paths = ["/".join([*parts, name]) for name in NAMES]
+                found += [self.files[path] for path in paths if path in self.files]
         return found
 
     def path_in_context(self, by: PipInstall, path: str) -> str:
@@ -211,23 +258,53 @@ class Place:
         return Kind.GPU if self.base.cuda is not None or self.target.arch is not None else Kind.UNKNOWN
 
     @cached_property
+    def words(self) -> list[str]:
+        """Every word of every command of the stage and of those below it, and of its shell."""
+        said = [word for step in self.steps for command in step.commands for word in command.texts]
+        return said + [value for step in self.steps if step.word == "SHELL" for value in step.values]
+
+    @cached_property
     def has_own_python(self) -> bool:
         """A Python that the base's name does not tell of: conda, another version, a venv, uv's."""
-        words = {word for step in self.steps for command in step.commands for word in command.texts}
+        words = set(self.words)
         other = any(re.search(r"^python(3\.\d+|\$[\w{}]+)(-\w+)?$|^pyenv$|deadsnakes", w) for w in words)
-        uv = any(w.endswith("uv") for w in words) and bool(words & {"venv", "python", "sync"})
-        return other or uv or self.has_conda
+        return other or self._uv_chooses or self.has_conda
+
+    @cached_property
+    def _uv_chooses(self) -> bool:
+        """uv takes the base's Python where it fits, unless another version is asked for."""
+        words = set(self.words)
+        is_there = any(w.endswith("uv") for w in words) and bool(words & {"venv", "python", "sync"})
+        keeps = self.base.family == "python" and not self._named_pythons
+        return is_there and not (keeps and ".python-version" not in self.project.names)
 
     @cached_property
     def has_conda(self) -> bool:
-        """Then an environment file, which is not read here, says more of what is installed."""
-        words = [word for step in self.steps for command in step.commands for word in command.texts]
-        return any("conda" in word or "mamba" in word for word in [*words, self.base.name])
+        """Then conda decides which Python there is, and may bring libraries and compilers."""
+        return any("conda" in word or "mamba" in word for word in [*self.words, self.base.name])
+
+    @cached_property
+    def _named_pythons(self) -> frozenset[str]:
+        """Versions that apt, uv, pyenv or conda are asked for, such as 3.11."""
+        found: set[str] = set()
+        for step in self.steps:
+            values = self.docker.variables(self.stage, step.first)
+            for command in step.commands:
+                found |= _pythons_in([substituted(word, values) for word in command.texts])
+        for name in ("UV_PYTHON", "PYENV_VERSION"):
+            found |= set(re.findall(r"^(?:python)?(3\.\d+)", self.variables.get(name, "")))
+        if self.has_conda:
+            texts = [one.text for one in self.files.values() if one.path.endswith(("yml", "yaml"))]
+            said = [conda_packages(text).get("python", "") for text in texts]
+            found |= {version for one in said for version in re.findall(r"=\s*(3\.\d+)", one)}
+        return frozenset(found)
 
     @property
     def python(self) -> str | None:
         """The Python that pip installs for, where it is certain."""
-        return None if self.has_own_python else self.base.python
+        if not self.has_own_python:
+            return self.base.python
+        return next(iter(self._named_pythons)) if len(self._named_pythons) == 1 else None
 
     @cached_property
     def torch(self) -> "Torch | None":
@@ -236,6 +313,19 @@ class Place:
             return None
         pin = found.asked.pin
         return Torch(found, pin, None if pin is None else matrix().row(pin), _build(self, found, pin))
+
+
+def _pythons_in(words: list[str]) -> set[str]:
+    found = {one[1] for word in words if (one := re.fullmatch(r"python(3\.\d+)(?:-\w+)?", word))}
+    for word, behind in zip(words, [*words[1:], ""], strict=True):
+        if word in ("--python", "-p", "install") and re.fullmatch(r"(?:cpython-?)?3\.\d+(\.\d+)?", behind):
+            found |= set(re.findall(r"3\.\d+", behind)[:1])
+    joined = [word.partition("=")[2] for word in words if word.startswith("--python=")]
+    found |= {one[0] for word in joined if (one := re.match(r"3\.\d+", word))}
+    if any(re.search(r"(?:conda|mamba)$", word) for word in words):
+        specs = [conda_spec(word) for word in words]
+        found |= {v for name, said in specs if name == "python" for v in re.findall(r"=\s*(3\.\d+)", said)}
+    return found
 
 
 def _tail(path: str) -> str:
@@ -273,9 +363,9 @@ def _build(place: Place, found: Installed, pin: Version | None) -> str | None:
 def places(project: Project, target: Target) -> list[Place]:
     docker = read_dockerfile(project.dockerfile, project.text(project.dockerfile))
     files = {
-        one.path: read_requirements(one.path, one.text)
+        one.path: read_file(one.path, one.text)
         for one in project.files
-        if one.path != project.dockerfile and one.path.endswith((".txt", ".in"))
+        if one.path != project.dockerfile and (one.path.endswith((".txt", ".in")) or is_manifest(one.path))
     }
     return [
         Place(

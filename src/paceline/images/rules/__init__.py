@@ -1,6 +1,6 @@
-"""What can be wrong with an image? One file for each group of patterns; `RULES` is all of them, in order.
+"""Everything that can be wrong with an image: one module for each group of patterns, `RULES` is all of them.
 
-Mended in this order: the base first, then what is installed on it, then how it is installed, then the rest.
+Fixed in this order: the base first, then what is installed on it, then how it is installed, then the rest.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,11 +9,13 @@ from paceline.images.project import Finding
 from paceline.images.rules import (
     bases,
     build_steps,
+    commands,
     cuda,
     extensions,
     framework,
     hygiene,
     libraries,
+    releases,
     stack,
     wheels,
 )
@@ -22,7 +24,9 @@ from paceline.images.view import Place
 
 RULES: tuple[Callable[[Place], Iterator[Finding]], ...] = (
     *bases.RULES,
+    *commands.RULES,
     *framework.RULES,
+    *releases.RULES,
     *wheels.RULES,
     *cuda.RULES,
     *stack.RULES,
@@ -31,13 +35,22 @@ RULES: tuple[Callable[[Place], Iterator[Finding]], ...] = (
     *libraries.RULES,
     *hygiene.RULES,
 )
+_GROUPS = (
+    bases,
+    commands,
+    framework,
+    releases,
+    wheels,
+    cuda,
+    stack,
+    extensions,
+    build_steps,
+    libraries,
+    hygiene,
+)
 PATTERNS: tuple[Pattern, ...] = tuple(
     sorted(
-        (
-            one
-            for group in (bases, framework, wheels, cuda, stack, extensions, build_steps, libraries, hygiene)
-            for one in group.PATTERNS
-        ),
+        (one for group in _GROUPS for one in group.PATTERNS),
         key=lambda one: one.number,
     )
 )

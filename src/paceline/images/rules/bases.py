@@ -1,14 +1,15 @@
-"""Is the base image one that still exists, is looked after, and runs such wheels? (13, 18, 19)"""
+"""Rules about base images: tags that do not exist, systems that have ended, other processors (13, 18, 19)."""
 
 import re
 from collections.abc import Iterator
 
 from packaging.version import Version
 
-from paceline.images.bases import Base, catalog
+from paceline.images.bases import Base, catalog, read_base
 from paceline.images.changing import another_base
 from paceline.images.choosing import nearest_cuda_tag, supported_python
 from paceline.images.dockerfile import Instruction
+from paceline.images.matrix import wheels
 from paceline.images.project import Edit, Finding, Level
 from paceline.images.rules.pattern import Pattern
 from paceline.images.text import Change, edits_of, offset_of
@@ -34,11 +35,73 @@ PLATFORM = Pattern(
 )
 PATTERNS = (ENDED, LIBC, PLATFORM)
 _BINARY = frozenset(
-    {"torch", "torchvision", "torchaudio", "tensorflow", "ray", "onnxruntime-gpu", "faiss-cpu"}
+    [
+        "torch",
+        "torchvision",
+        "torchaudio",
+        "tensorflow",
+        "tensorflow-cpu",
+        "ray",
+        "onnxruntime",
+        "onnxruntime-gpu",
+        "jaxlib",
+        "jax",
+        "triton",
+        "bitsandbytes",
+        "mediapipe",
+        "open3d",
+        "vllm",
+        "xformers",
+        "ctranslate2",
+        "faster-whisper",
+    ]
 )
 _OLD_GLIBC = frozenset({"ubuntu16.04", "ubuntu18.04", "debian9", "centos7"})
 _WITH_2_28 = Version("2.6.0")  # torch's wheels are manylinux_2_28 from here on
 _NEW_SYSTEM = {"debian9": "bookworm", "debian10": "bookworm"}
+# Packages with the same name in Debian 10 and 12.
+_SAME_IN_BOOKWORM = frozenset(
+    [
+        "git",
+        "curl",
+        "wget",
+        "gcc",
+        "g++",
+        "make",
+        "cmake",
+        "build-essential",
+        "ca-certificates",
+        "ffmpeg",
+        "unzip",
+        "zip",
+        "vim",
+        "libgl1",
+        "libgl1-mesa-glx",
+        "libglib2.0-0",
+        "libsm6",
+        "libxext6",
+        "libxrender1",
+        "libgomp1",
+        "libpq-dev",
+        "libpq5",
+        "pkg-config",
+        "libsndfile1",
+        "ninja-build",
+        "tmux",
+        "htop",
+        "python3-dev",
+        "procps",
+        "gnupg",
+        "openssh-client",
+        "openssh-server",
+        "rsync",
+        "jq",
+        "less",
+        "locales",
+        "libssl-dev",
+        "libffi-dev",
+    ]
+)
 _CODENAME = {"debian9": "stretch", "debian10": "buster"}
 
 
@@ -48,6 +111,8 @@ def ended(place: Place) -> Iterator[Finding]:
         return
     if base.family == "cuda" and base.tag is not None:
         yield from _cuda_ended(place, base, origin)
+    elif base.family == "pytorch" and base.torch is not None:
+        yield from _no_pytorch_tag(place, base, origin)
     elif base.family and base.tag in (None, "latest"):
         yield ENDED.found(
             place,
@@ -64,23 +129,88 @@ def ended(place: Place) -> Iterator[Finding]:
 
 
 def _cuda_ended(place: Place, base: Base, origin: Instruction) -> Iterator[Finding]:
-    two_parts = re.match(r"^\d+\.\d+-", base.tag or "") is not None
+    why = _why_deleted(base)
     is_old = base.cuda is not None and base.cuda < catalog().cuda_ended_below
-    if base.tag == "latest" or two_parts or is_old:
-        tag = nearest_cuda_tag(base, _major_wanted(place, base))
-        if base.tag == "latest":
-            why = "nvidia/cuda has no tag latest"
-        elif two_parts:
-            why = f"nvidia/cuda has no tag {base.tag}: its versions have three parts"
-        else:
-            why = f"CUDA {base.cuda} images are no longer supported, and NVIDIA deletes such tags"
+    if not why and not is_old:
+        return
+    tag = existing_tag(place, base) if why else None
+    yield ENDED.found(
+        place,
+        origin,
+        why or f"CUDA {base.cuda} images are no longer supported, and NVIDIA deletes such tags",
+        f"FROM {base.reference}; the list of {catalog().dated} begins with {catalog().cuda_ended_below}",
+        f"use {base.name}:{tag}" if tag else "choose a tag of a supported CUDA",
+        another_base(place, f"{base.name}:{tag}") if tag and _is_same_system(base, tag) else (),
+        level=Level.PROBLEM if why and base.name == "nvidia/cuda" else Level.WARNING,
+    )
+
+
+def existing_tag(place: Place, base: Base) -> str | None:
+    """The same tag with a patch release that is left, or the nearest one of the list."""
+    minor = re.match(r"^(\d+\.\d+)", base.tag or "")
+    patches = dict(catalog().cuda_last_patch)
+    for tag in catalog().cuda_tags:
+        number = Version(tag.partition("-")[0])
+        patches[f"{number.major}.{number.minor}"] = number.micro
+    if minor is not None and minor[1] in patches and "-" in (base.tag or ""):
+        same = re.sub(r"^\d+\.\d+(\.\d+)?", f"{minor[1]}.{patches[minor[1]]}", base.tag or "")
+        if same != base.tag and not _why_deleted(read_base(f"nvidia/cuda:{same}")):
+            return same
+    return nearest_cuda_tag(base, _major_wanted(place, base))
+
+
+def _is_same_system(base: Base, tag: str) -> bool:
+    """Another release has other packages and another Python: then a person decides."""
+    return base.system == "" or tag.endswith(f"-{base.system}")
+
+
+def _why_deleted(base: Base) -> str:
+    """Why there is no such tag of nvidia/cuda; empty: there may be."""
+    tag, cuda, last = base.tag or "", base.cuda, catalog().cuda_last_patch
+    if tag == "latest":
+        return "nvidia/cuda has no tag latest"
+    if re.match(r"^\d+\.\d+-", tag):
+        return f"nvidia/cuda has no tag {tag}: its versions have three parts"
+    if re.match(r"^\d+\.\d+(\.\d+)?$", tag):
+        return f"nvidia/cuda has no tag {tag}: the flavour and the system are parts of it"
+    if cuda is None:
+        return ""
+    if cuda < catalog().cuda_deleted_below:
+        return f"NVIDIA has deleted the images of CUDA {cuda}"
+    if cuda.micro < last.get(f"{cuda.major}.{cuda.minor}", 0):
+        minor = f"{cuda.major}.{cuda.minor}"
+        return f"NVIDIA has deleted the images of CUDA {cuda}: of {minor} only {minor}.{last[minor]} is left"
+    return _why_never(base, cuda)
+
+
+def _why_never(base: Base, cuda: Version) -> str:
+    """Flavours and systems that this CUDA was never published with."""
+    tag, minor = base.tag or "", Version(f"{cuda.major}.{cuda.minor}")
+    if re.search(r"-(?:runtime|devel|base)-cudnn", tag):
+        return f"nvidia/cuda has no tag {tag}: cuDNN stands before the flavour"
+    if base.cudnn == "-cudnn" and minor < Version("12.4"):
+        return f"nvidia/cuda has no tag {tag}: before CUDA 12.4 the tag names cuDNN's version, such as cudnn8"
+    if base.cudnn == "-cudnn8" and minor >= Version("12.4"):
+        return f"nvidia/cuda has no tag {tag}: from CUDA 12.4 on it says cudnn, without a version"
+    first = {"ubuntu24.04": Version("12.5"), "ubuntu22.04": Version("11.7")}.get(base.system)
+    if first is not None and minor < first:
+        return f"nvidia/cuda has no tag {tag}: {base.system} begins with CUDA {first}"
+    if base.system == "ubuntu20.04" and minor >= Version("13.0"):
+        return f"nvidia/cuda has no tag {tag}: CUDA 13 is not made for {base.system}"
+    return ""
+
+
+def _no_pytorch_tag(place: Place, base: Base, origin: Instruction) -> Iterator[Finding]:
+    """Each release of pytorch/pytorch is published with two or three CUDAs."""
+    assert base.torch is not None, "asked for by ended, which has looked"
+    cudas = wheels().image_cudas.get(f"{base.torch.major}.{base.torch.minor}")
+    if cudas is not None and base.cuda is not None and f"{base.cuda.major}.{base.cuda.minor}" not in cudas:
         yield ENDED.found(
             place,
             origin,
-            why,
-            f"FROM {base.reference}; the list of {catalog().dated} begins with {catalog().cuda_ended_below}",
-            f"use {base.name}:{tag}" if tag else "choose a tag of a supported CUDA",
-            another_base(place, f"{base.name}:{tag}") if tag else (),
+            f"{base.reference} was never published: torch {base.torch} is there with CUDA {', '.join(cudas)}",
+            f"FROM {base.reference}",
+            f"take CUDA {cudas[-1]}, with the cuDNN that its tag names",
         )
 
 
@@ -92,7 +222,7 @@ def _major_wanted(place: Place, base: Base) -> int:
 
 
 def _asks_the_archive(place: Place) -> bool:
-    """Its packages are still to be had there, for whoever says so."""
+    """Its packages are still served from the archive."""
     words = [word for step in place.steps for command in step.commands for word in command.texts]
     copied = [value for step in place.steps if step.word in ("COPY", "ADD") for value in step.values]
     return any(re.search(r"archive\.debian\.org|vault\.centos\.org", word) for word in words) or any(
@@ -105,7 +235,8 @@ def _packages_moved(place: Place, base: Base, origin: Instruction) -> Finding:
     other = base.reference.replace(old, new) if old else base.reference
     if base.family == "python":
         other = re.sub(r":(3\.\d+)\.\d+", r":\1", other)  # old patch releases were never made for the new one
-    can = other != base.reference and base.python != "3.6"  # nor was the whole of 3.6
+    plain = all(word.text in _SAME_IN_BOOKWORM for one in place.system for word in one.packages)
+    can = other != base.reference and base.python != "3.6" and plain  # nor was the whole of 3.6
     return ENDED.found(
         place,
         origin,
@@ -141,18 +272,20 @@ def _no_longer_supported(place: Place, base: Base, origin: Instruction) -> Itera
 
 def old_libc(place: Place) -> Iterator[Finding]:
     base = place.base
-    heavy = [one for one in place.own if one.asked.name in _BINARY]
+    heavy = [one for one in place.own if one.asked.name in _BINARY and not one.by.values("find-links")]
     if not heavy or place.stage.parent is not None:
         return
     if base.system == "alpine":
         why = f"{heavy[0].asked.name} has no wheels for musl, which {base.reference} is made with"
         new = re.sub(r"-alpine[\d.]*$", "-slim", base.reference) if base.family == "python" else ""
-    elif base.system in _OLD_GLIBC and (_is_new(place) or base.system == "ubuntu16.04"):
+    elif base.system in _OLD_GLIBC and _is_new(place):
         why = f"{heavy[0].asked.name} needs glibc 2.28, and {base.system} has an older one"
         new = base.reference.replace("18.04", "22.04").replace("16.04", "22.04")
         if base.family == "cuda":
             tag = nearest_cuda_tag(base, base.cuda.major if base.cuda else 12)
             new = f"{base.name}:{tag}" if tag else ""
+        if any(one.tool == "apt" for one in place.system):
+            new = ""  # the packages of the newer system have other names and another Python
     else:
         return
     if new == base.reference:
@@ -171,7 +304,7 @@ def old_libc(place: Place) -> Iterator[Finding]:
 
 def _is_new(place: Place) -> bool:
     torch = place.torch
-    return torch is None or torch.pin is None or torch.pin >= _WITH_2_28
+    return torch is not None and torch.pin is not None and torch.pin >= _WITH_2_28
 
 
 def wrong_platform(place: Place) -> Iterator[Finding]:
@@ -180,15 +313,28 @@ def wrong_platform(place: Place) -> Iterator[Finding]:
     reached = {one.number for one in place.docker.chain(place.docker.stages[-1])}
     if place.stage.number not in reached:
         return
+    # Made for the other processor on purpose: its name, or what it fetches, says so.
+    words = " ".join([place.docker.path, *place.words, place.stage.base])
+    on_purpose = re.search(r"aarch64|arm64|jetson|l4t|sbsa|graviton|armv[78]", words, re.I) is not None
     other = re.match(r"^(arm64v8|arm32v7|i386)/", place.stage.base)
     if said is not None and not said.startswith("$") and said.split("/")[:2] != wanted.split("/")[:2]:
+        if on_purpose:
+            return
         edits = _platform_edit(place, origin, said, wanted)
         why = f"it is built for {said}, and shall run on {wanted}"
         yield PLATFORM.found(place, origin, why, f"FROM --platform={said}", f"say {wanted}", edits)
     elif said is not None and re.fullmatch(r"\$\{?BUILDPLATFORM\}?", said):
         edits = _platform_edit(place, origin, said, "$TARGETPLATFORM")
         why = "what runs in the end is built for the machine that builds, not for the one that runs it"
-        yield PLATFORM.found(place, origin, why, f"FROM --platform={said}", "say $TARGETPLATFORM", edits)
+        yield PLATFORM.found(
+            place,
+            origin,
+            why,
+            f"FROM --platform={said}",
+            "say $TARGETPLATFORM",
+            edits,
+            level=Level.WARNING,
+        )
     elif other is not None and wanted == "linux/amd64":
         new = place.stage.base.removeprefix(other[0])
         why = f"{place.stage.base} is for {other[1]}, and shall run on {wanted}"

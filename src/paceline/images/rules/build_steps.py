@@ -1,4 +1,4 @@
-"""Will pip be let in, and does it find what it calls: a venv, git, a compiler? (10, 12)"""
+"""Rules about what pip needs before it can install: an environment, git, a compiler (10, 12)."""
 
 import re
 from collections.abc import Iterator
@@ -36,7 +36,10 @@ ARCHIVES = {
     "pesq": ("gcc",),
     "pycrypto": ("gcc",),
     "crcmod": ("gcc",),
-    "mpi4py": ("gcc", "libopenmpi-dev"),
+    "kenlm": ("g++", "cmake", "make"),
+    "dlib": ("g++", "cmake", "make"),
+    "webrtcvad": ("gcc",),
+    "uwsgi": ("gcc",),
     "horovod": ("g++", "cmake", "make"),
 }
 _COMPILERS = frozenset({"gcc", "g++", "build-essential", "clang"})
@@ -51,7 +54,8 @@ def externally_managed(place: Place) -> Iterator[Finding]:
         return
     mine = {id(step) for step in place.stage.instructions}
     for by in place.pip:
-        if id(by.instruction) in mine and not by.is_uv and not _is_elsewhere(place, by):
+        into_system = not by.is_uv or bool(by.flags & {"--system"}) or "UV_SYSTEM_PYTHON" in place.variables
+        if id(by.instruction) in mine and into_system and not _is_elsewhere(place, by):
             yield MANAGED.found(
                 place,
                 by.instruction,
@@ -91,7 +95,7 @@ def venv_edits(place: Place, by: PipInstall) -> tuple[Edit, ...]:
     """`python3 -m venv` before the first pip, and its programs first on PATH from there on."""
     step = by.instruction
     program = " ".join(word.text for word in by.program)
-    if not is_root_at(place, step) or "/" in program or step.is_json:
+    if not is_root_at(place, step) or "/" in program or step.is_json or by.is_uv:
         return ()
     changes = _apt_change(place, step.first)
     mixed = [one for one in place.system if one.instruction is step]
@@ -119,7 +123,7 @@ def _apt_change(place: Place, line: int) -> list[Change]:
 
 
 def no_build_tools(place: Place) -> Iterator[Finding]:
-    if not place.base.is_slim or place.has_own_python or not place.are_packages_known:
+    if not place.base.is_slim or place.has_conda or not place.are_packages_known:
         return
     for one in place.own:
         missing, why = _missing(place, one)
@@ -138,9 +142,13 @@ def no_build_tools(place: Place) -> Iterator[Finding]:
 
 def _missing(place: Place, one: Installed) -> tuple[list[str], str]:
     there = place.system_packages
-    if one.asked.is_git and "git" not in there:
+    if one.asked.is_git and not there & {"git", "git-lfs", "git-core", "git-all"}:
         return ["git"], f"pip clones {one.asked.name or one.asked.text}, and there is no git"
-    needs = list(ARCHIVES.get(one.asked.name, ())) if not one.asked.is_url else []
+    needs = (
+        list(ARCHIVES.get(one.asked.name, ())) if not one.asked.is_url and not place.has_own_python else []
+    )
+    if one.by.values("find-links") or place.base.family == "pytorch":
+        needs = []
     if there & _COMPILERS:
         needs = [name for name in needs if name not in ("gcc", "g++")]
     missing = [name for name in needs if name not in there]

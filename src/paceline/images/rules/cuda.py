@@ -1,4 +1,8 @@
-"""Do CUDA of base and wheel, the GPU and its driver fit, and is every library there once? (1, 14, 15, 16)"""
+"""Rules about the CUDA of base and wheels, the GPU, its driver, and doubled libraries (1, 14 to 16).
+
+torch's wheels bring their own CUDA libraries. The CUDA of the base matters to what is compiled in the image
+and to packages that load the libraries of the system.
+"""
 
 import re
 from collections.abc import Iterator
@@ -11,15 +15,16 @@ from paceline.images.choosing import nearest_cuda_tag
 from paceline.images.dockerfile import Instruction, env_values
 from paceline.images.matrix import matrix
 from paceline.images.project import Edit, Finding, Level
+from paceline.images.rules.extensions import compiled
 from paceline.images.rules.pattern import Pattern
 from paceline.images.text import Change, deletion, edits_of, offset_of
-from paceline.images.view import Place
+from paceline.images.view import Installed, Place
 
 MAJOR = Pattern(
     number=1,
     id="cuda-major",
-    what="The base has another CUDA major version than the torch wheel was built with.",
-    fix="the base of the wheel's major; torch is kept. Another minor is only noted",
+    what="What is compiled, or loads the system's CUDA, meets a base of another CUDA major version.",
+    fix="the base of the wheel's major; torch is kept. Where nothing is compiled, it is only noted",
 )
 ARCH = Pattern(
     number=14,
@@ -72,18 +77,62 @@ def cuda_major(place: Place) -> Iterator[Finding]:
         return
     tag = nearest_cuda_tag(base, wheel.major, wheel)
     source = f"its build {torch.build}" if torch.build else f"wheel metadata of {matrix().dated}"
+    builder = _compiled_here(place)
+    known = f"the base has CUDA {base.cuda}, and torch {torch.pin or ''} was built with CUDA {wheel}"
     yield MAJOR.found(
         place,
         place.stage.origin,
-        f"the base has CUDA {base.cuda}, and torch {torch.pin or ''} was built with CUDA {wheel}: what is "
-        "compiled here cannot be used with it",
+        f"{known}: {builder} is compiled here, and `the detected CUDA version mismatches`"
+        if builder
+        else f"{known}: torch brings its own libraries, but what is compiled here cannot be used with it",
         f"FROM {base.reference}; {torch.installed.asked.text} ({torch.installed.asked.path}:"
         f"{torch.installed.asked.line}), CUDA {wheel} by {source}",
         f"use {base.name}:{tag}; torch stays as you pinned it"
         if tag
         else "use a base of the same CUDA major",
-        another_base(place, f"{base.name}:{tag}") if tag else (),
+        another_base(place, f"{base.name}:{tag}") if tag and builder else (),
+        level=Level.PROBLEM if builder else Level.WARNING if base.flavour == "devel" else Level.NOTE,
     )
+
+
+def _compiled_here(place: Place) -> str:
+    """What is compiled against torch's CUDA in this stage; empty: nothing that is known."""
+    names = [one.asked.name for one in place.own if compiled(place, one)]
+    built = [c for step in place.stage.instructions for c in step.commands if "setup.py" in " ".join(c.texts)]
+    arches = "TORCH_CUDA_ARCH_LIST" in place.variables or "FORCE_CUDA" in place.variables
+    return names[0] if names else "setup.py" if built and arches else ""
+
+
+def system_cuda(place: Place) -> Iterator[Finding]:
+    """Packages that load CUDA from the system, built for another major than the base has."""
+    base = place.base
+    if (
+        base.family != "cuda"
+        or base.cuda is None
+        or any("nvidia-cuda" in one.asked.name for one in place.installed)
+    ):
+        return
+    for one in place.own:
+        needs = _system_major(one)
+        if needs is not None and needs != base.cuda.major and place.find("torch") is None:
+            yield MAJOR.found(
+                place,
+                one.asked,
+                f"{one.asked.text} loads the libraries of CUDA {needs}, and the base has CUDA {base.cuda}",
+                f"FROM {base.reference}; {one.asked.path}:{one.asked.line}",
+                f"use a base with CUDA {needs}, or the build for CUDA {base.cuda.major}",
+            )
+
+
+def _system_major(one: Installed) -> int | None:
+    named = re.fullmatch(r"cupy-cuda(\d\d)x?\d*", one.asked.name)
+    if named is not None:
+        return int(named[1])
+    extras = one.asked.requirement.extras if one.asked.requirement is not None else set()
+    local = [
+        extra for extra in extras if one.asked.name == "jax" and re.fullmatch(r"cuda1\d[-_]local", extra)
+    ]
+    return int(local[0][4:6]) if local else None
 
 
 def _unknown(place: Place) -> Finding:
@@ -103,7 +152,7 @@ def gpu_too_new(place: Place) -> Iterator[Finding]:
     if torch is None or arch is None or torch.installed not in place.own:
         return
     cuda, known = torch.cuda, catalog()
-    floor = known.arch_floor.get(arch)
+    floor = known.arch_floor.get(_carried_by(arch, torch.pin))
     gone = known.arch_gone.get(arch)
     if floor is not None:
         oldest, oldest_cuda = Version(floor[0]), Version(floor[1])
@@ -124,6 +173,12 @@ def gpu_too_new(place: Place) -> Iterator[Finding]:
             f"{torch.installed.asked.text}, CUDA {cuda}",
             f"take a build for CUDA {int(gone) - 1}, such as {known.index}/cu126",
         )
+
+
+def _carried_by(arch: str, torch: Version | None) -> str:
+    """Code for sm_80 runs on sm_86 and sm_89 too: within a major version, an earlier minor is enough."""
+    within = {"sm_86": "sm_80", "sm_87": "sm_80", "sm_89": "sm_80", "sm_103": "sm_100", "sm_121": "sm_120"}
+    return arch if torch is None else within.get(arch, arch)
 
 
 def driver_too_old(place: Place) -> Iterator[Finding]:
@@ -198,4 +253,4 @@ def _top(folder: str) -> str:
     return "/".join(parts[: last + 1])
 
 
-RULES = (cuda_major, gpu_too_new, driver_too_old, second_cudnn)
+RULES = (cuda_major, system_cuda, gpu_too_new, driver_too_old, second_cudnn)

@@ -1,12 +1,20 @@
-"""Can packages that are compiled against CUDA and torch be compiled here? (8, 9)"""
+"""Rules about packages that are compiled against CUDA and torch, when installed or when run (8, 9, 32)."""
 
+import re
 from collections.abc import Iterator
 
 from paceline.images.bases import read_base
-from paceline.images.changing import another_base, dropped, lines_added_behind, with_flag
+from paceline.images.changing import (
+    another_base,
+    dropped,
+    lines_added_behind,
+    system_packages_added,
+    with_flag,
+)
 from paceline.images.choosing import nearest_cuda_tag
 from paceline.images.installs import PipInstall
-from paceline.images.project import Edit, Finding
+from paceline.images.matrix import matrix
+from paceline.images.project import Edit, Finding, Kind
 from paceline.images.rules.pattern import Pattern
 from paceline.images.view import Installed, Place
 
@@ -22,7 +30,19 @@ ISOLATED = Pattern(
     what="A package imports torch while it is built, and pip builds it where no torch is.",
     fix="it is installed behind torch, alone, with `--no-build-isolation`",
 )
-PATTERNS = (NO_COMPILER, ISOLATED)
+ORDER = Pattern(
+    number=9,
+    id="torch-comes-later",
+    what="A package that imports torch while it is built is installed before torch, or in the same command.",
+    fix="it is installed behind torch",
+)
+NO_CC = Pattern(
+    number=32,
+    id="triton-without-compiler",
+    what="Triton compiles its launchers when the program runs, and the image has no C compiler.",
+    fix="gcc and, for a Python of the system, its headers",
+)
+PATTERNS = (NO_COMPILER, ISOLATED, ORDER, NO_CC)
 # Their setup.py imports torch without saying so.
 IMPORT_TORCH = frozenset(
     [
@@ -40,8 +60,29 @@ IMPORT_TORCH = frozenset(
         "grouped-gemm",
     ]
 )
-# Compiled on installation from their archive on PyPI, or from a repository.
-_COMPILED = IMPORT_TORCH | {"tinycudann"}
+# They name torch among what their build needs, and are then built for its newest release.
+_BUILT_FOR_NEWEST = frozenset({"causal-conv1d", "mamba-ssm"})
+# Their setup.py asks for nvcc even where no GPU is; the others leave CUDA out unless FORCE_CUDA is set.
+_NEED_NVCC = frozenset(
+    [
+        "flash-attn",
+        "causal-conv1d",
+        "mamba-ssm",
+        "grouped-gemm",
+        "diff-gaussian-rasterization",
+        "simple-knn",
+        "tinycudann",
+        "pointnet2-ops",
+        "minkowskiengine",
+    ]
+)
+# They run kernels of Triton on any GPU.
+_RUN_TRITON = frozenset(
+    ["vllm", "sglang", "unsloth", "liger-kernel", "flash-linear-attention", "fla-core", "triton", "mamba-ssm"]
+)
+_NVCC = re.compile(
+    r"nvcc|cuda-toolkit|cuda-compiler|cuda-minimal-build|cuda_\d[\d._]*linux|cuda-\d+-\d+$|nvhpc"
+)
 _WHEEL_VARIABLES = {"PIP_FIND_LINKS", "PIP_ONLY_BINARY", "UV_FIND_LINKS"}
 # Steps after which another step goes on from the same place.
 _LEAVE_NO_TRACE = {"apt-get", "apt", "apk", "pip", "pip3", "python", "python3", "rm", "mkdir", "set", "echo"}
@@ -51,7 +92,10 @@ _BUILD_NEEDS = "setuptools wheel packaging ninja"
 def compiled(place: Place, one: Installed) -> bool:
     if one.asked.name == "flash-attn" and "FLASH_ATTENTION_SKIP_CUDA_BUILD" in place.environment(one.by):
         return False
-    return one.asked.name in _COMPILED and not _has_wheels(place, one)
+    name = one.asked.name
+    is_forced = "FORCE_CUDA" in place.environment(one.by) and name in IMPORT_TORCH
+    is_apex = name == "apex" and any("cuda_ext" in word for word in one.by.command.texts)
+    return (name in _NEED_NVCC or is_forced or is_apex) and not _has_wheels(place, one)
 
 
 def _has_wheels(place: Place, one: Installed) -> bool:
@@ -67,7 +111,9 @@ def needs_nvcc(place: Place) -> Iterator[Finding]:
     base = place.base
     if base.family not in ("cuda", "pytorch", "python", "debian", "ubuntu") or base.flavour == "devel":
         return
-    if any("cuda-toolkit" in name or "cuda-nvcc" in name for name in place.system_packages):
+    if any(_NVCC.search(word) for word in place.words) or not place.are_packages_known or place.has_conda:
+        return
+    if any(step.word in ("COPY", "ADD") and "cuda" in " ".join(step.values) for step in place.steps):
         return
     first = next((one for one in place.own if compiled(place, one)), None)
     if first is None:
@@ -92,23 +138,158 @@ def needs_nvcc(place: Place) -> Iterator[Finding]:
 def build_isolation(place: Place) -> Iterator[Finding]:
     if place.find("torch") is None and place.base.family not in ("pytorch", "ngc", "dlc"):
         return
-    if "PIP_NO_BUILD_ISOLATION" in place.variables:
-        return
     for one in place.own:
-        if one.asked.name not in IMPORT_TORCH or _has_wheels(place, one):
+        if one.asked.name not in IMPORT_TORCH or _has_wheels(place, one) or _is_open(place, one):
             continue
-        if one.by.flags & {"--no-build-isolation", "--no-deps-build-isolation"}:
+        if one.asked.name in _BUILT_FOR_NEWEST and not _is_older_torch(place):
             continue
         yield ISOLATED.found(
             place,
             one.asked,
-            f"{one.asked.name} imports torch while it is built, and pip builds it where none is: "
+            f"{one.asked.name} is built for the newest torch, and not for the one that is installed"
+            if one.asked.name in _BUILT_FOR_NEWEST
+            else f"{one.asked.name} imports torch while it is built, and pip builds it where none is: "
             "`No module named 'torch'`",
             f"{one.asked.text} without --no-build-isolation",
             "install it behind torch, with --no-build-isolation",
             apart(place, one),
         )
         return  # one at a time: two of them would want the same line
+
+
+def _is_open(place: Place, one: Installed) -> bool:
+    """The build sees the packages of the environment: by a flag, a variable or a setting of uv."""
+    if one.by.flags & {"--no-build-isolation", "--no-deps-build-isolation"}:
+        return True
+    if one.asked.name in [str(name).lower() for name in one.by.values("no-build-isolation-package")]:
+        return True
+    variables = place.environment(one.by).keys()
+    if variables & {"PIP_NO_BUILD_ISOLATION", "UV_NO_BUILD_ISOLATION", "UV_NO_BUILD_ISOLATION_PACKAGE"}:
+        return True
+    files = place.files_of(one.by)
+    options = [option for file in files for option in file.options]
+    options += [
+        o for f in place.files.values() if f.path == "pyproject.toml" and one.by.is_uv for o in f.options
+    ]
+    return any(
+        option.name == "no-build-isolation"
+        or (option.name == "no-build-isolation-package" and option.value == one.asked.name)
+        for option in options
+    )
+
+
+def _is_older_torch(place: Place) -> bool:
+    if place.torch is not None and place.torch.pin is not None:
+        return place.torch.pin.release < matrix().newest.torch.release
+    return place.base.torch is not None
+
+
+def torch_comes_later(place: Place) -> Iterator[Finding]:
+    """Built in the open environment, where torch is not yet, or never."""
+    if place.base.family not in ("cuda", "python", "debian", "ubuntu") or place.has_conda:
+        return
+    torch = place.find("torch")
+    for one in place.own:
+        if one.asked.name not in IMPORT_TORCH or _has_wheels(place, one) or not _is_open(place, one):
+            continue
+        if not one.by.is_pip or _is_brought(place, one):
+            continue
+        if torch is not None and torch.by is not one.by:
+            earlier = next(o for o in place.installed if o.asked.name == "torch")
+            if place.installed.index(earlier) < place.installed.index(one):
+                continue
+        elif torch is None and not _is_all_known(place, one):
+            continue
+        yield ORDER.found(
+            place,
+            one.asked,
+            f"{one.asked.name} imports torch while it is built, and torch is not there yet: "
+            "`No module named 'torch'`",
+            f"{one.asked.text}, {'before torch' if torch is not None else 'and no step installs torch'}",
+            "install torch in a command before it",
+        )
+        return
+
+
+# Packages that bring torch with them.
+_BRING_TORCH = frozenset(
+    [
+        "torchvision",
+        "torchaudio",
+        "accelerate",
+        "deepspeed",
+        "vllm",
+        "lightning",
+        "pytorch-lightning",
+        "timm",
+        "sentence-transformers",
+        "ultralytics",
+        "peft",
+        "trl",
+        "bitsandbytes",
+        "xformers",
+        "sglang",
+        "unsloth",
+        "fairscale",
+        "torchmetrics",
+        "diffusers",
+    ]
+)
+
+
+def _is_brought(place: Place, one: Installed) -> bool:
+    """A package installed before it brings torch."""
+    before = [o for o in place.installed if o.by is not one.by][: place.installed.index(one)]
+    return any(o.asked.name in _BRING_TORCH or not o.asked.name for o in before)
+
+
+def _is_all_known(place: Place, one: Installed) -> bool:
+    """Every requirements file before it could be read, and no step installs by other means."""
+    before = [by for by in place.pip if by.instruction.first <= one.by.instruction.first]
+    unread = any(
+        place.file_named(place.path_in_context(by, p)) is None
+        for by in before
+        for p in by.values("requirement")
+    )
+    copies = any(s.word == "COPY" and s.flag("from") is not None for s in place.steps)
+    return not unread and not copies and place.are_packages_known
+
+
+def triton_without_compiler(place: Place) -> Iterator[Finding]:
+    base = place.base
+    if (
+        not place.is_last
+        or not base.is_slim
+        or base.family not in ("cuda", "python", "debian", "ubuntu", "pytorch")
+    ):
+        return
+    there = place.system_packages
+    if there & {"gcc", "g++", "build-essential", "clang", "gcc-11", "gcc-12", "gcc-13"} or place.has_conda:
+        return
+    if not place.are_packages_known or place.kind is Kind.CPU or place.base.system == "alpine":
+        return
+    if "CC" in place.variables or any(re.search(r"gcc|clang|build-essential", word) for word in place.words):
+        return
+    said = " ".join(v for s in place.steps if s.word in ("CMD", "ENTRYPOINT", "ENV") for v in s.values)
+    asked = next((one for one in place.installed if one.asked.name in _RUN_TRITON), None)
+    torch = place.find("torch")
+    compiles = re.search(r"torch[._-]?compile\b|--compile\b|inductor", said, re.I) is not None
+    if asked is None and (torch is None or not compiles):
+        return
+    one = asked or torch
+    if one is None or (place.torch is not None and place.torch.build == "cpu"):
+        return
+    headers = [] if base.family == "python" else ["python3-dev"]
+    packages = ["gcc", "libc6-dev", *headers]
+    yield NO_CC.found(
+        place,
+        one.asked,
+        f"{one.asked.name} compiles with Triton when it runs, and {base.reference} has no C compiler: "
+        "`Failed to find C compiler`",
+        f"{one.asked.text}; system packages: {', '.join(sorted(there)) or 'none'}",
+        f"install {' '.join(packages)}",
+        system_packages_added(place, one.by.instruction, packages) if one in place.own else (),
+    )
 
 
 def apart(place: Place, one: Installed) -> tuple[Edit, ...]:
@@ -119,7 +300,7 @@ def apart(place: Place, one: Installed) -> tuple[Edit, ...]:
         return with_flag(place, one.by, "--no-build-isolation")
     if torch is not None and torch.by.instruction.first > one.by.instruction.first:
         return ()  # torch comes later: in which order, a person decides
-    if not one.asked.is_literal or one.by.is_uv or not _can_go_on_elsewhere(one.by):
+    if not one.asked.is_literal or one.by.is_uv or not one.by.is_editable or not _can_go_on_elsewhere(one.by):
         return ()
     without = dropped(place, one)
     program = " ".join(word.text for word in one.by.program)
@@ -141,4 +322,4 @@ def _can_go_on_elsewhere(by: PipInstall) -> bool:
     return begins and plain and not by.values("target", "prefix", "root") and "--user" not in by.flags
 
 
-RULES = (needs_nvcc, build_isolation)
+RULES = (needs_nvcc, build_isolation, torch_comes_later, triton_without_compiler)

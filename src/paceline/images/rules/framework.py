@@ -1,4 +1,4 @@
-"""Do the requirements replace the torch that the base image was made around? (7)"""
+"""The rule about requirements that replace the torch a base image was made around (7)."""
 
 from collections.abc import Iterator
 
@@ -23,6 +23,8 @@ def torch_replaced(place: Place) -> Iterator[Finding]:
     if base.family not in ("pytorch", "ngc", "dlc") or torch is None or torch.installed not in place.own:
         return
     asked, by = torch.installed
+    if "torch" in place.removed or not by.is_pip:
+        return  # the base's own is taken away on purpose
     upgrades = bool(by.flags & {"-U", "--upgrade"})
     differs = torch.pin is not None and (base.torch is None or torch.pin.base_version != str(base.torch))
     if base.family == "pytorch" and base.torch is None:

@@ -1,4 +1,4 @@
-"""Are the shared libraries there that a package loads when it is imported? (11)"""
+"""The rule about shared libraries that a package loads when it is imported (11)."""
 
 from collections.abc import Iterator
 
@@ -28,12 +28,49 @@ _LIBRARIES = {
     "sounddevice": ("libportaudio.so.2", "libportaudio2"),
 }
 # Packages of the system that bring libGL with them.
-_BRING_GL = ("libgl1", "libglx", "libopencv", "python3-opencv", "ffmpeg", "mesa", "libgl-")
+_BRING_GL = (
+    "libgl1",
+    "libglx",
+    "libopencv",
+    "python3-opencv",
+    "ffmpeg",
+    "mesa",
+    "libgl-",
+    "xvfb",
+    "xserver",
+    "xorg",
+    "libqt",
+    "qt",
+    "python3-pyqt",
+    "libgtk",
+    "freeglut",
+    "libglu",
+    "libglew",
+    "libglfw",
+    "libsdl2",
+    "libavdevice",
+    "gstreamer",
+    "libgstreamer-plugins",
+    "chromium",
+    "firefox",
+    "openjdk",
+    "default-j",
+    "blender",
+    "ros-",
+    "texlive",
+    "libvtk",
+    "octave",
+    "libosmesa",
+    "vlc",
+    "libreoffice",
+    "gnuplot",
+    "graphviz",
+)
 _BRING_GOMP = frozenset({"gcc", "g++", "build-essential", "libgomp1"})
 
 
 def missing_library(place: Place) -> Iterator[Finding]:
-    base, there = place.base, place.packages_of_all_stages
+    base, there = place.base, place.packages_where_it_runs
     if not base.family or base.family in ("pytorch", "ngc", "dlc") or base.system == "alpine":
         return
     if not place.are_packages_known:
@@ -41,6 +78,8 @@ def missing_library(place: Place) -> Iterator[Finding]:
     for one in place.own:
         name = one.asked.name
         if name in _HEADLESS and not any(package.startswith(_BRING_GL) for package in there):
+            if place.has_conda or place.find("opencv-python-headless", "opencv-contrib-python-headless"):
+                continue  # conda may bring it; of two that share a folder the last one stays
             new = headless(one.asked)
             yield MISSING.found(
                 place,
@@ -58,7 +97,7 @@ def missing_library(place: Place) -> Iterator[Finding]:
                 f"{name} loads {library}, which {base.reference} has not: `cannot open shared object file`",
                 f"{one.asked.text}; system packages: {', '.join(sorted(there)) or 'none'}",
                 f"install {package} before pip",
-                system_packages_added(place, one.by.instruction, [package]),
+                system_packages_added(place, one.by.instruction, [package]) if place.is_last else (),
             )
 
 

@@ -1,4 +1,4 @@
-"""Do torch, its sisters, numpy and the Python fit, and is the right build of torch found? (2 to 6)"""
+"""Rules about torch, its sisters and numpy, and about the build of torch that is found (2, 4 to 6)."""
 
 import re
 from collections.abc import Iterator
@@ -6,15 +6,8 @@ from collections.abc import Iterator
 from packaging.version import Version
 
 from paceline.images.bases import catalog
-from paceline.images.changing import (
-    another_base,
-    beside,
-    index_added,
-    index_switched,
-    respelled,
-)
-from paceline.images.choosing import nearest_cuda_tag
-from paceline.images.matrix import TorchRow, matrix
+from paceline.images.changing import beside, index_added, index_switched, respelled
+from paceline.images.matrix import TorchRow, matrix, wheels
 from paceline.images.project import Edit, Finding, Kind, Level
 from paceline.images.requirements import Asked
 from paceline.images.rules.pattern import Pattern
@@ -25,12 +18,6 @@ TRIO = Pattern(
     id="torch-trio",
     what="torchvision or torchaudio is pinned to a release that was made for another torch.",
     fix="the sister's pin is changed to the one made for the torch you pinned",
-)
-NO_WHEEL = Pattern(
-    number=3,
-    id="python-without-wheel",
-    what="The pinned torch has no wheel for the Python of the base image.",
-    fix="the nearest Python it has wheels for; torch is not touched",
 )
 NUMPY = Pattern(
     number=4,
@@ -50,7 +37,7 @@ KIND = Pattern(
     what="A torch without CUDA on a machine with GPUs, or one with CUDA where there is none.",
     fix="the other index; where the build is part of your pin, you are asked",
 )
-PATTERNS = (TRIO, NO_WHEEL, NUMPY, NO_INDEX, KIND)
+PATTERNS = (TRIO, NUMPY, NO_INDEX, KIND)
 _KNOWS_NUMPY_2 = Version("2.3.0")
 # Packages that bring numpy without being asked.
 _BRING_NUMPY = frozenset(
@@ -73,13 +60,59 @@ _BRING_NUMPY = frozenset(
         "librosa",
     ]
 )
+# Packages that set no upper limit for numpy.
+_LEAVE_NUMPY = frozenset(
+    [
+        "torch",
+        "torchaudio",
+        "numpy",
+        "six",
+        "tqdm",
+        "pyyaml",
+        "requests",
+        "pillow",
+        "einops",
+        "flask",
+        "fastapi",
+        "uvicorn",
+        "wandb",
+        "tensorboard",
+        "click",
+        "sentencepiece",
+        "tokenizers",
+        "safetensors",
+        "huggingface-hub",
+        "flash-attn",
+        "packaging",
+        "ninja",
+        "setuptools",
+        "wheel",
+        "pip",
+        "psutil",
+        "boto3",
+        "rich",
+        "pytest",
+        "jinja2",
+        "protobuf",
+        "omegaconf",
+        "hydra-core",
+        "peft",
+        "trl",
+        "bitsandbytes",
+        "jupyterlab",
+        "notebook",
+    ]
+)
 _CONSTRAINTS = {"PIP_CONSTRAINT", "UV_CONSTRAINT", "UV_OVERRIDE"}
 _BUILD = re.compile(r"^(cu\d{3}|cpu|rocm[\d.]+)$")
 
 
 def trio(place: Place) -> Iterator[Finding]:
     torch = place.torch
-    if torch is None or torch.row is None or torch.pin is None:
+    if torch is None or torch.pin is None:
+        return
+    if torch.row is None:
+        yield from _older_trio(place, torch.pin)
         return
     for name in ("torchvision", "torchaudio"):
         sister, made = place.find(name), getattr(torch.row, name)
@@ -100,6 +133,23 @@ def trio(place: Place) -> Iterator[Finding]:
         )
 
 
+def _older_trio(place: Place, torch: Version) -> Iterator[Finding]:
+    """Before the matrix begins, the minors that go together are known; which patch, a person decides."""
+    minors = wheels().older_sisters.get(f"{torch.major}.{torch.minor}")
+    for name, minor in zip(("torchvision", "torchaudio"), minors or (), strict=False):
+        sister = place.find(name)
+        pin = None if sister is None else sister.asked.pin
+        if sister is None or pin is None or sister not in place.own or f"{pin.major}.{pin.minor}" == minor:
+            continue
+        yield TRIO.found(
+            place,
+            sister.asked,
+            f"{name} {pin} was made for another torch than {torch}: pip refuses, or the import fails",
+            f"torch {torch.major}.{torch.minor} goes with {name} {minor}",
+            f"pin {name} {minor}",
+        )
+
+
 def _is_bound(row: TorchRow, name: str) -> bool:
     """torchaudio no longer says which torch it needs once its numbers stop following torch's."""
     made = getattr(row, name)
@@ -110,39 +160,6 @@ def _is_for_another(pin: Version, made: Version, name: str) -> bool:
     """Another minor, or a patch release that is known to belong to another torch; the rest is not known."""
     known = [getattr(row, name) for row in matrix().torch]
     return pin != made and (pin in known or pin.release[:2] != made.release[:2])
-
-
-def python_without_wheel(place: Place) -> Iterator[Finding]:
-    torch, python = place.torch, place.python
-    if torch is None or torch.row is None or python is None or torch.installed not in place.own:
-        return
-    known = torch.row.pythons
-    if python in known or not known:
-        return
-    too_new = Version(python) > Version(known[-1])
-    other = known[-1] if too_new else known[0]
-    new = _with_python(place, other, known)
-    yield NO_WHEEL.found(
-        place,
-        torch.installed.asked,
-        f"torch {torch.pin} has no wheel for Python {python}",
-        f"wheels for {known[0]} to {known[-1]} (metadata of {matrix().dated}); FROM {place.base.reference}",
-        f"use {new}; torch stays as you pinned it" if new else f"use a base with Python {other}",
-        another_base(place, new) if new else (),
-    )
-
-
-def _with_python(place: Place, other: str, known: tuple[str, ...]) -> str | None:
-    base = place.base
-    if base.family == "python" and base.tag is not None:
-        tag = re.sub(r"^3\.\d+(\.\d+)?([a-z]+\d+)?", other, base.tag)
-        return f"{base.reference.rpartition(':')[0]}:{tag}"
-    if base.family == "cuda" and base.cuda is not None:
-        for system, version in catalog().system_pythons.items():
-            near = nearest_cuda_tag(base, base.cuda.major, base.cuda, system=system)
-            if version in known and near is not None and near.endswith(system):
-                return f"{base.name}:{near}"
-    return None
 
 
 def numpy_abi(place: Place) -> Iterator[Finding]:
@@ -162,9 +179,12 @@ def numpy_abi(place: Place) -> Iterator[Finding]:
         edits, asks = respelled(place, numpy.asked, new), numpy.asked.pin is not None
         yield NUMPY.found(place, numpy.asked, why, evidence, f"write {new}", edits, asks=asks)
     elif bringer is not None and not _is_constrained(place) and not _has_numpy(place):
+        others = {one.asked.name for one in place.installed} - _LEAVE_NUMPY - _BRING_NUMPY
         edits = beside(place, torch.installed, "numpy<2")
         evidence = f"{evidence}; {bringer.asked.name} brings numpy"
-        yield NUMPY.found(place, torch.installed.asked, why, evidence, "add numpy<2", edits)
+        # A package whose limits are not known may hold numpy back.
+        level = Level.WARNING if others else Level.PROBLEM
+        yield NUMPY.found(place, torch.installed.asked, why, evidence, "add numpy<2", edits, level=level)
 
 
 def _has_numpy(place: Place) -> bool:
@@ -185,6 +205,8 @@ def _stays_below_2(numpy: Installed) -> bool:
 
 def _is_constrained(place: Place) -> bool:
     """A constraints file may hold numpy back, whether we can read it or not."""
+    if not all(one.by.is_pip for one in place.installed):
+        return True  # a lock file holds the versions
     files = [file for by in place.pip for file in place.files_of(by)]
     said = any(
         by.values("constraint", "constraints") or place.environment(by).keys() & _CONSTRAINTS
@@ -216,7 +238,11 @@ def build_without_index(place: Place) -> Iterator[Finding]:
 
 
 def _may_have(place: Place, one: Installed, build: str) -> bool:
-    """PyTorch's index for this build, or an address that nobody but the user can judge."""
+    """PyTorch's index for this build, or an address that only the user can judge."""
+    if one.by.values("torch-backend") or "UV_TORCH_BACKEND" in place.environment(one.by):
+        return True
+    if not one.by.is_pip or any(word == "config" for word in place.words if "pip" in " ".join(place.words)):
+        return True  # pip config set, or the settings of another tool
     own = [address for address in place.indexes(one) if not _is_other_build(address, build)]
     copies = any(step.word in ("COPY", "ADD") and "pip.conf" in " ".join(step.values) for step in place.steps)
     mounted = any("pip.conf" in flag or "pip-conf" in flag for flag in one.by.instruction.flags)
@@ -233,7 +259,8 @@ def wrong_build(place: Place) -> Iterator[Finding]:
     if torch is None or torch.installed not in place.own or not place.is_last:
         return
     if place.kind is Kind.GPU and torch.build == "cpu":
-        yield _without_cuda(place)
+        if place.target.kind is Kind.GPU or not _has_other_gpu_user(place):
+            yield _without_cuda(place)
     elif place.kind is Kind.CPU and torch.build is None and place.target.platform == "linux/amd64":
         address = f"{catalog().index}/cpu"
         if place.indexes(torch.installed) or place.base.family in ("pytorch", "ngc", "dlc"):
@@ -258,6 +285,17 @@ def wrong_build(place: Place) -> Iterator[Finding]:
             asks=True,
             level=Level.WARNING,
         )
+
+
+def _has_other_gpu_user(place: Place) -> bool:
+    """The base's CUDA is for another framework, and torch is only for its data."""
+    return any(
+        re.search(
+            r"tensorflow|jax|onnxruntime-gpu|ctranslate2|faster-whisper|cupy|paddle|tensorrt|vllm",
+            one.asked.name,
+        )
+        for one in place.installed
+    )
 
 
 def _without_cuda(place: Place) -> Finding:
@@ -293,4 +331,4 @@ def _pin_switched(place: Place, one: Installed, old: str, new: str) -> tuple[Edi
     return () if any((edit.path, edit.first) in same for edit in switched) else edits + switched
 
 
-RULES = (trio, python_without_wheel, numpy_abi, build_without_index, wrong_build)
+RULES = (trio, numpy_abi, build_without_index, wrong_build)

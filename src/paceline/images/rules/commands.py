@@ -1,0 +1,621 @@
+"""Rules about commands that fail whatever they install: shells, apt, files and users (26-31).
+
+Each rule needs the whole chain of a stage to be known: a script of the user's own, or a base that the list
+does not know, may have done what seems to be missing.
+"""
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from paceline.images.bases import PackageGone, catalog, read_base
+from paceline.images.changing import is_root_at
+from paceline.images.dockerfile import Instruction, argument_values, env_values
+from paceline.images.installs import PipInstall, system_installs
+from paceline.images.project import Finding, Level
+from paceline.images.rules.pattern import Pattern
+from paceline.images.shell import Command, Word
+from paceline.images.text import Change, edits_of, insertion
+from paceline.images.view import Place
+
+REDIRECT = Pattern(
+    number=26,
+    id="unquoted-range",
+    what="A version range without quotes: the shell takes `>` and `<` as redirections.",
+    fix="the requirement in quotes",
+)
+EXEC_FORM = Pattern(
+    number=26,
+    id="no-shell",
+    what="The exec form (`[…]`) runs no shell: `&&` and variables are words; single quotes are no JSON.",
+    fix="the shell form, or JSON with double quotes",
+)
+BASHISM = Pattern(
+    number=26,
+    id="not-in-sh",
+    what="`source` and `pushd` are commands of bash, and RUN uses /bin/sh.",
+    fix='`.` in the place of `source`; for the others `SHELL ["/bin/bash", "-c"]`',
+)
+SCOPE = Pattern(
+    number=27,
+    id="argument-out-of-scope",
+    what="An ARG above the first FROM is used in a stage that does not declare it: it is empty there.",
+    fix="`ARG NAME` in the stage",
+)
+APT = Pattern(
+    number=28,
+    id="apt-fails",
+    what="apt-get without package lists, without `-y`, or not as root.",
+    fix="`apt-get update` in the same RUN, `-y`, `USER root`",
+)
+GONE = Pattern(
+    number=28,
+    id="system-package-gone",
+    what="A system package does not exist in this release of Debian or Ubuntu (any more).",
+    fix="the package that took its place",
+)
+NO_FILE = Pattern(
+    number=29,
+    id="file-not-copied",
+    what="A requirements file or a project is installed that no step has copied into the image by then.",
+    fix="only reported: COPY it before",
+)
+NO_STAGE = Pattern(
+    number=29,
+    id="no-such-stage",
+    what="`COPY --from` names a stage that does not exist, or comes later.",
+    fix="only reported: the name that is near",
+)
+OTHER_PYTHON = Pattern(
+    number=29,
+    id="stages-differ",
+    what="Installed packages are copied from a stage with another Python: the Python here does not see them.",
+    fix="only reported: the same Python in both stages",
+)
+NO_PROGRAM = Pattern(
+    number=30,
+    id="no-such-program",
+    what="pip, python, git or curl is called where nothing has installed it.",
+    fix="the package that has it",
+)
+EFA = Pattern(
+    number=31,
+    id="no-efa",
+    what="The image is set up for EFA between nodes, and nothing installs libfabric and its plugin for NCCL.",
+    fix="only reported: EFA's installer, or a base that has it",
+)
+SIGNALS = Pattern(
+    number=31,
+    id="signals-lost",
+    what="CMD or ENTRYPOINT in shell form: /bin/sh is process 1, and SIGTERM does not reach the training.",
+    fix="only reported: the exec form",
+    level=Level.WARNING,
+)
+PATTERNS = (
+    REDIRECT,
+    EXEC_FORM,
+    BASHISM,
+    SCOPE,
+    APT,
+    GONE,
+    NO_FILE,
+    NO_STAGE,
+    OTHER_PYTHON,
+    NO_PROGRAM,
+    EFA,
+    SIGNALS,
+)
+_SYSTEMS = ("python", "debian", "ubuntu", "cuda")  # families whose official images are known well enough
+_SHELL_SIGNS = ("&&", "||", "|", ";", ">", ">>")
+_BY_BASE = re.compile(r"^(?:PYTHON|CUDA|NV|NCCL|TARGET|BUILD)")  # set by base images and by BuildKit
+_FETCHES = frozenset({"git", "curl", "wget", "tar", "unzip", "aws", "gsutil", "svn", "hg", "gdown"})
+
+
+def _own_steps(place: Place) -> list[Instruction]:
+    return place.stage.instructions
+
+
+def _runs_bash(place: Place, step: Instruction) -> bool:
+    """Another shell was chosen, or the base may have another /bin/sh."""
+    chosen = [one for one in place.steps if one.word == "SHELL" and one.first < step.first]
+    relinked = re.compile(r"ln .*bash.*/bin/sh|dpkg-reconfigure.*dash")
+    before = [" ".join(c.texts) for one in place.steps if one.first <= step.first for c in one.commands]
+    heredoc = any(word.startswith("<<") for c in step.commands[:1] for word in c.texts)
+    return bool(chosen) or any(relinked.search(line) for line in before) or step.is_json or heredoc
+
+
+def unquoted_range(place: Place) -> Iterator[Finding]:
+    for step in _own_steps(place):
+        words = [(by, word) for by in place.pip if by.instruction is step for word in by.command.words]
+        bad = [(by, word) for by, word in words if _is_range(word) and word.start > by.behind]
+        if not bad or step.is_json:
+            continue
+        changes = [Change(word.start, word.end, f'"{word.text}"') for _, word in bad]
+        can = all('"' not in word.text and "$" not in word.text for _, word in bad)
+        first = bad[0][1]
+        reads = "<" in first.text
+        yield REDIRECT.found(
+            place,
+            step,
+            f"the shell reads from a file for `{first.text}`: `cannot open`"
+            if reads
+            else f"the shell writes to a file for `{first.text}`: the range is ignored",
+            f"{first.text} without quotes",
+            f'write "{first.text}"',
+            edits_of(place.dockerfile, changes) if can else (),
+        )
+
+
+def _is_range(word: Word) -> bool:
+    """`torch>=2` and `numpy<2`, not `x>/dev/null` or `x>file`."""
+    if word.redirect is None:
+        return False
+    name, rest = word.text[: word.redirect], word.text[word.redirect :]
+    return re.fullmatch(r"[A-Za-z][\w.\-\[\],]*", name) is not None and (
+        re.match(r"[<>]=?\d", rest) is not None or rest.startswith((">=", "<="))
+    )
+
+
+def no_shell(place: Place) -> Iterator[Finding]:
+    for step in _own_steps(place):
+        if step.word not in ("RUN", "CMD", "ENTRYPOINT") or not step.values:
+            continue
+        if step.is_json:
+            bad = _shell_word(step)
+            if bad is not None:
+                yield EXEC_FORM.found(
+                    place,
+                    step,
+                    f"`{bad}` is given to {step.values[0]} as it stands: no shell runs",
+                    f"{step.word} {list(step.values)}",
+                    "write it without brackets, or give it to a shell",
+                )
+        elif re.match(r"^\s*\[\s*['\w./-]+.*\]\s*$", step.values[0], re.S) and not step.values[0].startswith(
+            "[ "
+        ):
+            yield EXEC_FORM.found(
+                place,
+                step,
+                f"{step.values[0]!r} is no JSON: the shell looks for a program named `[`…",
+                f"{step.word} {step.values[0]}",
+                "use double quotes, with commas between the words",
+            )
+
+
+def _shell_word(step: Instruction) -> str | None:
+    """A word that only a shell would understand; of RUN alone, CMD may hand words to a program of its own."""
+    program, *rest = step.values
+    if re.search(r"(?:^|/)(?:ba|da|z|k)?sh$", program) or step.word != "RUN" or "conda" in program:
+        return None
+    marks = [value for value in rest if value in _SHELL_SIGNS]
+    variables = [value for value in rest if re.search(r"\$\{?\w", value)]
+    blanks = [program] if " " in program else []
+    return next(iter([*marks, *variables, *blanks]), None)
+
+
+def not_in_sh(place: Place) -> Iterator[Finding]:
+    if place.base.family not in _SYSTEMS:
+        return
+    for step in _own_steps(place):
+        if step.word != "RUN" or _runs_bash(place, step):
+            continue
+        for command in step.commands:
+            if command.texts[0] in ("source", "pushd", "popd"):
+                at = command.words[0]
+                edits = edits_of(place.dockerfile, [Change(at.start, at.end, ".")])
+                is_path = len(command.texts) > 1 and "/" in command.texts[1]
+                yield BASHISM.found(
+                    place,
+                    step,
+                    f"/bin/sh of {place.base.reference} has no `{command.texts[0]}`: `not found`",
+                    " ".join(command.texts[:3]),
+                    "write `.`" if command.texts[0] == "source" else "use `cd`, or SHELL with bash",
+                    edits if command.texts[0] == "source" and is_path else (),
+                )
+                break
+
+
+def argument_out_of_scope(place: Place) -> Iterator[Finding]:
+    outside = {name for step in place.docker.arguments for name in argument_values(step)}
+    known: set[str] = set()
+    chain = place.docker.chain(place.stage)
+    for step in [step for one in chain[:-1] for step in one.instructions]:
+        known |= set(
+            argument_values(step) if step.word == "ARG" else env_values(step) if step.word == "ENV" else ()
+        )
+    seen: set[str] = set()
+    for step in _own_steps(place):
+        known |= set(
+            argument_values(step) if step.word == "ARG" else env_values(step) if step.word == "ENV" else ()
+        )
+        if step.word not in ("RUN", "ENV"):
+            continue
+        text = place.docker.text.splitlines()[step.first - 1 : step.last]
+        line = "\n".join(one for one in text if not one.lstrip().startswith("#"))
+        for name in sorted(outside - known - seen):
+            used = re.search(rf"\$\{{{name}\}}|\${name}(?!\w)", line)
+            is_set = re.search(rf"\b{name}=|\bread\s+{name}\b|for\s+{name}\s+in", line)
+            if used is None or is_set or (step.word == "ENV" and place.base.family == ""):
+                continue
+            seen.add(name)
+            yield SCOPE.found(
+                place,
+                step,
+                f"{name} is declared above the first FROM alone: in this stage ${name} is empty",
+                line.strip().splitlines()[0][:120],
+                f"add `ARG {name}` to this stage, above its use",
+                (insertion(place.dockerfile, place.stage.origin.last + 1, [f"ARG {name}"]),),
+            )
+
+
+def unset_variable(place: Place) -> Iterator[Finding]:
+    """`torch==${TORCH}` where no ARG, ENV or step sets TORCH: pip gets `torch==`."""
+    if place.base.family not in _SYSTEMS:
+        return
+    outside = {name for step in place.docker.arguments for name in argument_values(step)}
+    for by in place.pip:
+        if by.instruction not in _own_steps(place) or by.instruction.is_json:
+            continue
+        values = place.environment(by)
+        declared = {n for s in place.steps if s.word == "ARG" for n in argument_values(s)}
+        line = " ".join(word for c in by.instruction.commands for word in c.texts)
+        for word in by.command.words:
+            found = re.search(r"[<>=]=\$\{?(\w+)\}?$", word.text)
+            name = found[1] if found else ""
+            if not name or name in values or name in declared or name in outside or _BY_BASE.match(name):
+                continue
+            if re.search(rf"\b{name}=|\bread\s+{name}\b|\bfor\s+{name}\b", line):
+                continue
+            yield SCOPE.found(
+                place,
+                by.instruction,
+                f"nothing sets {name}: pip is asked for `{word.text.partition('$')[0]}`, which is no version",
+                word.text,
+                f"add `ARG {name}=…` to this stage, above its use",
+            )
+            return
+
+
+def apt_fails(place: Place) -> Iterator[Finding]:
+    if place.base.family not in _SYSTEMS or not place.are_packages_known:
+        return
+    has_lists = False
+    mine = {id(step) for step in place.stage.instructions}
+    for step in place.steps:
+        has_sources = any("sources.list" in value for value in step.values if step.word in ("COPY", "ADD"))
+        has_lists = has_lists or has_sources or any("/var/lib/apt" in flag for flag in step.flags)
+        for command in step.commands:
+            words = command.texts
+            line = " ".join(words)
+            if re.search(
+                r"\bapt(-get)?\b.*\bupdate\b|add-apt-repository|apt-add-repository|aptitude update", line
+            ):
+                has_lists = True
+            elif _installs_by_apt(words):
+                yield from _apt_command(place, step, command, has_lists=has_lists, is_mine=id(step) in mine)
+            elif words[0] == "rm" and "/var/lib/apt/lists" in line:
+                has_lists = False
+        if any("cache" in flag and "/var/lib/apt" in flag for flag in step.flags):
+            has_lists = True
+
+
+def _installs_by_apt(words: tuple[str, ...]) -> bool:
+    tools = [at for at, word in enumerate(words) if word.rpartition("/")[2] in ("apt-get", "apt")]
+    return bool(tools) and "install" in words[tools[0] :]
+
+
+def _apt_command(
+    place: Place, step: Instruction, command: Command, *, has_lists: bool, is_mine: bool
+) -> Iterator[Finding]:
+    words = command.texts
+    packages = [word for word in words[words.index("install") + 1 :] if not word.startswith("-")]
+    is_local = all(word.startswith((".", "/")) or word.endswith(".deb") for word in packages)
+    if not is_mine or not packages or is_local:
+        return
+    shown = " ".join(words[:6])
+    if not has_lists:
+        at = next(word for word in command.words if word.text.rpartition("/")[2] in ("apt-get", "apt"))
+        edit = edits_of(place.dockerfile, [Change(at.start, at.start, "apt-get update && ")])
+        is_first = command.words[0] is at and not step.is_json
+        yield APT.found(
+            place,
+            step,
+            f"there are no package lists in {place.base.reference} at this point: `Unable to locate package`",
+            shown,
+            "run `apt-get update` before it, in the same RUN",
+            edit if is_first else (),
+        )
+    yes = re.compile(r"^-[a-z]*y[a-z]*$|^-[a-z]*qq[a-z]*$|^--yes$|^--assume-yes$|^-q=2$|Assume-Yes")
+    before = " ".join(place.words)
+    piped = (
+        step.commands.index(command) > 0 and step.commands[step.commands.index(command) - 1].texts[0] == "yes"
+    )
+    if not any(yes.search(word) for word in words) and "Assume-Yes" not in before and not piped:
+        install = command.words[words.index("install")]
+        edit = edits_of(place.dockerfile, [Change(install.end, install.end, " -y")])
+        yield APT.found(
+            place,
+            step,
+            "apt-get asks for confirmation, and a build has no terminal to answer from: it aborts",
+            shown,
+            "add -y",
+            edit if not step.is_json else (),
+        )
+    if not is_root_at(place, step) and "sudo" not in words:
+        yield APT.found(
+            place,
+            step,
+            "apt-get runs as another user than root: `Permission denied`",
+            shown,
+            "run it before USER, or put `USER root` above it",
+        )
+
+
+def system_package_gone(place: Place) -> Iterator[Finding]:
+    system = place.base.apt_system(place.target.today)
+    gone = catalog().packages_gone
+    if not system:
+        return
+    extra = any(
+        re.search(r"add-apt-repository|sources\.list|ppa:|deb \[|apt-key|\.list$", w) for w in place.words
+    )
+    copied = any("sources.list" in v for s in place.steps if s.word in ("COPY", "ADD") for v in s.values)
+    for step in _own_steps(place):
+        for one in system_installs(step):
+            for word in one.packages if one.tool == "apt" else ():
+                row = gone.get(word.text) or _python_gone(word.text, system)
+                if row is None or system not in row.systems or (extra and row.is_elsewhere) or copied:
+                    continue
+                edits = edits_of(place.dockerfile, [Change(word.start, word.end, row.instead)])
+                yield GONE.found(
+                    place,
+                    step,
+                    f"{system} has no package {word.text}: `has no installation candidate`",
+                    f"{word.text} on {place.base.reference}",
+                    f"install {row.instead}" if row.instead else "leave it out, or use an older base",
+                    edits if row.instead and not step.is_json else (),
+                )
+
+
+def _python_gone(package: str, system: str) -> PackageGone | None:
+    """Each release has the packages of one or two Pythons."""
+    found = re.fullmatch(r"python(3\.\d+)(?:-(?:dev|venv|distutils|full|minimal))?", package)
+    known = catalog().python_packages.get(system)
+    if found is None or known is None or found[1] in known:
+        return None
+    return PackageGone(systems=(system,), instead="", is_elsewhere=True)
+
+
+def file_not_copied(place: Place) -> Iterator[Finding]:
+    if any(step.word == "ONBUILD" for step in place.steps):
+        return
+    for by in [one for one in place.pip if one.instruction in _own_steps(place)]:
+        if not isinstance(by, PipInstall) or by.instruction.is_json:
+            continue
+        paths = by.values("requirement")
+        folders = [one.text for one in by.asked if re.match(r"^\.(?:\[.*\])?$", one.text)]
+        folders += [one for one in by.values("editable") if re.match(r"^\.(?:\[.*\])?$", one)]
+        wanted = [*[(path, path.rpartition("/")[2]) for path in paths], *[(one, "") for one in folders]]
+        for path, name in wanted:
+            if "$" in path or "://" in path or "*" in path or path.startswith(("/dev/", "/proc/", "<")):
+                continue
+            if not _may_be_there(place, by, name) and _is_certain(place, by, name):
+                yield NO_FILE.found(
+                    place,
+                    by.instruction,
+                    f"{path} is not in the image at this point: `No such file or directory`"
+                    if name
+                    else "there is no project in the folder by then: `neither setup.py nor pyproject.toml`",
+                    f"{' '.join(by.command.texts[:6])}; no COPY, ADD or mount brings it",
+                    f"COPY {name or '.'} before it",
+                )
+                break
+
+
+def _may_be_there(place: Place, by: PipInstall, name: str) -> bool:
+    """Some step before it copies, fetches, mounts or writes what may be this file."""
+    if any("mount" in flag and "bind" in flag for flag in by.instruction.flags):
+        return True
+    for step in place.steps:
+        if step.first > by.instruction.first:
+            break
+        if step.word in ("COPY", "ADD") and (step.flag("from") is not None or _brings(step, name)):
+            return True
+        if step.word == "RUN":
+            before = step.commands
+            if step is by.instruction:
+                before = step.commands[: step.commands.index(by.command)]
+            words = [word for command in before for word in command.texts]
+            fetches = any(word.rpartition("/")[2] in _FETCHES for word in _programs(before))
+            writes = bool(name) and any(name in word for word in words)
+            if fetches or writes or any(word.startswith("<<") for word in words):
+                return True
+            if any(word in ("cd", "pushd") for word in _programs(before)) and step is by.instruction:
+                return True
+    return False
+
+
+def _programs(commands: tuple[Command, ...]) -> list[str]:
+    """The first word of each command that is no assignment."""
+    found = []
+    for command in commands:
+        plain = [word for word in command.texts if not re.match(r"^\w+=", word)]
+        found += plain[:1]
+    return found
+
+
+def _brings(step: Instruction, name: str) -> bool:
+    """A folder, a pattern, an archive or this very file; a file with another ending is none of them."""
+    sources, goal = step.values[:-1], step.values[-1] if step.values else ""
+    if name and goal.rpartition("/")[2] == name:
+        return True
+    for source in sources:
+        tail = source.rstrip("/").rpartition("/")[2]
+        if not name and tail in ("setup.py", "pyproject.toml", "setup.cfg"):
+            return True
+        is_folder = "." not in tail.lstrip(".") or tail in (".", "..") or source.endswith("/")
+        is_file = tail in ("LICENSE", "Makefile", "README", "NOTICE")
+        is_open = re.search(r"[*?\[$<]|://", source) is not None or re.search(r"\.(tar|tgz|zip|gz)", tail)
+        if tail == name or is_open or (is_folder and not is_file):
+            return True
+    return False
+
+
+def _is_certain(place: Place, by: PipInstall, name: str) -> bool:
+    """The base is a plain one, or a later step of this stage brings it."""
+    later = [step for step in _own_steps(place) if step.first > by.instruction.first]
+    brought = any(
+        step.word in ("COPY", "ADD") and not step.flag("from") and _brings(step, name) for step in later
+    )
+    return brought or (
+        place.docker.chain(place.stage)[0].base != "" and place.base.family in (*_SYSTEMS, "pytorch")
+    )
+
+
+def no_such_stage(place: Place) -> Iterator[Finding]:
+    names = [one.name for one in place.docker.stages if one.name is not None]
+    before = {one.name for one in place.docker.stages[: place.stage.number]}
+    for step in _own_steps(place):
+        said = step.flag("from") if step.word in ("COPY", "ADD") else None
+        if said is None or "$" in said or re.search(r"[/:.]", said):
+            continue
+        if said.isdigit():
+            is_wrong = int(said) >= place.stage.number
+        else:
+            near = get_close_matches(said.lower(), names, n=1, cutoff=0.75)
+            is_wrong = said.lower() not in before and bool(near)
+        if is_wrong:
+            yield NO_STAGE.found(
+                place,
+                step,
+                f"no stage before this one is called {said}: it is taken for an image, which does not exist",
+                f"--from={said}; stages: {', '.join(names) or 'none with a name'}",
+                "name a stage that stands above this one",
+            )
+
+
+def stages_differ(place: Place) -> Iterator[Finding]:
+    """A virtual environment and site-packages belong to one minor version of Python."""
+    for step in _own_steps(place):
+        said = step.flag("from") if step.word == "COPY" else None
+        source = next((one for one in place.docker.stages if said in (one.name, str(one.number))), None)
+        if source is None or source.number >= place.stage.number:
+            continue
+        theirs, mine = read_base(place.docker.chain(source)[0].base), place.base
+        what = [value for value in step.values[:-1] if re.search(r"venv|site-packages|^/usr/local/?$", value)]
+        are_known = theirs.python is not None and mine.python is not None and not place.has_own_python
+        if theirs.family == mine.family == "python" and what and are_known and theirs.python != mine.python:
+            yield OTHER_PYTHON.found(
+                place,
+                step,
+                f"{what[0]} was made for Python {theirs.python}, and this stage has {mine.python}: "
+                "`No module named …`",
+                f"FROM {theirs.reference}; FROM {mine.reference}",
+                "use the same Python in both stages",
+            )
+
+
+def no_such_program(place: Place) -> Iterator[Finding]:
+    """pip and python on plain Debian, Ubuntu and CUDA images, which have neither."""
+    if (
+        place.base.family not in ("debian", "ubuntu", "cuda")
+        or not place.are_packages_known
+        or place.has_own_python
+    ):
+        return
+    if any(step.word in ("COPY", "ADD") and step.flag("from") is not None for step in place.steps):
+        return
+    there = place.system_packages
+    if any(package.startswith(("python3-", "python3.", "pypy")) and "pip" in package for package in there):
+        return
+    others = re.compile(
+        r"get-pip|ensurepip|virtualenv|pyenv|miniforge|pixi|\.sh$|\.run$|Python-3|make|configure|venv|pipx|uv$"
+    )
+    if any(others.search(word) for word in place.words) or "python3-pip" in there or "python3-full" in there:
+        return
+    if any(one.tool != "apt" for one in place.system) or "PATH" in place.variables:
+        return
+    mine = [by for by in place.pip if by.instruction in _own_steps(place) and by.tool == "pip"]
+    if not mine or mine[0].instruction.is_json or "/" in mine[0].program[0].text:
+        return
+    by = mine[0]
+    yield NO_PROGRAM.found(
+        place,
+        by.instruction,
+        f"{place.base.reference} has no pip, and no step installs it: `{by.program[0].text}: not found`",
+        f"{' '.join(by.command.texts[:4])}; system packages: {', '.join(sorted(there)) or 'none'}",
+        "install python3-pip before it",
+    )
+
+
+def no_efa(place: Place) -> Iterator[Finding]:
+    if not place.is_last or place.base.family in ("dlc", "ngc") or "efa" in place.base.reference.lower():
+        return
+    if not place.base.family or not place.are_packages_known:
+        return
+    words = " ".join(place.words)
+    if re.search(r"efa[-_]installer|aws-ofi-nccl|libfabric|efa_installer", words):
+        return
+    if any(step.flag("from") is not None for step in place.steps if step.word in ("COPY", "ADD")):
+        return
+    for step in place.steps:
+        values = env_values(step) if step.word == "ENV" else {}
+        wants = [name for name, value in values.items() if _is_for_efa(name, value)]
+        if wants:
+            yield EFA.found(
+                place,
+                step,
+                "NCCL is told to use EFA, and the image has no libfabric and no plugin: `No EFA provider`, "
+                "or sockets in its place",
+                f"ENV {wants[0]}={values[wants[0]]}",
+                "run EFA's installer (aws-efa-installer) in the image, or use a base that has it",
+            )
+            return
+
+
+def _is_for_efa(name: str, value: str) -> bool:
+    return (
+        (name == "FI_PROVIDER" and "efa" in value)
+        or name.startswith("FI_EFA_")
+        or (name in ("LD_LIBRARY_PATH", "PATH") and "/opt/amazon/efa" in value)
+        or (name == "NCCL_NET" and "ofi" in value.lower())
+    )
+
+
+def signals_lost(place: Place) -> Iterator[Finding]:
+    if not place.is_last:
+        return
+    last: dict[str, Instruction] = {}
+    for one in place.steps:
+        if one.word in ("CMD", "ENTRYPOINT"):
+            last[one.word] = one
+    step = last.get("ENTRYPOINT") or last.get("CMD")
+    if step is None or step.is_json or not step.values or step not in _own_steps(place):
+        return
+    text = step.values[0].lstrip()
+    trains = re.search(r"torchrun|deepspeed|accelerate|train|python", text)
+    if trains and not text.startswith(("exec ", "[")) and not re.match(r"\S*tini|\S*dumb-init", text):
+        yield SIGNALS.found(
+            place,
+            step,
+            "/bin/sh is process 1: a cluster's SIGTERM does not reach the training, which then saves nothing",
+            f"{step.word} {text[:80]}",
+            f'write {step.word} ["…", "…"], or `exec` before the command',
+        )
+
+
+RULES = (
+    no_such_stage,
+    argument_out_of_scope,
+    unset_variable,
+    unquoted_range,
+    no_shell,
+    not_in_sh,
+    system_package_gone,
+    apt_fails,
+    file_not_copied,
+    stages_differ,
+    no_such_program,
+    no_efa,
+    signals_lost,
+)

@@ -1,0 +1,214 @@
+"""Healthy images and the faults that are seeded into them: one change each, with the finding it must lead to.
+
+A fault is a replacement of text in one file. `HEALTHY` has no problem; each of `FAULTS` has one, by its id.
+"""
+
+from dataclasses import dataclass
+
+from paceline.images.project import Project, Source
+
+APT = "RUN apt-get update && apt-get install -y --no-install-recommends"
+CLEAN = "rm -rf /var/lib/apt/lists/*"
+TORCH_INDEX = "https://download.pytorch.org/whl"
+
+# name: {path: text}
+HEALTHY: dict[str, dict[str, str]] = {
+    "cuda-devel": {
+        "Dockerfile": (
+            "ARG CUDA=12.4.1\n"
+            "FROM nvidia/cuda:${CUDA}-devel-ubuntu22.04\n"
+            "ENV DEBIAN_FRONTEND=noninteractive\n"
+            f"{APT} python3 python3-dev python3-pip git && {CLEAN}\n"
+            "WORKDIR /app\n"
+            "COPY requirements.txt .\n"
+            "RUN pip3 install --no-cache-dir -r requirements.txt\n"
+            "RUN pip3 install --no-cache-dir ninja packaging wheel\n"
+            "RUN pip3 install --no-cache-dir --no-build-isolation flash-attn==2.7.4.post1\n"
+            "COPY . .\n"
+            'CMD ["torchrun", "--nproc-per-node=8", "train.py"]\n'
+        ),
+        "requirements.txt": "torch==2.6.0\ntorchvision==0.21.0\ntransformers==4.49.0\nnumpy>=1.26,<3\n",
+    },
+    "slim-service": {
+        "Dockerfile": (
+            "FROM python:3.11-slim AS build\n"
+            f"{APT} git gcc && {CLEAN}\n"
+            "RUN python -m venv /venv\n"
+            "ENV PATH=/venv/bin:$PATH\n"
+            "WORKDIR /src\n"
+            "COPY pyproject.toml ./\n"
+            "COPY src ./src\n"
+            'RUN pip install --no-cache-dir . "scikit-learn>=1.4,<2"\n'
+            "FROM python:3.11-slim\n"
+            f"{APT} libgomp1 curl && {CLEAN}\n"
+            "COPY --from=build /venv /venv\n"
+            "ENV PATH=/venv/bin:$PATH\n"
+            "USER 1000\n"
+            'ENTRYPOINT ["python", "-m", "service"]\n'
+        ),
+        "pyproject.toml": (
+            '[project]\nname = "service"\nversion = "1"\ndependencies = [\n  "lightgbm==4.5.0",\n'
+            '  "pandas==2.2.3",\n  "opencv-python-headless==4.10.0.84",\n]\n'
+        ),
+    },
+    "torch-index": {
+        "Dockerfile": (
+            "FROM python:3.10-slim-bookworm\n"
+            "ARG TORCH=2.4.1\n"
+            f"RUN pip install --no-cache-dir torch==${{TORCH}} --index-url {TORCH_INDEX}/cu121\n"
+            "RUN pip install --no-cache-dir torchvision==0.19.1 "
+            f"--index-url {TORCH_INDEX}/cu121\n"
+            "COPY requirements/train.txt /tmp/train.txt\n"
+            "RUN pip install --no-cache-dir -r /tmp/train.txt\n"
+            "WORKDIR /work\n"
+            "COPY . /work\n"
+            'CMD ["python", "train.py"]\n'
+        ),
+        "requirements/train.txt": "accelerate==0.34.2\ndatasets\nnumpy==1.26.4\nscipy==1.13.1\n",
+    },
+    "vllm-server": {
+        "Dockerfile": (
+            "FROM nvidia/cuda:12.8.1-runtime-ubuntu22.04\n"
+            f"{APT} python3-pip python3-dev gcc && {CLEAN}\n"
+            "RUN pip3 install --no-cache-dir vllm==0.10.0\n"
+            'ENTRYPOINT ["python3", "-m", "vllm.entrypoints.openai.api_server"]\n'
+        ),
+    },
+    "uv-sync": {
+        "Dockerfile": (
+            "FROM python:3.12-slim\n"
+            "COPY --from=ghcr.io/astral-sh/uv:0.7 /uv /bin/uv\n"
+            f"{APT} git && {CLEAN}\n"
+            "WORKDIR /app\n"
+            "COPY pyproject.toml uv.lock ./\n"
+            "RUN uv sync --frozen --no-install-project\n"
+            "COPY . .\n"
+            "RUN uv sync --frozen\n"
+            'CMD ["uv", "run", "train.py"]\n'
+        ),
+        "pyproject.toml": (
+            '[project]\nname = "t"\nversion = "1"\nrequires-python = ">=3.12"\ndependencies = [\n'
+            '  "torch==2.6.0",\n  "torchvision==0.21.0",\n  "transformers>=4.49",\n]\n'
+        ),
+    },
+    "efa": {
+        "Dockerfile": (
+            "FROM nvidia/cuda:12.8.1-devel-ubuntu22.04\n"
+            f"{APT} python3-pip curl ca-certificates && {CLEAN}\n"
+            "RUN curl -O https://efa-installer.amazonaws.com/aws-efa-installer-1.38.0.tar.gz"
+            " && tar xf aws-efa-installer-1.38.0.tar.gz && cd aws-efa-installer && ./efa_installer.sh -y -g\n"
+            "ENV FI_PROVIDER=efa LD_LIBRARY_PATH=/opt/amazon/efa/lib:$LD_LIBRARY_PATH\n"
+            "RUN pip3 install --no-cache-dir torch==2.7.1\n"
+            'CMD ["torchrun", "--nnodes=4", "--nproc-per-node=8", "train.py"]\n'
+        ),
+    },
+    "pytorch-image": {
+        "Dockerfile": (
+            "FROM pytorch/pytorch:2.5.1-cuda12.4-cudnn9-devel\n"
+            f"{APT} git && {CLEAN}\n"
+            "WORKDIR /workspace\n"
+            "COPY environment.txt .\n"
+            "RUN pip install --no-cache-dir -r environment.txt\n"
+            "RUN pip install --no-cache-dir --no-build-isolation causal-conv1d==1.4.0\n"
+        ),
+        "environment.txt": "transformers==4.46.3\ntokenizers==0.20.3\n",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`old` becomes `new` in one file of a healthy image; the check must find `id`."""
+
+    name: str
+    image: str
+    id: str
+    path: str
+    old: str
+    new: str
+
+    def project(self) -> Project:
+        text = HEALTHY[self.image][self.path]
+        assert self.old in text, f"{self.name}: the healthy image has changed"
+        return project_of({**HEALTHY[self.image], self.path: text.replace(self.old, self.new)})
+
+
+def project_of(files: dict[str, str]) -> Project:
+    return Project(files=tuple(Source(path, text) for path, text in files.items()))
+
+
+def _fault(image: str, id: str, path: str, old: str, new: str) -> Fault:
+    return Fault(f"{image}: {id}: {new.strip()[:50] or 'left out'}", image, id, path, old, new)
+
+
+_D = "Dockerfile"
+_R = "requirements.txt"
+FAULTS: tuple[Fault, ...] = (
+    _fault("cuda-devel", "cuda-major", _D, "CUDA=12.4.1", "CUDA=11.8.0"),
+    _fault("cuda-devel", "base-ended", _D, "CUDA=12.4.1", "CUDA=12.4"),
+    _fault("cuda-devel", "base-ended", _D, "CUDA=12.4.1", "CUDA=10.2.89"),
+    _fault("cuda-devel", "needs-nvcc", _D, "-devel-", "-runtime-"),
+    _fault("cuda-devel", "build-isolation", _D, " --no-build-isolation", ""),
+    _fault("cuda-devel", "torch-trio", _R, "torchvision==0.21.0", "torchvision==0.20.1"),
+    _fault("cuda-devel", "hugging-face-skew", _R, "numpy>=1.26,<3", "tokenizers==0.15.0"),
+    _fault("cuda-devel", "no-such-release", _R, "torch==2.6.0", "torch==2.6.1"),
+    _fault("cuda-devel", "build-without-index", _R, "torch==2.6.0", "torch==2.6.0+cu124"),
+    _fault("cuda-devel", "externally-managed", _D, "ubuntu22.04", "ubuntu24.04"),
+    _fault("cuda-devel", "file-not-copied", _D, "COPY requirements.txt .\n", ""),
+    _fault("cuda-devel", "apt-fails", _D, "apt-get update && ", ""),
+    _fault("cuda-devel", "apt-fails", _D, "install -y ", "install "),
+    _fault("cuda-devel", "no-such-program", _D, " python3-pip", ""),
+    _fault("cuda-devel", "no-shell", _D, '["torchrun", ', "['torchrun', "),
+    _fault(
+        "cuda-devel", "torch-comes-later", _D, "COPY requirements.txt .\nRUN pip3", "COPY x .\nRUN true #"
+    ),
+    _fault("cuda-devel", "unquoted-range", _D, "ninja packaging", "ninja>=1.11 packaging"),
+    _fault("cuda-devel", "wrong-package-name", _R, "numpy>=1.26,<3", "sklearn"),
+    _fault("cuda-devel", "bound-to-another-torch", _R, "numpy>=1.26,<3", "xformers==0.0.28.post3"),
+    _fault("cuda-devel", "missing-library", _R, "numpy>=1.26,<3", "opencv-python==4.10.0.84"),
+    _fault("slim-service", "stages-differ", _D, "python:3.11-slim AS", "python:3.12-slim AS"),
+    _fault("slim-service", "missing-library", _D, "libgomp1 curl", "curl"),
+    _fault("slim-service", "missing-library", "pyproject.toml", "-headless==", "=="),
+    _fault("slim-service", "no-such-stage", _D, "--from=build", "--from=buidl"),
+    _fault("slim-service", "unquoted-range", _D, '"scikit-learn>=1.4,<2"', "scikit-learn<2"),
+    _fault("slim-service", "file-not-copied", _D, "COPY pyproject.toml ./\nCOPY src ./src\n", ""),
+    _fault("slim-service", "apt-fails", _D, "USER 1000\n", f"USER 1000\n{APT} vim\n"),
+    _fault(
+        "slim-service", "not-in-sh", _D, "ENV PATH=/venv/bin:$PATH\nW", "RUN source /venv/bin/activate\nW"
+    ),
+    _fault("slim-service", "system-package-gone", _D, "libgomp1 curl", "libgomp1 libgl1-mesa-glx"),
+    _fault("slim-service", "no-shell", _D, "RUN python -m venv /venv", 'RUN ["python", "-m", "venv", "$V"]'),
+    _fault("torch-index", "no-such-release", _D, "cu121\nRUN", "cu128\nRUN"),
+    _fault("torch-index", "python-without-wheel", _D, "python:3.10-", "python:3.13-"),
+    _fault("torch-index", "argument-out-of-scope", _D, "ARG TORCH=2.4.1\n", ""),
+    _fault("torch-index", "not-on-this-index", _D, "torchvision==0.19.1", "torchvision==0.19.1 transformers"),
+    _fault(
+        "torch-index",
+        "sister-unpinned",
+        _D,
+        f"torchvision==0.19.1 --index-url {TORCH_INDEX}/cu121",
+        "torchvision",
+    ),
+    _fault("torch-index", "old-libc", _D, "python:3.10-slim-bookworm", "python:3.10-alpine"),
+    _fault(
+        "torch-index",
+        "base-ended",
+        _D,
+        "python:3.10-slim-bookworm\n",
+        f"python:3.10-slim-buster\n{APT} git\n",
+    ),
+    _fault("torch-index", "file-not-copied", _D, "COPY requirements/train.txt /tmp/train.txt\n", ""),
+    _fault("vllm-server", "triton-without-compiler", _D, " python3-dev gcc", ""),
+    _fault("vllm-server", "base-ended", _D, "12.8.1-runtime", "12.8.1-runtime-cudnn"),
+    _fault("vllm-server", "system-package-gone", _D, "python3-dev gcc", "python3.12-dev gcc"),
+    _fault("uv-sync", "torch-trio", "pyproject.toml", "torchvision==0.21.0", "torchvision==0.22.0"),
+    _fault("uv-sync", "python-without-wheel", "pyproject.toml", "torch==2.6.0", "torch==2.1.2"),
+    _fault("uv-sync", "old-libc", _D, "python:3.12-slim", "python:3.12-alpine"),
+    _fault("efa", "no-efa", _D, "RUN curl -O https://efa-installer", "RUN true # "),
+    _fault("pytorch-image", "base-ended", _D, "cuda12.4-cudnn9", "cuda11.7-cudnn8"),
+    _fault("pytorch-image", "needs-nvcc", _D, "-devel", "-runtime"),
+    _fault(
+        "pytorch-image", "hugging-face-skew", "environment.txt", "tokenizers==0.20.3", "tokenizers==0.15.2"
+    ),
+    _fault("pytorch-image", "build-isolation", _D, " --no-build-isolation", ""),
+)
