@@ -1,6 +1,6 @@
 """Is the demonstration a fair comparison?"""
 
-from paceline.app.demo import FACTOR, STRAGGLER, DemoRow, demo_plans, meaning
+from paceline.app.demo import FACTOR, INTRODUCTION, LEFT_OUT, STRAGGLER, DemoRow, demo_plans, meaning
 from paceline.plan.catalog import MODES
 from paceline.worker.virtual import run_virtual
 
@@ -43,3 +43,8 @@ def test_what_the_table_means_is_said_with_the_tables_numbers() -> None:
     assert "2.00x as fast as ssgd" in said
     assert "3.2 updates old" in said
     assert STRAGGLER == 1
+
+
+def test_the_demo_says_how_many_of_the_modes_it_shows() -> None:
+    assert f"{len(demo_plans())} of {len(MODES)} modes" in INTRODUCTION
+    assert all(name in INTRODUCTION for name in LEFT_OUT)

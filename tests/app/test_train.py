@@ -97,3 +97,16 @@ def test_a_run_that_is_already_complete_can_be_resumed_and_does_nothing_more(
         again = resumed(tmp_path / mode, launcher)
         assert again.sha256 == done.sha256
         assert again.positions() == done.positions()
+
+
+def test_a_model_with_batch_norm_is_said_to_depend_on_the_number_of_workers(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    task = "paceline.laws.tasks:TinyTask"
+    watcher = Listening()
+    plan = small_plan("ssgd", steps=4, task=task, task_options={"batch_norm": True})
+    train(plan, tmp_path / "with", watcher, warm=launcher)
+    assert sum("BatchNorm" in text for text in watcher.notes) == 1
+    without = Listening()
+    train(small_plan("ssgd", steps=4, task=task), tmp_path / "without", without, warm=launcher)
+    assert not any("BatchNorm" in text for text in without.notes)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from paceline.checkpoints.store import Snapshot
 from paceline.clock import Clock
@@ -105,6 +106,11 @@ def build_worker(
         seat.foreign.ready(source.num_samples)
     links = _links(seat, rank, channel, device, clock)
     replica = build_replica(plan, task, device, clock)  # after the links: it may be split over the workers
+    if rank == 0 and plan.num_workers > 1 and normalises_own_batch(replica.forward):
+        note(
+            "the model has BatchNorm: each worker normalises over its own samples, so the number of workers"
+            " changes what is learned (docs/concepts/equal-work.md, batch normalisation)"
+        )
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     log = folder.open_log(plan, f"worker-{rank}", clock)
     evaluator = evaluator_for(plan, task, replica, links, channel, log=log, report=report)
@@ -171,6 +177,12 @@ def _restored(seat: Seat, replica: Replica, rank: Rank) -> Snapshot | None:
     if saved is not None:
         replica.restore(saved)
     return saved
+
+
+def normalises_own_batch(model: nn.Module) -> bool:
+    """Whether a layer's output depends on the other samples of this worker's batch."""
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return any(isinstance(module, kinds) for module in model.modules())
 
 
 def build_replica(plan: Plan, task: Task, device: torch.device, clock: Clock) -> Replica:
