@@ -408,6 +408,7 @@ def follow(
     policy: RetryPolicy | None = None,
     after_s: float = 900.0,
     look_s: float = 5.0,
+    evidence: Path | None = None,
 ) -> Played:
     """Follows the job of a recording from its submission until `after_s` after the last event."""
     clock = VirtualClock(recorded, recorded.submitted_t(), wakes)
@@ -420,6 +421,7 @@ def follow(
         shown=Shown(line=lambda _line: None, say=said.append, tell=told.append),
         pace=Pace(look_s=look_s, logs_s=0.0),
         clock=clock,
+        evidence=evidence,
     )
     end: End | None = None
     sent_again_t: float | None = None

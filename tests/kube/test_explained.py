@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from tests.fixtures.recordings import ROOT, Recording, recording, recordings
+from tests.kube.replay import follow, tape
 
-from paceline.app.explain import explain_record
+from paceline.app.explain import explain_record, keep_evidence
 from paceline.cli.main import run
 from paceline.cli.session import Session
 from paceline.errors import ExitCode
@@ -259,3 +260,34 @@ def test_yaml_of_kubectl_is_a_recording(tmp_path: Path) -> None:
     finding = explain_record(file).finding
     assert finding is not None
     assert finding.failure.name == "evicted"
+
+
+@pytest.mark.parametrize("name", ["crash-pytorchjob", "wrong-tag-pytorchjob", "deleted-pytorchjob"])
+def test_what_was_seen_of_an_attempt_is_kept_before_it_is_removed(name: str, tmp_path: Path) -> None:
+    """The stored recording is explained like the job was when it was there."""
+    recorded = tape(recording(name))
+    played = follow(recorded, evidence=tmp_path)
+    told = played.told[-1].failure.name
+    is_changed = played.removed_t is not None or played.sent_again_t is not None
+    stored = list(tmp_path.glob(f"{recorded.namespace}/{recorded.job_name}/attempt-1.json"))
+    assert len(stored) == is_changed
+    if is_changed:
+        finding = explain_record(stored[0]).finding
+        assert finding is not None
+        assert finding.failure.name == told
+        assert stored[0].stat().st_mode & 0o077 == 0
+
+
+def test_kept_evidence_holds_no_secret(tmp_path: Path) -> None:
+    token = "hf_" + "q7" * 12
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {
+            "containers": [{"name": "c", "env": [{"name": "HF_TOKEN", "value": token}], "args": [token]}]
+        },
+    }
+    logs = [{"pod": "a", "text": f"token={token}"}]
+    path = keep_evidence(read_record({"objects": [pod], "logs": logs}, "x"), tmp_path, 1)
+    assert token not in path.read_text()
+    assert "HF_TOKEN" in path.read_text()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from paceline.disk import write_durably
 from paceline.errors import ConfigError, Problem, UnreadableFileError
 from paceline.kube.diagnosis.described import read_text
 from paceline.kube.diagnosis.diagnose import diagnose
@@ -20,6 +21,7 @@ from paceline.kube.diagnosis.record import KUBECTL, job_names, narrowed, read_re
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.diagnosis.snapshot import Log, Snapshot
 from paceline.kube.diagnosis.unknown import unreadable
+from paceline.kube.secrets import hidden
 
 _OPENS_JSON = re.compile(r"\s*\{\s*(?:\"|$)")
 _YAML = re.compile(r"^(?:- )?apiVersion: ", re.MULTILINE)
@@ -97,6 +99,45 @@ def _judged(snapshot: Snapshot, *, timeless: bool) -> Explained:
         finding = unreadable(snapshot)
         verdict = Wait(says="nothing is decided from this text alone", until_s=None)
     return Explained(finding=finding, verdict=verdict, seen=_seen(snapshot))
+
+
+def keep_evidence(snapshot: Snapshot, folder: Path, attempt: int) -> Path:
+    """Write what was seen of an attempt as a recording that `job explain --from` reads. Raises OSError.
+
+    Values of environment variables are left out, and what looks like a secret is hidden.
+    """
+    logs = [
+        {
+            "pod": log.pod,
+            "container": log.container,
+            "previous": log.previous,
+            "text": [hidden(line) for line in log.text.splitlines()],
+        }
+        for log in snapshot.logs
+    ]
+    objects = [_without_values(one) for one in snapshot.objects]
+    text = json.dumps({"at": snapshot.at_s, "objects": objects, "logs": logs}, indent=1)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"attempt-{attempt}.json"
+    write_durably(path, [text.encode()], mode=0o600)
+    return path
+
+
+def _without_values(value: object) -> object:
+    match value:
+        case dict():
+            return {
+                name: [{"name": one.get("name")} for one in inner if isinstance(one, dict)]
+                if name == "env" and isinstance(inner, list)
+                else _without_values(inner)
+                for name, inner in value.items()
+            }
+        case list():
+            return [_without_values(one) for one in value]
+        case str():
+            return hidden(value)
+        case _:
+            return value
 
 
 def _pod(path: Path) -> str:

@@ -6,12 +6,15 @@ keeps it by renewing it; others only show what happens.
 
 import queue
 import random
+import shlex
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.app.cluster_reach import Cluster
+from paceline.app.explain import keep_evidence
 from paceline.app.job_again import Restart
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import NotReadyError, PacelineError
@@ -89,6 +92,7 @@ class Follower:
     pace: Pace = field(default_factory=Pace)
     clock: FollowClock = field(default_factory=SystemFollowClock)
     watcher: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    evidence: Path | None = None  # folder for what is seen of attempts before they are removed
     _items: "queue.Queue[Line | None]" = field(default_factory=queue.Queue)
     _state: Following = field(default_factory=Following)
     _uid: str = ""
@@ -206,14 +210,38 @@ class Follower:
                     self.shown.tell(action.finding)
                 case Again():
                     assert self._mark is not None, "only a job that carries our mark is ours to start again"
+                    self._keep_evidence(snapshot)
                     if not self._again.start(self._mark, action.attempts, snapshot):
                         self._state = Following.after(self._mark.attempts)
                 case Remove():
+                    self._keep_evidence(snapshot)
                     if not self._remove(kind):
                         return None  # it has changed: the next look judges it
                 case End():
                     return action
         return None
+
+    def _keep_evidence(self, snapshot: Snapshot) -> None:
+        """Store pods, events and logs before they are removed; a disk that refuses them stops nothing."""
+        from paceline.cluster.job_snapshot import with_all_logs
+        from paceline.cluster.port import ApiError
+
+        if self.evidence is None:
+            return
+        attempt = 1 if self._mark is None else self._mark.attempts.number
+        folder = self.evidence / self.cluster.namespace / self.name
+        try:
+            whole = with_all_logs(self.cluster.api, snapshot, self.cluster.namespace)
+        except ApiError:
+            whole = snapshot
+        try:
+            path = keep_evidence(whole, folder, attempt)
+        except OSError as error:
+            self.shown.say(f"the evidence of attempt {attempt} is not stored in {folder}: {error.strerror}")
+            return
+        self.shown.say(
+            f"pods, events and logs are kept: paceline job explain --from {shlex.quote(str(path))}"
+        )
 
     def _see(self, kind: "Kind") -> "tuple[Manifest | None, Snapshot]":
         from paceline.cluster.job_snapshot import job_snapshot

@@ -101,5 +101,8 @@ def _follower(
             say(session, text)
 
     return Follower(
-        cluster=cluster, name=name, shown=Shown(line=line, say=lambda text: say(session, text), tell=tell)
+        cluster=cluster,
+        name=name,
+        shown=Shown(line=line, say=lambda text: say(session, text), tell=tell),
+        evidence=session.folder / ".paceline" / "jobs",
     )

@@ -3,6 +3,8 @@
 What the server does not show is left out: a diagnosis is made of what there is.
 """
 
+from dataclasses import replace
+
 from paceline.cluster.kinds import (
     CLAIM,
     EVENT,
@@ -49,6 +51,21 @@ def job_snapshot(
     ray_failed = mapping(job, "status").get("jobStatus") == "FAILED"
     ends = [log for pod in seen.pods[:_MOST_LOGS] for log in _ends(api, pod, namespace, driver=ray_failed)]
     return Snapshot(at_s=seen.at_s, objects=seen.objects, logs=tuple(ends))
+
+
+def with_all_logs(api: Api, snapshot: Snapshot, namespace: str) -> Snapshot:
+    """The same with the end of every container's log: what is to be kept before pods are removed."""
+    logs: list[Log] = []
+    for pod in snapshot.pods[:_MOST_LOGS]:
+        for of in ("initContainerStatuses", "containerStatuses"):
+            for status in mappings(pod, "status", of):
+                container = str(status.get("name", ""))
+                logs += _log(api, name_of(pod), namespace, container, previous=False)
+                if mapping(status, "lastState", "terminated"):
+                    logs += _log(api, name_of(pod), namespace, container, previous=True)
+    read = {(log.pod, log.container, log.previous) for log in logs}
+    kept = [log for log in snapshot.logs if (log.pod, log.container, log.previous) not in read]
+    return replace(snapshot, logs=(*kept, *logs))
 
 
 def _asks_for_nodes(pod: Object) -> bool:
