@@ -22,6 +22,7 @@ from paceline.errors import ConfigError, ExitCode, NotReadyError, PacelineError,
 from paceline.launchers.supervise import Failure, Ledger
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Option, Plan
+from paceline.worker.kernel import kill_each, members_of_session
 
 Message = dict[str, Json]
 
@@ -247,6 +248,10 @@ class LocalLauncher:
         return message
 
     def _helper_lost(self) -> TrainingError:
+        # Before it is waited for: until then no other process gets its pid, which names its session.
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        others = [pid for pid in members_of_session(self._process.pid) if pid != self._process.pid]
+        kill_each(others)  # what tasks have started; the participants themselves ended with the helper
         code = self._process.wait()
         if code < 0:
             return TrainingError(

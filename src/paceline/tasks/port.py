@@ -63,7 +63,9 @@ class Task(Protocol):
         """A fresh model. Called with torch's generator seeded from the run's seed."""
         ...
 
-    def samples(self) -> Samples: ...
+    def samples(self) -> Any:  # Any: Samples, a map-style Dataset or a DataLoader of one
+        """Samples, or what `paceline.tasks.dataset_samples.samples_of` makes samples of."""
+        ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:  # Any: whatever Samples.batch returns
         """The mean loss over the batch (a mean, not a sum: gradients are averaged over workers)."""
@@ -76,7 +78,9 @@ class Task(Protocol):
         """
         ...
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer: ...
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Any:  # Any: see below
+        """An Optimizer, or a pair: an optimizer of torch's, and a scheduler of its learning rate."""
+        ...
 
 
 @runtime_checkable
@@ -154,4 +158,9 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
         return {name: to_device(part, device) for name, part in batch.items()}
-    return tuple(to_device(part, device) for part in batch)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple
+        named: Batch = type(batch)(*(to_device(part, device) for part in batch))
+        return named
+    if isinstance(batch, list | tuple):
+        return tuple(to_device(part, device) for part in batch)
+    return batch  # a name, a number: whatever else a collate function leaves as it is

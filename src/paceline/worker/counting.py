@@ -10,7 +10,6 @@ import select
 import signal
 import socket
 import sys
-import traceback
 from typing import NoReturn
 
 import torch
@@ -18,7 +17,9 @@ import torch
 from paceline.errors import OwnClassError, PacelineError, Problem
 from paceline.plan.codec import Json
 from paceline.plan.plan import Dtype, Plan
-from paceline.tasks.load import load_task, task_class
+from paceline.tasks.dataset_samples import samples_of
+from paceline.tasks.load import in_one_line, load_task, raised_at, task_class
+from paceline.worker.faults import ENDS
 from paceline.worker.kernel import die_with_parent
 
 Answer = dict[str, Json]
@@ -92,14 +93,13 @@ def answer(order: Answer) -> Answer:
     try:
         # As in a plan: options are numbers, words, yes or no.
         task = load_task(name, seed=int(str(order["seed"])), options=options)  # type: ignore[arg-type]
-        return {"ev": "counted", "num_samples": len(task.samples())}
+        return {"ev": "counted", "num_samples": len(samples_of(task))}
     except PacelineError as error:
         return _refused(error)
-    except Exception as error:
+    except ENDS as error:
         # Any failure of a user's task ends here: what it was, and where, in one line.
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"task {name} cannot be built: {type(error).__name__}: {error}"[:500]
-        return _refused(_own_task(what, f"it was raised in {last.filename}, line {last.lineno}"))
+        what = f"task {name} cannot be built: {in_one_line(error)}"
+        return _refused(_own_task(what, f"it was raised in {raised_at(error)}"))
 
 
 def _own_task(what: str, hint: str) -> PacelineError:

@@ -84,7 +84,7 @@ def _build(
     replica = Replica(plan, task, torch.device("cpu"), clock)
     log = open_log(plan, seat.run_dir, name, clock)
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
-    source = GradientSource(plan, task, torch.device("cpu"), clock)
+    source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
     membership = Membership(lambda: coordinator_client(place), run=place.run, worker=name, note=control.note)
     writer = writer_for(plan, seat.checkpoints, WHO, RunCatalogue(membership, place.run), participants=1)
     shared = SharedSaver(plan, replica, log=log, report=report, writer=writer)

@@ -8,7 +8,6 @@ replay in one process computes the same bits as the workers did in theirs.
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from paceline.clock import Clock
@@ -16,7 +15,9 @@ from paceline.plan.plan import Plan
 from paceline.sync.assignment import Share
 from paceline.sync.dice import draw_u64
 from paceline.sync.samples import SampleStream
+from paceline.tasks.dataset_samples import samples_of
 from paceline.tasks.port import Batch, Foresighted, Task, keeps_order, to_device
+from paceline.worker.feed import Feed
 from paceline.worker.replica import Replica
 
 AHEAD = 4  # steps whose samples are announced to data that is read from elsewhere
@@ -45,16 +46,21 @@ class Source(Protocol):
 class GradientSource:
     """Gradients of any share, and when the parts of the last one ended."""
 
-    def __init__(self, plan: Plan, task: Task, device: torch.device, clock: Clock) -> None:
+    def __init__(
+        self, plan: Plan, task: Task, device: torch.device, clock: Clock, *, ahead: bool = False
+    ) -> None:
+        """`ahead`: processes of this worker may load batches before they are needed."""
         self._plan, self._task = plan, task
         self._device, self._clock = device, clock
-        self._samples = task.samples()
+        self._samples = samples_of(task)
         self._stream = SampleStream(
             num_samples=len(self._samples),
             seed=plan.seed,
             in_order=keeps_order(self._samples),
             block=plan.shuffle_block,
         )
+        pins = device.type == "cuda"
+        self._feed = Feed(plan, self._samples, self._stream, ahead=ahead, pins=pins)
         self.times_ns = Times(0, 0, 0, 0)
         self._foresighted = self._samples if isinstance(self._samples, Foresighted) else None
         self._announced: dict[int, int] = {}  # the last step of each rank of which the samples were announced
@@ -88,13 +94,14 @@ class GradientSource:
     def _in_parts(self, replica: Replica, share: Share, started: int) -> float:
         """The same mean, as the sum of its parts; each phase lasts as long as those of all parts together."""
         now, arena = self._clock.now_ns, replica.arena
-        indices = self._stream.take(*share.samples(self._plan.batch_sizes))
-        parts = [part for part in np.array_split(indices, self._plan.grad_accumulation) if len(part)]
+        num_samples = share.size(self._plan.batch_sizes)
+        done = 0
         value, times = 0.0, Times(started, started, started, started)
         arena.expect_backward()
-        for number, part in enumerate(parts):
-            arena.expect_more(more=number + 1 < len(parts))
-            batch, weight = self._on_device(self._samples.batch(part)), len(part) / len(indices)
+        for part, size in self._feed.batches(share):
+            done += size
+            arena.expect_more(more=done < num_samples)
+            batch, weight = self._on_device(part), size / num_samples
             got_data = now()
             loss = self._task.loss(replica.forward, batch)
             got_loss = now()
@@ -107,8 +114,7 @@ class GradientSource:
 
     def batch_of(self, share: Share) -> Batch:
         """The samples of this share, on the device."""
-        indices = self._stream.take(*share.samples(self._plan.batch_sizes))
-        batch = self._samples.batch(indices)
+        ((batch, _),) = self._feed.batches(share)
         if self._foresighted is not None:
             self._announce(self._foresighted, share)
         return self._on_device(batch)

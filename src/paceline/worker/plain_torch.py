@@ -17,8 +17,10 @@ from paceline.clock import SystemClock, unix_now_s
 from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Plan
 from paceline.sync.samples import SampleStream, slice_of
+from paceline.tasks.dataset_samples import samples_of
 from paceline.tasks.optim import build_optimizer
 from paceline.tasks.port import Optimizer, Task, keeps_order
+from paceline.tasks.scheduled import Scheduled, optimizer_of
 from paceline.transport.torch_dist import wait_for_all
 from paceline.worker.wiring import build_task, set_up_torch
 
@@ -51,7 +53,7 @@ def _train(plan: Plan, rank: int) -> dict[str, Json]:
     torch.manual_seed(plan.seed)
     model = task.model()
     wrapped: nn.Module = DistributedDataParallel(model) if plan.num_workers > 1 else model
-    optimizer, samples = _optimizer(plan, task, model), task.samples()
+    optimizer, samples = _optimizer(plan, task, model), samples_of(task)
     stream = SampleStream(num_samples=len(samples), seed=plan.seed, in_order=keeps_order(samples))
     starts_ns, losses = [], []
     first_unix_s = unix_now_s()
@@ -61,6 +63,8 @@ def _train(plan: Plan, rank: int) -> dict[str, Json]:
         model.zero_grad(set_to_none=True)
         loss = task.loss(wrapped, batch)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        if isinstance(optimizer, Scheduled):
+            optimizer.begin(step)
         optimizer.step()
         losses.append(float(loss.detach()))
     ended_ns = clock.now_ns()
@@ -84,7 +88,7 @@ def _optimizer(plan: Plan, task: Task, model: nn.Module) -> Optimizer:
         return build_optimizer(
             choice.name, model.parameters(), lr=choice.lr, weight_decay=choice.weight_decay
         )
-    optimizer = task.optimizer(model.parameters())
+    optimizer = optimizer_of(task, model.parameters())
     if plan.lr is not None:
         for group in optimizer.param_groups:
             group["lr"] = plan.lr

@@ -22,7 +22,7 @@ from paceline.plan.plan import Plan
 from paceline.tasks.load import task_class
 from paceline.worker.control import ControlBlock
 from paceline.worker.elastic_body import elastic_body
-from paceline.worker.faults import fault_of, into_log
+from paceline.worker.faults import ENDS, fault_of, into_log
 from paceline.worker.ray_outbox import Message, Outbox
 from paceline.worker.seat import CoordinatorSeat, Seat
 from paceline.worker.telling import Report
@@ -48,7 +48,7 @@ class Side:
         try:
             self._take_part(order)
             code = 0
-        except Exception as error:
+        except ENDS as error:
             # Also a failure of the user's task: the launcher tells it.
             into_log(error)
             fault = fault_of(error, Path(str(order["run_dir"])) / "logs" / f"{self._who}.log")

@@ -30,7 +30,7 @@ from paceline.transport.tcp_store import LOOPBACK, Address
 from paceline.transport.torch_dist import abandon_group
 from paceline.worker.control import ControlBlock
 from paceline.worker.far_clock import FarClock
-from paceline.worker.faults import into_log
+from paceline.worker.faults import ENDS, into_log
 from paceline.worker.foreign_seat import ForeignSeat
 from paceline.worker.participant import Report, serve, work
 from paceline.worker.ray_folder import SaidFolder
@@ -91,7 +91,7 @@ class Side:
     def _live(self, order: Message, saved: bytes | None) -> None:
         try:
             self._take_part(order, saved)
-        except Exception as error:
+        except ENDS as error:
             # Also a failure of the user's task: the launcher tells it.
             self._outbox.say(self._fault(error, str(order["run_dir"])))
         finally:
@@ -156,7 +156,7 @@ class Side:
     def _report(self, facts: Report) -> None:
         self._outbox.say({"ev": "report", "who": self._who, **facts})  # type: ignore[dict-item]  # facts are JSON
 
-    def _fault(self, error: Exception, run_dir: str) -> Message:
+    def _fault(self, error: BaseException, run_dir: str) -> Message:
         into_log(error)
         fault = fault_of(error, self._rank, run_dir)
         fault.pop("trace", None)

@@ -18,6 +18,7 @@ from paceline.errors import MisfitError
 from paceline.plan.plan import Plan
 from paceline.tasks.optim import Adam, Sgd, build_optimizer
 from paceline.tasks.port import Optimizer, Task
+from paceline.tasks.scheduled import Scheduled, optimizer_of
 from paceline.transport.arena import Arena
 
 
@@ -56,6 +57,9 @@ class Replica:
             self._clip(self._plan.clip_norm)
         if self._plan.lr_schedule is not None:
             rate_factor *= self._plan.lr_schedule.factor(self.step)
+        if isinstance(self.optimizer, Scheduled):
+            self.optimizer.begin(self.step)
+            rate_factor *= self._plan.lr_scale
         if rate_factor == 1.0:
             self.optimizer.step()
         else:
@@ -156,7 +160,7 @@ class Replica:
     def _build_optimizer(self) -> Optimizer:
         plan = self._plan
         if plan.optimizer is None:
-            optimizer = self._task.optimizer(self._parameters)
+            optimizer = optimizer_of(self._task, self._parameters)
         else:
             choice = plan.optimizer
             optimizer = build_optimizer(
@@ -164,6 +168,9 @@ class Replica:
             )
         if plan.has_momentum_in_codec:
             _refuse_momentum(optimizer)
+        if isinstance(optimizer, Scheduled):  # its scheduler computes rates from those it began with
+            _refuse_other_rates(plan)
+            return optimizer
         for group in optimizer.param_groups:
             rate = group["lr"] if plan.lr is None or plan.optimizer is not None else plan.lr
             group["lr"] = rate * plan.lr_scale
@@ -213,6 +220,16 @@ def _refuse_momentum(optimizer: Optimizer) -> None:
             f"dgc keeps the momentum itself, but the task's {type(optimizer).__name__} has its own",
             "use --optimizer sgd",
         )
+
+
+def _refuse_other_rates(plan: Plan) -> None:
+    for setting, is_set in (("--lr", plan.lr is not None), ("--lr-schedule", plan.lr_schedule is not None)):
+        if is_set:
+            raise MisfitError(
+                f"{setting} sets the learning rate, but the task's scheduler does too",
+                f"leave {setting} out, or return the optimizer without its scheduler; "
+                "a rate of the task's own is an option: --task-option lr=0.1",
+            )
 
 
 def _collect_tensors(prefix: str, value: object, found: dict[str, Tensor]) -> None:

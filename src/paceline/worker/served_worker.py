@@ -71,7 +71,7 @@ def _worker(rank: Rank, seat: Seat, membership: Places, log: EventLog, control: 
         rank=rank,
         replica=replica,
         strategy=strategy,
-        source=GradientSource(plan, task, cpu, clock),
+        source=GradientSource(plan, task, cpu, clock, ahead=True),
         clock=clock,
         log=log,
         control=control,

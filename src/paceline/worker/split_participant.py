@@ -56,7 +56,7 @@ def _build(index: int, seat: Seat, task: Task, report: Tell) -> SplitElasticWork
     plan, clock, place, name = seat.plan, SystemClock(), seat.coordinator, f"worker-{index}"
     log = open_log(plan, seat.run_dir, name, clock)
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
-    source = GradientSource(plan, task, torch.device("cpu"), clock)
+    source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
     membership = Membership(lambda: coordinator_client(place), run=place.run, worker=name, note=control.note)
 
     def saver_for(replica: ShardedReplica, strategy: Strategy, rank: int, parts: int) -> SplitSaver:

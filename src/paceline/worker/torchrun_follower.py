@@ -17,6 +17,7 @@ from paceline.transport.tcp_store import Address
 from paceline.worker.control import ControlBlock
 from paceline.worker.far_clock import FarClock, ahead_ns
 from paceline.worker.far_folder import FarFolder, receive_snapshot
+from paceline.worker.faults import ENDS
 from paceline.worker.participant import Report
 from paceline.worker.run_folder import OwnFolder
 from paceline.worker.torchrun_rank import signals_stop, take_part
@@ -56,7 +57,7 @@ def _follow(place: MeetingPlace, word: Message) -> int:
             end: Message = {"ev": "report", "who": f"worker-{rank}", **part.report}
         except _OverError:
             raise
-        except Exception as error:
+        except ENDS as error:
             # Also a failure of the user's task: rank 0 tells it.
             end = fault_of(error, rank, str(word["run_dir"]))
             if not part.was_ready:

@@ -19,6 +19,7 @@ from paceline.transport.meeting_place import MeetingPlace
 from paceline.worker.control import ControlBlock
 from paceline.worker.counting import answer
 from paceline.worker.far_folder import NearFolder, send_snapshot
+from paceline.worker.faults import ENDS
 from paceline.worker.participant import Report
 from paceline.worker.run_folder import OwnFolder, RunFolder, append_lines
 from paceline.worker.torchrun_rank import take_part
@@ -144,7 +145,7 @@ class Leader:
                     server=None if server is None else (server.address, server.token),
                     report=report,
                 )
-        except Exception as error:
+        except ENDS as error:
             # Also a failure of the user's task: told like that of any other rank.
             self._tell_fault(fault_of(error, 0, str(run_dir)), run_dir, tell)
             return False

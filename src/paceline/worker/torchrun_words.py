@@ -91,7 +91,7 @@ def check_here(plan: Plan, world: World) -> None:
         )
 
 
-def fault_of(error: Exception, rank: int, run_dir: str) -> Message:
+def fault_of(error: BaseException, rank: int, run_dir: str) -> Message:
     """An error as rank 0 hears of it; with a traceback where it is no error of the user's."""
     if isinstance(error, RuntimeError) and not isinstance(error, PacelineError) and _is_of_a_peer(error):
         error = PeerLostError(

@@ -101,7 +101,7 @@ def build_worker(
     set_up_torch(plan)
     task, device = build_task(plan), _device(plan, rank if seat.foreign is None else seat.foreign.local_rank)
     channel = channel_of(plan.mode)
-    source = GradientSource(plan, task, device, clock)
+    source = GradientSource(plan, task, device, clock, ahead=True)
     if seat.foreign is not None:
         seat.foreign.ready(source.num_samples)
     links = _links(seat, rank, channel, device, clock)

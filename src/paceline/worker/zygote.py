@@ -5,7 +5,9 @@ JSON lines over the socket FD: start a run, ask it to stop, kill it. Its
 children are the participants. It never trains, opens no thread and touches no
 GPU, so forking is safe. When the socket closes, for instance because the
 command was killed, it kills its children and ends; when it is killed itself,
-the kernel kills them. So nothing is ever left behind.
+the kernel kills them. Processes that a task starts itself become children of
+this process when their participant ends, and are killed at the end of the run;
+where this process is killed, the command kills them (launchers/local.py).
 """
 
 import gc
@@ -23,7 +25,7 @@ from pathlib import Path
 import torch
 
 from paceline.clock import Patience
-from paceline.errors import PacelineError
+from paceline.errors import ExitCode, PacelineError, TrainingError
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel, data_of, server_names
 from paceline.plan.codec import Json, loads
@@ -34,8 +36,16 @@ from paceline.worker.child_reports import ChildReports
 from paceline.worker.control import ControlBlock
 from paceline.worker.counting import count_samples, order_of
 from paceline.worker.elastic_body import elastic_body
-from paceline.worker.faults import fault_of, into_log
-from paceline.worker.kernel import cpu_ticks, die_with_parent, is_stopped
+from paceline.worker.faults import ENDS, fault_of, into_log
+from paceline.worker.kernel import (
+    adopt_orphans,
+    children_of,
+    cpu_ticks,
+    die_with_parent,
+    is_stopped,
+    kill_each,
+    reap,
+)
 from paceline.worker.participant import Report, serve, work
 from paceline.worker.seat import CoordinatorSeat, Seat
 from paceline.worker.virtual_participants import work_in_turns
@@ -44,10 +54,13 @@ from paceline.worker.wiring import channel_of, shared_world
 PROGRESS_S = 0.1
 GRACE_S = 5.0
 ALL_WORKERS = "workers"  # one process that is all participants
+LOOK_S = 0.01
+DONE = b'{"ev": "done"}'  # the last line of a participant whose body returned
 
 
 class Zygote:
     def __init__(self, orders: socket.socket) -> None:
+        adopt_orphans()
         self._orders = orders
         self._buffer = b""
         self._children: dict[int, str] = {}  # pid -> participant
@@ -61,6 +74,7 @@ class Zygote:
         self._idle: dict[int, tuple[int, Patience]] = {}
         self._has_ended_well = False  # a participant of this run has
         self._reports: dict[int, ChildReports] = {}  # by pid
+        self._done: set[int] = set()  # pids of those whose body returned
         self._selector = selectors.DefaultSelector()
         self._selector.register(orders, selectors.EVENT_READ, self._read_orders)
         deaths_read, deaths_write = os.pipe()
@@ -75,7 +89,7 @@ class Zygote:
             self._tell("ready")
             self._serve()
         except (BrokenPipeError, ConnectionResetError):  # the command is gone
-            self._kill_all()
+            self._end_adopted()  # the participants with them
 
     def _serve(self) -> None:
         while True:
@@ -195,7 +209,10 @@ class Zygote:
 
     def _pass_on(self, pid: int) -> None:
         for line in self._reports[pid].lines():
-            self._orders.sendall(line + b"\n")
+            if line == DONE:
+                self._done.add(pid)
+            else:
+                self._orders.sendall(line + b"\n")
         if self._reports[pid].has_ended:
             self._selector.unregister(self._reports[pid].fd)
 
@@ -204,15 +221,19 @@ class Zygote:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            if pid in self._children:  # else it was stuck in the kernel, and counted as ended before
+            # Else it was adopted, or was stuck in the kernel and counted as ended before.
+            if pid in self._children:
                 self._ended(pid, os.waitstatus_to_exitcode(status))
 
     def _ended(self, pid: int, code: int) -> None:
         who = self._children.pop(pid)
         self._harder_at_s.pop(pid, None)
         self._idle.pop(pid, None)
+        is_done = self._hear_out(pid)
+        if code == 0 and not is_done:  # os._exit in a task, or in a library
+            code = int(ExitCode.TRAINING_FAILED)
+            self._tell("error", who=who, **fault_of(_ended_early(who), who))
         self._has_ended_well = self._has_ended_well or code == 0
-        self._hear_out(pid)
         self._report_progress()
         self._tell("exited", who=who, code=code, pid=pid, by_us=pid in self._by_us)
         if self._seat is not None and self._seat.plan.elastic is not None:
@@ -262,8 +283,8 @@ class Zygote:
             else:  # the kernel does not let it go, perhaps never: the run does not wait for it
                 self._ended(pid, -signal.SIGKILL)
 
-    def _hear_out(self, pid: int) -> None:
-        """What a child said before it died is told before its death."""
+    def _hear_out(self, pid: int) -> bool:
+        """Pass on the last reports of a child that ended; whether its body returned."""
         reports = self._reports[pid]
         if not reports.has_ended:
             self._pass_on(pid)
@@ -271,6 +292,9 @@ class Zygote:
             self._selector.unregister(reports.fd)
         reports.close()
         del self._reports[pid]
+        is_done = pid in self._done
+        self._done.discard(pid)
+        return is_done
 
     def _abort(self) -> None:
         """One participant failed: wake the others, and give them a moment to end by themselves."""
@@ -285,6 +309,7 @@ class Zygote:
         if self._seat.world is not None:
             self._seat.world.close()
         self._seat, self._kill_at_s = None, None
+        self._end_adopted()
         self._tell("over")
 
     def _kill_all(self) -> None:
@@ -296,6 +321,14 @@ class Zygote:
         self._by_us.add(pid)
         self._killed.add(pid)
         self._harder_at_s[pid] = time.monotonic() + GRACE_S
+
+    def _end_adopted(self) -> None:
+        """Kill what tasks have started and left behind. Every other child of ours has ended before."""
+        end_s = time.monotonic() + GRACE_S
+        # Those that they have started are adopted then; one that is stuck in the kernel is not waited for.
+        while kill_each(children_of(os.getpid())) and time.monotonic() < end_s:
+            reap()
+            time.sleep(LOOK_S)
 
     def _report_progress(self) -> None:
         if self._seat is not None:
@@ -335,6 +368,13 @@ def _log_to(path: Path) -> None:
     os.close(fd)
 
 
+def _ended_early(who: str) -> TrainingError:
+    return TrainingError(
+        f"{who} ended with exit code 0 before its work was done",
+        "look for os._exit in the task and in the libraries that it uses",
+    )
+
+
 def live(seat: Seat, who: str, body: Callable[[Seat, Callable[[Report], None]], None], reports: int) -> int:
     """Run a participant; its exit code. Whatever it raises is told to the launcher and logged."""
 
@@ -343,8 +383,9 @@ def live(seat: Seat, who: str, body: Callable[[Seat, Callable[[Report], None]], 
 
     try:
         body(seat, lambda facts: tell({"ev": "report", "who": who, **facts}))
+        os.write(reports, DONE + b"\n")
         return 0
-    except Exception as error:
+    except ENDS as error:
         # Any failure of a user's task ends here too.
         into_log(error)
         fault = fault_of(error, f"{seat.run_dir}/logs/{who}.log")

@@ -1,0 +1,197 @@
+"""A task may return datasets, loaders and schedulers of torch's; what is loaded ahead changes no number."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.fixtures.plans import small_plan
+from tests.fixtures.runs import distance, real, resumed, virtual
+from tests.fixtures.torch_tasks import doubled
+
+from paceline.app.train import train
+from paceline.checkpoints.store import from_bytes, to_bytes
+from paceline.clock import SystemClock
+from paceline.errors import ConfigError, MisfitError, OwnClassError, TrainingError
+from paceline.launchers.local import LocalLauncher
+from paceline.plan.plan import Plan
+from paceline.sync.assignment import Share
+from paceline.sync.samples import SampleStream
+from paceline.tasks.dataset_samples import samples_of
+from paceline.tasks.load import load_task
+from paceline.worker.feed import Guess
+from paceline.worker.participant import state_hash
+from paceline.worker.replay import replay
+from paceline.worker.replica import Replica
+
+TASKS = "tests.fixtures.torch_tasks"
+
+
+def own(mode: str, task: str, **changes: object) -> Plan:
+    return replace(small_plan(mode), task=f"{TASKS}:{task}", **changes)  # type: ignore[arg-type]  # by name
+
+
+def refused(task: str) -> str:
+    with pytest.raises(OwnClassError) as caught:
+        samples_of(load_task(f"{TASKS}:{task}", seed=0, options={}))
+    return caught.value.what
+
+
+def test_a_dataset_in_memory_is_trained_on_like_its_tensors() -> None:
+    plain = replace(small_plan("ssgd"), task="paceline.laws.tasks:TinyTask")
+    ours = replace(plain, task=f"{TASKS}:TensorDatasetTask")
+    assert distance(virtual(ours).final_state(), virtual(plain).final_state()) == 0.0
+
+
+@pytest.mark.parametrize("mode", ["ssgd", "asgd"])
+@pytest.mark.parametrize("task", ["DatasetTask", "LoaderTask"])
+def test_processes_load_the_same_noise_that_a_replay_finds(
+    mode: str, task: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    plan = own(mode, task, task_options={"noise": 0.5})
+    done = real(plan, tmp_path / "run", launcher)
+    verdict = replay(plan, done.history, str(done.sha256))
+    assert verdict.is_equal, verdict.parted
+    positions = sorted(row.position for rows in done.history.steps.values() for row in rows)
+    assert positions == list(range(plan.total_gradients))
+
+
+def test_accumulated_parts_are_loaded_ahead_too(launcher: LocalLauncher, tmp_path: Path) -> None:
+    plan = own("ssgd", "DatasetTask", task_options={"noise": 0.5}, grad_accumulation=2)
+    done = real(plan, tmp_path / "run", launcher)
+    assert replay(plan, done.history, str(done.sha256)).is_equal
+
+
+def test_a_loader_gives_its_dataset_and_how_it_collates() -> None:
+    samples = samples_of(load_task(f"{TASKS}:LoaderTask", seed=0, options={}))
+    rows = samples_of(load_task(f"{TASKS}:DatasetTask", seed=0, options={}))
+    places = torch.tensor([4, 1]).numpy()
+    inputs, targets = samples.batch(places)  # type: ignore[misc]  # two columns
+    expected = rows.batch(places)
+    assert torch.equal(inputs, expected[0] * 2)  # type: ignore[index,arg-type,operator]  # two columns
+    assert torch.equal(targets, expected[1])  # type: ignore[index,arg-type]  # two columns
+    assert getattr(samples, "num_workers", 0) == 2
+    assert doubled([(inputs[0], targets[0])])[0].shape == (1, 3)
+
+
+def test_the_next_batch_is_loaded_while_a_step_computes(launcher: LocalLauncher, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    plan = own("single", "OverlapTask", num_workers=1, batch_sizes=(4,), task_options={"seen": str(seen)})
+    plan = replace(plan, steps=2)
+    train(plan, tmp_path / "run", _Quiet(), warm=launcher)
+    assert len(list(seen.iterdir())) == 8
+
+
+@pytest.mark.parametrize("task", ["StreamTask", "WeightedTask", "ColumnsTask"])
+def test_what_would_choose_samples_itself_is_refused_with_file_and_line(task: str) -> None:
+    assert "torch_tasks.py:" in refused(task)
+
+
+def test_it_is_refused_before_the_run_starts(launcher: LocalLauncher, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(own("ssgd", "WeightedTask"), tmp_path / "run", _Quiet(), warm=launcher)
+    assert caught.value.problems[0].code == "E107"
+    assert "torch_tasks.py:" in caught.value.what
+
+
+def test_an_error_in_a_loader_process_names_the_users_line(launcher: LocalLauncher, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as caught:
+        train(own("ssgd", "BadRowTask"), tmp_path / "run", _Quiet(), warm=launcher)
+    assert "ValueError: row 5 is torn (tests/fixtures/torch_tasks.py:" in caught.value.what
+
+
+def test_the_guess_follows_a_worker_that_does_several_shards() -> None:
+    guess = Guess(steps=10, global_batch=8)
+    for step in range(3):
+        guess.saw(Share(0, step))
+        guess.saw(Share(2, step))
+    assert guess.after(Share(2, 2)) == Share(0, 3)
+    assert guess.after(Share(0, 3)) == Share(2, 3)
+    assert guess.after(Share(2, 9)) is None
+
+
+def test_after_wrong_guesses_none_are_made_until_they_would_have_been_right() -> None:
+    guess = Guess(steps=100, global_batch=8)
+    for step in (0, 1, 5, 7, 20):
+        guess.saw(Share(0, step))
+    assert guess.after(Share(0, 20)) is None
+    guess.saw(Share(0, 33))
+    assert guess.after(Share(0, 33)) == Share(0, 46)
+
+
+@pytest.mark.parametrize("mode", ["single", "ssgd", "asgd", "localsgd"])
+def test_a_scheduler_sets_the_rate_by_the_step_of_the_run(mode: str) -> None:
+    alone = {"num_workers": 1, "batch_sizes": (4,), "lr_scale": 1.0}
+    plan = replace(small_plan(mode), task=f"{TASKS}:ScheduledTask", **alone)  # type: ignore[arg-type]  # by name
+    task = load_task(plan.task, seed=plan.seed, options={})
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(plan.seed)
+    model, samples = task.model(), samples_of(task)
+    optimizer, scheduler = task.optimizer(model.parameters())
+    final = virtual(plan).final_state()
+    taken = SampleStream(num_samples=len(samples), seed=plan.seed, in_order=False, block=plan.shuffle_block)
+    for step in range(plan.steps):
+        optimizer.zero_grad()
+        task.loss(model, samples.batch(taken.take(4 * step, 4))).backward()  # type: ignore[no-untyped-call]  # torch's
+        optimizer.step()
+        scheduler.step()
+    assert distance(final, dict(model.state_dict())) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["step", "cycle", "lambda"])
+def test_a_checkpoint_holds_the_schedule(kind: str) -> None:
+    plan = own("ssgd", "ScheduledTask", task_options={"kind": kind})
+    through, before, after = (_replica(plan) for _ in range(3))
+    for replica, steps in ((through, range(9)), (before, range(5))):
+        _train(replica, steps)
+    after.restore(from_bytes(to_bytes(before.snapshot())))
+    _train(after, range(5, 9))
+    assert after.optimizer.param_groups[0]["lr"] == through.optimizer.param_groups[0]["lr"]
+    assert state_hash(after.whole_state()) == state_hash(through.whole_state())
+
+
+@pytest.mark.soak
+def test_a_resumed_run_finds_its_schedule_again(launcher: LocalLauncher, tmp_path: Path) -> None:
+    plan = own("ssgd", "ScheduledTask", steps=400, pace_s=0.002, task_options={"kind": "cycle"})
+    assert real(plan, tmp_path / "stopped", launcher, stop_at=5).result["stopped_early"] is True
+    through = real(replace(plan, pace_s=0.0), tmp_path / "through", launcher)
+    assert resumed(tmp_path / "stopped", launcher).sha256 == through.sha256
+
+
+def _replica(plan: Plan) -> Replica:
+    return Replica(
+        plan, load_task(plan.task, seed=0, options=plan.task_options), torch.device("cpu"), SystemClock()
+    )
+
+
+def _train(replica: Replica, steps: range) -> None:
+    for step in steps:
+        replica.step = step
+        for parameter in replica.arena.module.parameters():
+            parameter.grad = torch.full_like(parameter, 0.01 * step)
+        replica.update()
+
+
+def test_a_replay_finds_the_schedule() -> None:
+    plan = own("asgd", "ScheduledTask", num_workers=3, batch_sizes=(4, 4, 4), pace_s=0.01)
+    done = virtual(plan)
+    assert replay(plan, done.history, state_hash(done.final_state())).is_equal
+
+
+@pytest.mark.parametrize("kind", ["plateau", "dict"])
+def test_what_is_no_schedule_by_steps_is_refused_with_file_and_line(kind: str) -> None:
+    with pytest.raises(OwnClassError) as caught:
+        virtual(own("ssgd", "ScheduledTask", task_options={"kind": kind}))
+    assert "torch_tasks.py:" in caught.value.what
+
+
+def test_two_rulers_of_one_rate_are_refused() -> None:
+    with pytest.raises(MisfitError):
+        virtual(own("ssgd", "ScheduledTask", lr=0.5))
+
+
+class _Quiet:
+    def progress(self, progress: object) -> None: ...
+
+    def note(self, text: str) -> None: ...
