@@ -58,3 +58,26 @@ def test_what_is_no_class_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         load_class(f"{OWN}:NOT_A_CLASS", what="task")
     assert caught.value.problems[0].what == f"{OWN}:NOT_A_CLASS is a int, not a class"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "line"),
+    [
+        ("x = 1\nclass Task(:\n", "SyntaxError", 2),
+        ("x = 1\n\nraise KeyError('no such data')\n", "KeyError", 3),
+        ("import sys\nsys.exit(0)\n", "sys.exit(0)", 2),
+        ("class Task:\n    def __init__(self, *, seed):\n        self.x = 1 / 0\n", "ZeroDivisionError", 3),
+        ("class Task:\n    def __init__(self, *, seed):\n        int([])\n", "TypeError", 3),
+    ],
+    ids=lambda value: str(value).split("\n")[0],
+)
+def test_whatever_a_users_file_raises_is_told_with_its_line(
+    text: str, kind: str, line: int, tmp_path: Path
+) -> None:
+    name = f"task_raising_{abs(hash(text))}"
+    (tmp_path / f"{name}.py").write_text(text)
+    with chdir(tmp_path):
+        found = problem(f"{name}:Task")
+    assert kind in found.what
+    assert f"{name}.py:{line}" in found.hint
+    assert found.code == "E107"

@@ -1,12 +1,13 @@
 """What does result.json say? What the participants reported at their end, and what their log adds up to."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from paceline import __version__
 from paceline.app.evaluations import evaluations_json
 from paceline.app.speeds import memory_json, speed_json
-from paceline.events.read import read_history
+from paceline.events.read import History, read_history
 from paceline.events.summary import Summary, summarise
 from paceline.launchers.local import Message
 from paceline.plan.catalog import data_of, hides_waiting
@@ -42,6 +43,7 @@ def result_json(
         # The slowest worker's loop alone, from first to last step; known also with events off.
         "steps_s": max(float(str(r["steps_s"])) for r in reports.values() if "steps_s" in r),
         "stopped_early": stopped,
+        **({"diverged": True} if has_diverged(history) else {}),
         **evaluations_json(reports),
         "metrics": metrics,
         "state_sha256": hashes,
@@ -50,6 +52,12 @@ def result_json(
         **memory_json(reports),
         **(speed_json(plan, reports, history) if recorded else {}),
     }
+
+
+def has_diverged(history: History) -> bool:
+    """Was the last loss of every worker NaN or infinite? One bad shard alone does not spoil the model."""
+    last = [rows[-1].loss for rows in history.steps.values() if rows]
+    return bool(last) and not any(map(math.isfinite, last))
 
 
 def _summary_json(summary: Summary) -> dict[str, Json]:

@@ -7,6 +7,7 @@ its result is written.
 """
 
 import json
+import math
 import os
 import signal
 import threading
@@ -245,6 +246,7 @@ class _Follower:
         self._before = resume_from.clocks if resume_from is not None else (0,) * plan.num_workers
         self._recent = RecentSpeed()
         self._evaluating_s = 0.0
+        self._has_warned = False
 
     def __call__(self, message: Message) -> None:
         if message["ev"] == "started":
@@ -266,6 +268,8 @@ class _Follower:
         samples = sum(s * size for s, size in zip(fresh, self._plan.batch_sizes, strict=True))
         self._recent.take(now_s - self._evaluating_s, samples, sum(fresh) / self._plan.num_workers)
         loss = message["loss"]
+        if isinstance(loss, float) and not math.isfinite(loss):
+            self._warn_of(loss, max(steps))
         alive = int(str(message["alive"]))
         self._watcher.progress(
             Progress(
@@ -281,6 +285,13 @@ class _Follower:
                 steps_per_s=self._recent.steps_per_s,
             )
         )
+
+    def _warn_of(self, loss: float, step: int) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        hint = "try a smaller --lr or --clip-norm 1; --on-nan stop ends a run at the first NaN"
+        self._watcher.note(f"warning: the loss is {loss} at step {step}: {hint}")
 
 
 @contextmanager

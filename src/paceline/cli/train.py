@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.options import common_options, config_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, emit_problems, say
 from paceline.cli.session import Session
 from paceline.cli.trainer import Trainer
 from paceline.config.values import Unreadable, read_integer
 from paceline.config.written import Written
-from paceline.errors import ConfigError, ExitCode, Problem
+from paceline.errors import ConfigError, ExitCode, NotFiniteError, Problem
 
 if TYPE_CHECKING:
     from paceline.checkpoints.catalog import Checkpoint
@@ -162,7 +162,19 @@ def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, J
         {"run": plan.run, "run_dir": str(run_dir), "plan_hash": plan_hash(plan), "result": result},
         summary_lines(result, plan, run_dir),
     )
+    if result.get("diverged"):
+        error = _diverged(run_dir)
+        if not session.common.json:
+            emit_problems(session, error.problems, error.exit_code, as_json=False)
+        return error.exit_code
     if not result.get("stopped_early") or is_early_stop(result):
         return ExitCode.OK
     is_told_to = result.get("stopped_by") in ("SIGTERM", "SIGHUP")
     return ExitCode.TERMINATED if is_told_to else ExitCode.INTERRUPTED
+
+
+def _diverged(run_dir: Path) -> NotFiniteError:
+    return NotFiniteError(
+        f"the last loss of every worker in {run_dir} is not finite, so the model is of no use",
+        "try a smaller --lr or --clip-norm 1, and look at the samples; --on-nan stop ends a run at once",
+    )
