@@ -23,6 +23,7 @@ from docs.runbook_pages import alerts_page
 from docs.runbook_pages import write as write_runbooks
 from docs.tables import code, prose, table
 from paceline.cli.commands import COMMANDS
+from paceline.cli.completing import help_of
 from paceline.cli.examples import EXAMPLES
 from paceline.cli.main import cli
 from paceline.cli.options import COMMON
@@ -151,7 +152,13 @@ def _common_options() -> list[click.Option]:
 
 
 def _option_table(options: Iterable[click.Option]) -> list[str]:
-    return table(("flag", "meaning"), ((_flag(option), option.help or "") for option in options))
+    return table(("flag", "meaning"), ((_flag(option), _meaning(option)) for option in options))
+
+
+def _meaning(option: click.Option) -> str:
+    """As `--help` shows it."""
+    record = option.get_help_record(click.Context(click.Command("probe")))
+    return "" if record is None else option.help or ""
 
 
 def _flag(option: click.Option) -> str:
@@ -173,11 +180,11 @@ def _config() -> list[str]:
         "",
         *table(
             ("key", "default", "meaning"),
-            ((f"[`{key.name}`](#{key.name})", key.default, key.help) for key in KEYS.values()),
+            ((f"[`{key.name}`](#{key.name})", key.default, help_of(key)) for key in KEYS.values()),
         ),
     ]
     for key in KEYS.values():
-        lines += ["", f"## {key.name}", "", key.help, "", *_key_rows(key)]
+        lines += ["", f"## {key.name}", "", help_of(key), "", *_key_rows(key)]
     names = ", ".join(code(name) for name in sorted(RESERVED))
     lines += ["", "## Variables that are not settings", "", f"{names} are reserved and set no key."]
     return lines
@@ -330,7 +337,7 @@ def _modes() -> list[str]:
 
 def _mode_row(mode: Mode) -> tuple[str, ...]:
     transports = ", ".join(code(t.value) for t in TRANSPORTS[mode.channel])
-    own = ", ".join(code(name) for name in sorted(mode.options)) or "none"
+    own = "any" if mode.options is None else ", ".join(map(code, sorted(mode.options))) or "none"
     rate = "divided by N" if mode.sums_updates else "as given"
     talks_to = (
         "its neighbours; at the end everybody" if mode.name == "gossip" else _CHANNELS[mode.channel.value]

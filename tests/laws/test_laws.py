@@ -25,7 +25,7 @@ def _marked(case: Case) -> object:
 
 @pytest.mark.parametrize("case", [_marked(case) for case in ALL])
 def test_law(case: Case, launcher: LocalLauncher) -> None:
-    result = check(case, Lab(case.mode, None, launcher))
+    result = check(case, Lab(case.mode, case.subject, launcher))
     assert result.ok, f"{result.what}: {result.measured}"
 
 

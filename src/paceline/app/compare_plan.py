@@ -16,8 +16,8 @@ from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError, Problem
 from paceline.plan import decide
+from paceline.plan.catalog import MODES
 from paceline.plan.check import check
-from paceline.plan.check_evaluation import EVALUATED
 from paceline.plan.per_mode import BASELINE, alone, config_for, unread_by_all
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
@@ -130,11 +130,11 @@ def _with_pace(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
 def _evaluated(config: TrainConfig) -> TrainConfig:
     """Modes that cannot be evaluated on the way are not: their model is looked at when it is done."""
     mode = decide.mode_of(config)
-    return config if mode is None or mode.name in EVALUATED else replace(config, evaluate_every=None)
+    return config if mode is None or mode.is_evaluated else replace(config, evaluate_every=None)
 
 
 def _about_evaluations(config: TrainConfig, modes: Sequence[str]) -> list[str]:
-    not_seen = [mode for mode in modes if ":" not in mode and mode not in EVALUATED]
+    not_seen = [mode for mode in modes if mode in MODES and not MODES[mode].is_evaluated]
     if config.evaluate_every is None or not not_seen:
         return []
     return [f"{', '.join(not_seen)} can be evaluated at the end only; the others are on the way too"]

@@ -53,7 +53,9 @@ def code_names(_context: click.Context, _parameter: click.Parameter, begun: str)
 def key_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     from paceline.config.keys import KEYS
 
-    return [CompletionItem(key.name, help=key.help) for key in KEYS.values() if key.name.startswith(begun)]
+    return [
+        CompletionItem(key.name, help=help_of(key)) for key in KEYS.values() if key.name.startswith(begun)
+    ]
 
 
 def pairs(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -74,6 +76,11 @@ def values_of(key: "Key") -> Completer:
         return _beginning(begun, _values(key))
 
     return complete
+
+
+def help_of(key: "Key") -> str:
+    """What a setting means, with the names that the catalog has for it."""
+    return key.help.replace("{names}", ", ".join(_values(key))) if "{names}" in key.help else key.help
 
 
 def _values(key: "Key") -> Iterable[str]:

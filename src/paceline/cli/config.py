@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.completing import key_names
+from paceline.cli.completing import help_of, key_names
 from paceline.cli.options import common_options, config_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
@@ -97,7 +97,12 @@ def keys(session: Session, name: str | None) -> None:
     if name is None:
         rows: list[Json] = [_about(key) for key in KEYS.values()]
         width = max(map(len, KEYS))
-        emit(session, "config.keys", {"keys": rows}, (f"{k.name:<{width}}  {k.help}" for k in KEYS.values()))
+        emit(
+            session,
+            "config.keys",
+            {"keys": rows},
+            (f"{k.name:<{width}}  {help_of(k)}" for k in KEYS.values()),
+        )
         return
     key = KEYS.get(name.lstrip("-").replace("-", "_"))
     if key is None:
@@ -115,7 +120,7 @@ def keys(session: Session, name: str | None) -> None:
 def _about(key: Key) -> dict[str, "Json"]:
     return {
         "key": key.name,
-        "meaning": key.help,
+        "meaning": help_of(key),
         "flag": key.flag,
         "variable": key.variable,
         "kind": key.kind.value,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from paceline.cli.completing import NAMED, pairs, values_of
+from paceline.cli.completing import NAMED, help_of, pairs, values_of
 from paceline.cli.session import Common, Session
 
 if TYPE_CHECKING:
@@ -94,19 +94,35 @@ def config_options_without(*left_out: str) -> Callable[[Callable[..., object]], 
     return with_options
 
 
+class _Option(click.Option):
+    """A flag whose help has names of the catalog, which is read when the help is shown."""
+
+    key: "Key"
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        self.help = _help(self.key)
+        return super().get_help_record(ctx)
+
+
+def _help(key: "Key") -> str:
+    return f"{help_of(key)} [default: {key.default}]"
+
+
 def _option(key: "Key") -> Callable[[Body], Body]:
     # All are text to click: the config room reads them, so that a flag and a file mean the same
     # and all problems are reported together.
-    help_text = f"{key.help} [default: {key.default}]"
+    help_text = key.help
+    kind = type(f"_{key.name}", (_Option,), {"key": key})
     if key.kind.name == "YES_NO":
         names = f"{key.flag}/--no-{key.flag.removeprefix('--')}"
-        return click.option(names, key.name, default=None, help=help_text)
+        return click.option(names, key.name, cls=kind, default=None, help=help_text)
     metavar = "|".join(key.choices) if key.choices else _METAVARS[key.kind.name]
     flags = [key.flag, key.also] if key.also else [key.flag]
     complete = values_of(key) if key.choices or key.name in NAMED else None
     return click.option(
         *flags,
         key.name,
+        cls=kind,
         metavar=metavar,
         multiple=key.is_repeatable,
         help=help_text,

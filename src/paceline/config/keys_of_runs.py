@@ -58,8 +58,7 @@ RUN_KEYS = (
     ),
     Key(
         name="mode",
-        help="How workers agree: single, ssgd, ddp, fsdp, ps, asgd, ssp, dssp, easgd, localsgd, fedavg, "
-        "diloco, onebit, backup, gossip, adpsgd, adaptive, or module:Class.",
+        help="How workers agree: {names}, or module:Class.",
         kind=Kind.TEXT,
         default="ssgd",
         example="ssgd",

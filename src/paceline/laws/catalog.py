@@ -26,6 +26,7 @@ from paceline.laws import (
     universal,
 )
 from paceline.laws.law import Law
+from paceline.plan.catalog import MODES
 
 LAWS: tuple[Law, ...] = (
     *universal.LAWS,
@@ -58,6 +59,7 @@ class Case:
     id: str
     mode: str
     law: Law
+    subject: str | None = None  # the mode on trial, where it is another one that is like `mode`
 
 
 def cases(mode: str | None) -> Iterator[Case]:
@@ -66,3 +68,6 @@ def cases(mode: str | None) -> Iterator[Case]:
         for one in law.modes if law.per_mode else law.modes[:1]:
             if mode in (None, one):
                 yield Case(f"{law.id}.{one}" if law.per_mode else law.id, one, law)
+        for other in MODES.values():  # a mode that is meant to be like another one obeys its laws
+            if other.like in (law.modes if law.per_mode else law.modes[:1]) and mode in (None, other.name):
+                yield Case(f"{law.id}.{other.name}", other.like, law, subject=other.name)

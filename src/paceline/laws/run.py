@@ -20,7 +20,7 @@ class LawResult:
 def check_laws(mode: str | None, *, subject: str | None, launcher: LocalLauncher) -> Iterator[LawResult]:
     """All laws of `mode` (or of every mode), tried on the built-in strategy or on `subject`."""
     for case in cases(mode):
-        yield check(case, Lab(case.mode, subject, launcher))
+        yield check(case, Lab(case.mode, subject or case.subject, launcher))
 
 
 def check(case: Case, lab: Lab) -> LawResult:
@@ -30,4 +30,4 @@ def check(case: Case, lab: Lab) -> LawResult:
     except Exception as error:
         # A strategy that crashes under a law breaks it; the law's line says how.
         ok, measured = False, f"{type(error).__name__}: {error}"
-    return LawResult(id=case.id, mode=case.mode, what=case.law.what, ok=ok, measured=measured)
+    return LawResult(id=case.id, mode=case.subject or case.mode, what=case.law.what, ok=ok, measured=measured)

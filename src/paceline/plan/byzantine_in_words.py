@@ -52,7 +52,7 @@ def about_bad_workers(plan: Plan) -> Iterator[str]:
         return
     who = f"worker {bad[0]} is" if len(bad) == 1 else f"{len(bad)} workers are"
     if way == "mean":
-        reads = plan.mode in MODES and MODES[plan.mode].options.issuperset(ROBUST)
+        reads = plan.mode in MODES and all(map(MODES[plan.mode].reads, ROBUST))
         cure = "--aggregate" if reads else "--mode ssgd or ps with --aggregate"
         yield f"{who} bad, and a mean does not survive even one; use {cure} median, trimmed-mean or krum"
     elif way in AGGREGATES and len(bad) > tolerance:

@@ -1,7 +1,8 @@
-"""Which modes, tasks and optimizers exist, said without importing torch.
+"""The modes, tasks and optimizers that exist, without importing torch.
 
 The code of a mode is in `strategies/<name>.py`; this table is what plans,
-help texts and checks read. A new mode is one row here and one file there.
+help texts, checks and laws read. A new mode is one row here and one file there:
+what a row leaves out is as for the same class named as `module:Class`.
 """
 
 from dataclasses import dataclass
@@ -25,15 +26,40 @@ class Mode:
     name: str
     channel: Channel
     summary: str
-    options: frozenset[str] = frozenset()  # fields of StrategyOptions it reads
+    like: str = ""  # the mode whose laws it must obey beside its own; empty: only those that name it
+    options: frozenset[str] | None = None  # fields of StrategyOptions it reads; None: any of them
     sums_updates: bool = False  # each gradient is applied alone, so the rate is divided by N
-    compresses: frozenset[Codec] = frozenset()  # what --compress may name
+    updates_apart: bool = False  # a worker updates by its own batch, which does not grow with the workers
+    never_equal: bool = False  # workers hold the same parameters at the end only
+    in_rounds: bool = False  # workers train alone for `sync_every` steps between two averagings
+    is_elastic: bool = False  # goes on when workers come and go
+    compresses: frozenset[Codec] = frozenset(Codec)  # what --compress may name
     optimizers: frozenset[str] = frozenset()  # the only ones it works with; empty: any
     is_split: bool = False  # each worker keeps only its part of the parameters
 
     @property
     def implementation(self) -> str:
         return f"paceline.strategies.{self.name}"
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Do all workers hold the same parameters after some step, at the latest after a round?"""
+        return self.channel not in (Channel.STORE, Channel.PEERS) and not self.never_equal
+
+    @property
+    def has_one_update(self) -> bool:
+        """Is one update made of the mean of all workers' gradients, so that the batch is the global one?"""
+        return not (self.sums_updates or self.updates_apart)
+
+    @property
+    def waits_every_step(self) -> bool:
+        """Does every worker wait for all others at every step?"""
+        is_alone = self.channel is Channel.ALONE
+        return self.has_one_update and not is_alone and not self.reads("backup_workers")
+
+    def reads(self, option: str) -> bool:
+        """Is this field of StrategyOptions known to be one of its own?"""
+        return self.options is not None and option in self.options
 
 
 AGGREGATES: dict[str, str] = {
@@ -44,25 +70,35 @@ AGGREGATES: dict[str, str] = {
 }
 ROBUST = frozenset({"aggregate", "byzantine_tolerance"})
 _ANY_CODEC = frozenset(Codec)
+_NONE: frozenset[Codec] = frozenset()
 _NOT_DGC = _ANY_CODEC - {Codec.DGC}  # whose momentum needs gradients that are averaged at every step
 _ONE_PAYLOAD = _NOT_DGC - {Codec.POWERSGD}  # which needs two meetings of everybody
 
 MODES: dict[str, Mode] = {
     m.name: m
     for m in (
-        Mode(name="single", channel=Channel.ALONE, summary="one worker, no communication"),
+        Mode(
+            name="single",
+            channel=Channel.ALONE,
+            summary="one worker, no communication",
+            options=frozenset(),
+            compresses=_NONE,
+        ),
         Mode(
             name="ssgd",
             channel=Channel.COLLECTIVE,
             summary="all-reduce of gradients at every step, together",
             options=ROBUST | {"on_nan"},
             compresses=_ANY_CODEC,
+            is_elastic=True,
         ),
         Mode(
             name="ddp",
             channel=Channel.TORCH,
             summary="torch DistributedDataParallel at every step, together",
             compresses=frozenset({Codec.FP16, Codec.BF16, Codec.POWERSGD}),
+            options=frozenset(),
+            is_elastic=True,
         ),
         Mode(
             name="fsdp",
@@ -70,6 +106,8 @@ MODES: dict[str, Mode] = {
             summary="torch fully_shard (FSDP2) at every step, together; each keeps a part of the model",
             options=frozenset({"fsdp_precision"}),
             is_split=True,
+            compresses=_NONE,
+            is_elastic=True,
         ),
         Mode(
             name="ps",
@@ -77,12 +115,15 @@ MODES: dict[str, Mode] = {
             summary="a parameter server averages all gradients of a step, then applies once",
             options=ROBUST,
             compresses=_ONE_PAYLOAD,
+            is_elastic=True,
         ),
         Mode(
             name="backup",
             channel=Channel.STORE,
             summary="like ps, but `backup_workers` late gradients of a step are abandoned, not waited for",
             options=frozenset({"backup_workers"}),
+            compresses=_NONE,
+            is_elastic=True,
         ),
         Mode(
             name="asgd",
@@ -91,6 +132,7 @@ MODES: dict[str, Mode] = {
             options=frozenset({"asgd", "dc_lambda", "max_staleness"}),
             sums_updates=True,
             compresses=_ONE_PAYLOAD,
+            is_elastic=True,
         ),
         Mode(
             name="ssp",
@@ -99,6 +141,7 @@ MODES: dict[str, Mode] = {
             options=frozenset({"staleness"}),
             sums_updates=True,
             compresses=_ONE_PAYLOAD,
+            is_elastic=True,
         ),
         Mode(
             name="dssp",
@@ -107,12 +150,15 @@ MODES: dict[str, Mode] = {
             options=frozenset({"staleness", "staleness_range"}),
             sums_updates=True,
             compresses=_ONE_PAYLOAD,
+            is_elastic=True,
         ),
         Mode(
             name="easgd",
             channel=Channel.STORE,
             summary="`sync_every` steps alone, then a worker and the server's centre pull at each other",
             options=frozenset({"sync_every", "elasticity"}),
+            updates_apart=True,
+            compresses=_NONE,
         ),
         Mode(
             name="localsgd",
@@ -120,6 +166,9 @@ MODES: dict[str, Mode] = {
             summary="`sync_every` steps alone, then the parameters are averaged",
             options=frozenset({"sync_every", "post_local_after", "average_optimizer_state"}),
             compresses=_NOT_DGC,
+            updates_apart=True,
+            in_rounds=True,
+            is_elastic=True,
         ),
         Mode(
             name="fedavg",
@@ -127,6 +176,8 @@ MODES: dict[str, Mode] = {
             summary="rounds: drawn workers make `sync_every` steps alone, then their parameters are averaged",
             options=frozenset({"sync_every", "clients_per_round"}),
             compresses=_NOT_DGC,
+            updates_apart=True,
+            is_elastic=True,
         ),
         Mode(
             name="diloco",
@@ -136,6 +187,9 @@ MODES: dict[str, Mode] = {
                 {"sync_every", "outer_lr", "outer_momentum", "fragments", "sync_delay", "mixing"}
             ),
             compresses=_NOT_DGC,
+            updates_apart=True,
+            in_rounds=True,
+            is_elastic=True,
         ),
         Mode(
             name="onebit",
@@ -143,12 +197,16 @@ MODES: dict[str, Mode] = {
             summary="Adam together for `freeze_after` steps, then signs of the momentum (1-bit Adam)",
             options=frozenset({"freeze_after"}),
             optimizers=frozenset({"adam", "adamw"}),
+            compresses=_NONE,
         ),
         Mode(
             name="gossip",
             channel=Channel.COLLECTIVE,
             summary="parameters are mixed with the neighbours' at every step, nobody else is waited for",
             options=frozenset({"gossip", "topology"}),
+            updates_apart=True,
+            never_equal=True,
+            compresses=_NONE,
         ),
         Mode(
             name="adpsgd",
@@ -156,12 +214,17 @@ MODES: dict[str, Mode] = {
             summary="after each gradient a worker averages its parameters with a random neighbour's,"
             " nobody waits",
             options=frozenset({"topology"}),
+            updates_apart=True,
+            compresses=_NONE,
         ),
         Mode(
             name="adaptive",
             channel=Channel.COLLECTIVE,
             summary="work shared out by measured speed; the way of agreeing may change with what it sees",
             options=frozenset({"adaptive", "sync_every"}),
+            updates_apart=True,
+            is_elastic=True,
+            compresses=_NONE,
         ),
     )
 }

@@ -139,12 +139,12 @@ def _check_device(checked: _Check) -> None:
 
 def _check_mode_options(checked: _Check) -> None:
     mode = decide.mode_of(checked.config)
-    if mode is None:
-        return  # the user's own mode may read whatever it likes
+    if mode is None or mode.options is None:
+        return  # it may read whatever it likes
     for field in dataclasses.fields(StrategyOptions):
         if getattr(checked.config, field.name) is None or field.name in mode.options:
             continue
-        readers = ", ".join(m.name for m in MODES.values() if field.name in m.options)
+        readers = ", ".join(m.name for m in MODES.values() if m.reads(field.name))
         hint = f"leave {field.name} out, or use a mode that reads it: {readers}"
         checked.add(field.name, f"mode {mode.name} does not read {field.name}", hint)
 

@@ -5,13 +5,9 @@ from collections.abc import Callable
 from paceline.config.train_config import TrainConfig
 from paceline.errors import Problem
 from paceline.plan import decide
+from paceline.plan.catalog import MODES, Channel
 from paceline.plan.check_parts import check_parts
 from paceline.plan.plan import Device, Transport
-from paceline.plan.rounds import ROUND_MODES
-
-SERVED = ("asgd", "ssp", "dssp", "ps", "backup")  # by parameter servers
-BY_TORCH = ("ddp", "fsdp")  # by torch's process group, made anew in every generation
-MODES = ("ssgd", *BY_TORCH, *ROUND_MODES, "fedavg", "adaptive", *SERVED)
 
 
 def check_elastic(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Problem]:
@@ -59,43 +55,48 @@ def _numbers(config: TrainConfig) -> list[Problem]:
 
 def _combinations(config: TrainConfig) -> list[Problem]:
     """What an elastic run cannot do yet."""
-    mode = decide.mode_name_of(config)
-    usual = f"use --mode {' or '.join(MODES)}"
+    mode, row = decide.mode_name_of(config), decide.mode_of(config)
+    is_elastic = row is not None and row.is_elastic
+    is_served = is_elastic and row is not None and row.channel is Channel.STORE
+    # By torch's process group, which is made again in every generation.
+    is_torchs = is_elastic and row is not None and row.channel is Channel.TORCH
+    is_split = row is not None and row.is_split
+    usual = f"use --mode {' or '.join(name for name, other in MODES.items() if other.is_elastic)}"
     reasons = [
-        ("mode", mode not in MODES, f"mode {mode} cannot go on with other workers", usual),
+        ("mode", not is_elastic, f"mode {mode} cannot go on with other workers", usual),
         (
             "transport",
-            mode not in (*SERVED, *BY_TORCH) and config.transport not in (None, "auto", Transport.SHM),
+            not (is_served or is_torchs) and config.transport not in (None, "auto", Transport.SHM),
             f"transport is {config.transport}, but workers that come and go share memory",
             "leave transport out",
         ),
         (
             "transport",
-            mode in SERVED and config.transport not in (None, "auto", Transport.TCP),
+            is_served and config.transport not in (None, "auto", Transport.TCP),
             f"transport is {config.transport}, but servers that come and go are reached by tcp",
             "leave transport out",
         ),
         (
             "on_slow",
-            mode in BY_TORCH and config.on_slow not in (None, "tolerate"),
+            is_torchs and config.on_slow not in (None, "tolerate"),
             f"on_slow is {config.on_slow}, but torch hides in backward who waits for whom in mode {mode}",
             "leave on_slow out, or use --mode ssgd",
         ),
         (
             "on_give_up",
-            mode == "fsdp" and config.on_give_up == "pause",
-            "fsdp has nothing in memory that is not lost with a worker, so there is nothing to wait with",
+            is_split and config.on_give_up == "pause",
+            f"{mode} has nothing in memory that is not lost with a worker, so there is nothing to wait with",
             "leave on_give_up out, and resume the run from its checkpoint",
         ),
         (
             "checkpoint_every",
-            mode == "fsdp" and config.checkpoint_every == 0,
-            "checkpoint_every is 0, but a worker of fsdp takes its part of the model with it",
+            is_split and config.checkpoint_every == 0,
+            f"checkpoint_every is 0, but a worker of {mode} takes its part of the model with it",
             "set checkpoint_every to how many steps may be made again, or leave it out",
         ),
         (
             "on_slow",
-            mode in SERVED and config.on_slow is not None,
+            is_served and config.on_slow is not None,
             f"on_slow is {config.on_slow}, but in mode {mode} nobody waits for a slow worker's shards",
             "leave on_slow out: whoever is free takes the next share",
         ),
@@ -107,7 +108,7 @@ def _combinations(config: TrainConfig) -> list[Problem]:
         ),
         (
             "on_give_up",
-            mode in SERVED and config.on_give_up == "pause",
+            is_served and config.on_give_up == "pause",
             f"a run of mode {mode} cannot be paused for an operator",
             "leave on_give_up out, and resume it from its checkpoint",
         ),

@@ -7,10 +7,6 @@ from paceline.errors import Problem
 from paceline.plan import decide
 from paceline.plan.catalog import MODES, Channel
 
-# After some step, at the latest after a round, all workers hold the same parameters.
-EVALUATED = ("single", "ssgd", "ddp", "fsdp", "onebit", "localsgd", "fedavg", "diloco", "adaptive")
-# One update is made of the mean of all workers' gradients: the batch is the global one.
-SCALED = ("single", "ssgd", "ddp", "fsdp", "onebit", "ps", "backup")
 _WHY_NOT = {
     Channel.STORE: "holds its parameters on a server, and no worker has them whole at a common step",
     Channel.PEERS: "has no step after which its workers hold the same parameters",
@@ -65,7 +61,7 @@ def _evaluating(config: TrainConfig) -> list[Problem]:
             "an elastic run is evaluated at its end only",
             f"leave {said} out, or run without --elastic",
         )
-    elif mode is not None and mode.name not in EVALUATED:
+    elif mode is not None and not mode.is_evaluated:
         what = f"mode {mode.name} {_WHY_NOT.get(mode.channel, 'is evaluated at its end only')}"
     elif mode is not None and mode.is_split and config.early_stop_patience is not None:
         said = "early_stop_patience"
@@ -79,12 +75,12 @@ def _evaluating(config: TrainConfig) -> list[Problem]:
 
 def _scaling(config: TrainConfig) -> list[Problem]:
     mode = decide.mode_of(config)
-    if config.scale_lr != "linear" or mode is None or mode.name in SCALED:
+    if config.scale_lr != "linear" or mode is None or mode.has_one_update:
         return []
     if mode.sums_updates:
         why = f"mode {mode.name} applies each gradient alone, and already divides the rate by the workers"
     else:
         why = f"a worker of mode {mode.name} updates by its own batch, which does not grow with the workers"
-    names = ", ".join(name for name in SCALED if name in MODES)
+    names = ", ".join(name for name, other in MODES.items() if other.has_one_update)
     hint = f"leave scale_lr out, or use a mode with one update of the whole batch: {names}"
     return [Problem(f"scale_lr is linear, but {why}", hint, config.origin("scale_lr"))]

@@ -3,10 +3,12 @@
 from paceline.config.train_config import TrainConfig
 from paceline.errors import Problem
 from paceline.plan import decide
-from paceline.plan.catalog import TASKS
+from paceline.plan.catalog import MODES, TASKS, Channel
 
-ASYNCHRONOUS = ("asgd", "ssp", "dssp")
-SYNCHRONOUS = ("ps", "backup")
+# Behind servers that come and go: of each gradient alone, and of all gradients of a step.
+_SERVED = [mode for mode in MODES.values() if mode.is_elastic and mode.channel is Channel.STORE]
+ASYNCHRONOUS = tuple(mode.name for mode in _SERVED if mode.sums_updates)
+SYNCHRONOUS = tuple(mode.name for mode in _SERVED if not mode.sums_updates)
 
 
 def check_parts(config: TrainConfig) -> list[Problem]:

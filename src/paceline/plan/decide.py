@@ -278,7 +278,7 @@ def lr_scale_of(config: TrainConfig) -> float:
 
 
 def strategy_options_of(config: TrainConfig) -> StrategyOptions:
-    reads = frozenset() if (mode := mode_of(config)) is None else mode.options
+    reads = frozenset() if (mode := mode_of(config)) is None or mode.options is None else mode.options
     unsaid_bound = _DEFAULT_STALENESS if "staleness" in reads else None
     unsaid_period = _DEFAULT_SYNC_EVERY if "sync_every" in reads else 1
     unsaid_spares = usual_backup_workers(processes_of(config)) if "backup_workers" in reads else 0

@@ -21,7 +21,7 @@ _KNOBS = frozenset(field.name for field in dataclasses.fields(StrategyOptions))
 def config_for(config: TrainConfig, mode: str) -> TrainConfig:
     """The config under this mode; settings that the mode does not read are left out."""
     known = decide.mode_of(replace(config, mode=mode))
-    unread = frozenset[str]() if known is None else _KNOBS - known.options
+    unread = frozenset[str]() if known is None or known.options is None else _KNOBS - known.options
     said = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in unread}
     return TrainConfig(**{**said, "mode": mode})
 
@@ -30,7 +30,9 @@ def unread_by_all(config: TrainConfig, modes: Sequence[str]) -> list[str]:
     """Settings that were said and that none of these modes reads."""
     if any(":" in mode for mode in modes):
         return []  # the user's own mode may read whatever it likes
-    known = (MODES[mode].options for mode in modes if mode in MODES)
+    known = [options for mode in modes if mode in MODES and (options := MODES[mode].options) is not None]
+    if len(known) < sum(mode in MODES for mode in modes):
+        return []  # one of them reads any
     read = frozenset[str]().union(*known)
     return [name for name in sorted(_KNOBS - read) if getattr(config, name) is not None]
 

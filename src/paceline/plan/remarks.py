@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 
 from paceline.plan.byzantine_in_words import about_bad_workers
-from paceline.plan.catalog import SYNTHETIC, data_of, server_names
+from paceline.plan.catalog import MODES, SYNTHETIC, data_of, server_names
 from paceline.plan.compression_in_words import about_compression
 from paceline.plan.data_url import is_elsewhere
 from paceline.plan.elastic_in_words import about_elastic
@@ -17,7 +17,6 @@ from paceline.sync.clients import clients_per_round
 from paceline.sync.setting import Allowed
 from paceline.sync.topology import Topology, rounds_to_all
 
-_WAITS_EVERY_STEP = frozenset({"ssgd", "ddp", "fsdp", "ps", "onebit"})
 _FINE = 16  # samples per worker: the cut is then within some percent of the speeds
 _ADAM_LIKE = frozenset({"adam", "adamw"})
 
@@ -89,7 +88,7 @@ def _about_stragglers(plan: Plan) -> Iterator[str]:
     if not slow:
         return
     who = f"worker {slow[0]} is" if len(slow) == 1 else f"workers {', '.join(map(str, slow))} are"
-    if plan.mode in _WAITS_EVERY_STEP:
+    if plan.mode in MODES and MODES[plan.mode].waits_every_step:
         yield (
             f"{who} always slow: every step waits for the slowest worker; asgd would not, nor would backup"
             f" with backup_workers {len(slow)}, and adaptive would give the slow one less to do"

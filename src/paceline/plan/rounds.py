@@ -5,18 +5,19 @@ round; adaptive as it has decided, so that only the event log knows. Clients of
 FedAvg are at different steps, so there rounds are counted. Pure.
 """
 
+from paceline.plan.catalog import MODES
 from paceline.plan.plan import Plan
 from paceline.sync.averaging import averages_after
 from paceline.sync.clients import Rounds, clients_per_round
 from paceline.sync.fragments import starts_after
 from paceline.sync.setting import Allowed
 
-ROUND_MODES = ("localsgd", "diloco")
+ROUND_MODES = tuple(mode.name for mode in MODES.values() if mode.in_rounds)
 
 
 def has_rounds(plan: Plan) -> bool:
     """Do workers train alone between two averagings?"""
-    return plan.mode in ROUND_MODES
+    return plan.mode in MODES and MODES[plan.mode].in_rounds
 
 
 def is_streaming(plan: Plan) -> bool:

@@ -142,7 +142,7 @@ def usual_options(plan: Plan, num_workers: int | None = None) -> StrategyOptions
 
     With another number of workers than the plan's, if one is given.
     """
-    reads = MODES[plan.mode].options if plan.mode in MODES else frozenset()
+    reads = (MODES[plan.mode].options if plan.mode in MODES else None) or frozenset()
     spare = usual_backup_workers(num_workers or plan.num_workers)
     return replace(
         plan.strategy,

@@ -17,8 +17,8 @@ from paceline.app.lab.ticking import Telling
 from paceline.app.lab.training import commits_ns, training, usual_plan
 from paceline.errors import ConfigError, Problem
 from paceline.events.read import History
+from paceline.plan.catalog import MODES, Channel
 from paceline.plan.plan import Plan
-from paceline.plan.rounds import ROUND_MODES
 
 WORKERS, NODES = 4, 3
 PACE_S = 0.02
@@ -27,9 +27,14 @@ _OF_WORKERS = ("kill-worker", "kill-worker", "kill-worker", "kill-two", "freeze-
 _OF_NODES = ("kill-leader", "kill-follower", "kill-leader-and-worker", "cut-worker", "cut-leader")
 # By mode: what can strike it. Frequent ones are there several times. A mode that is not here is refused.
 _OF_SERVERS = ("kill-primary", "kill-primary", "kill-backup", "kill-primary-and-worker")
+_BY_CHANNEL = {
+    Channel.COLLECTIVE: _OF_WORKERS + _OF_NODES,
+    Channel.STORE: _OF_WORKERS + _OF_NODES + _OF_SERVERS,
+}
 FAULTS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("ssgd", *ROUND_MODES, "fedavg", "adaptive"), _OF_WORKERS + _OF_NODES),
-    **dict.fromkeys(("asgd", "ssp", "dssp", "ps", "backup"), _OF_WORKERS + _OF_NODES + _OF_SERVERS),
+    mode.name: _BY_CHANNEL[mode.channel]
+    for mode in MODES.values()
+    if mode.is_elastic and mode.channel in _BY_CHANNEL
 }
 
 
