@@ -13,8 +13,16 @@ from pathlib import Path
 
 PREFIX = "PACELINE_"
 # Variables with our prefix that are not configuration keys.
+RAY_START = "PACELINE_RAY_START_TIMEOUT"  # seconds for a Ray that is started here
 RESERVED = frozenset(
-    {"PACELINE_TOKEN", "PACELINE_COLOR", "PACELINE_COORDINATOR", "PACELINE_DATA_FOLDER", "PACELINE_LIVE_LOG"}
+    {
+        "PACELINE_TOKEN",
+        "PACELINE_COLOR",
+        "PACELINE_COORDINATOR",
+        "PACELINE_DATA_FOLDER",
+        "PACELINE_LIVE_LOG",
+        RAY_START,
+    }
 )
 
 
@@ -205,6 +213,7 @@ def ray_uses_tls() -> bool:
 
 
 # Ray reports how it is used unless told not to, and warns of what it may do differently one day.
+RAY_START_S = 180
 _QUIET_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -219,6 +228,12 @@ def prepare_ray() -> None:
     # imported Ray before us has decided: it does not look again, and what it starts must not ask.
     if "ray" not in sys.modules and ((file := ray_token_file()) is None or file.exists()):
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def ray_start_s() -> int:
+    """How long a Ray that is started here may take."""
+    said = os.environ.get(RAY_START, "")
+    return int(said) if said.isdigit() else RAY_START_S
 
 
 def ray_token_file() -> Path | None:

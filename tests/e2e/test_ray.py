@@ -114,6 +114,14 @@ def test_a_cluster_that_is_too_small_is_told_before_anything_starts(ray: Cluster
     assert not (tmp_path / "run").exists()
 
 
+def test_a_comparison_finds_a_cluster_too_small_before_its_first_run(ray: Cluster, tmp_path: Path) -> None:
+    args = ("--launcher", "ray", "--address", ray.address, "--num-workers", "7", "--modes", "ssgd")
+    done = paceline("compare", *XOR[:2], *args, "--steps", "5", "--out", str(tmp_path / "out"))
+    assert done.code == 4, done.err
+    assert "too small" in done.err
+    assert not list((tmp_path / "out" / "runs").glob("*/events.jsonl"))  # also the one that would fit
+
+
 def test_a_lost_worker_ends_the_run_in_plain_words_and_a_lost_node_does_not_with_restarts(
     ray: Cluster, tmp_path: Path
 ) -> None:

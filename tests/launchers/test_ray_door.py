@@ -8,7 +8,15 @@ import sys
 import pytest
 
 from paceline.errors import ExitCode, NotReadyError
-from paceline.launchers.ray_door import RayUnreachableError, check_version, connect, in_plain_words, knock
+from paceline.launchers.ray_door import (
+    RayStartError,
+    RayUnreachableError,
+    begin_patiently,
+    check_version,
+    connect,
+    in_plain_words,
+    knock,
+)
 
 
 def test_a_missing_ray_is_told_with_what_to_install() -> None:
@@ -65,3 +73,36 @@ def test_who_drives_ray_has_no_torch_so_that_a_head_without_a_gpu_is_enough() ->
     probe = f"import sys, {drives}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_ray_that_comes_late_is_started_again_until_the_limit() -> None:
+    late = iter([Exception("The current node timed out during startup."), TimeoutError("no answer"), None])
+    undone: list[bool] = []
+
+    def begin() -> None:
+        if (error := next(late)) is not None:
+            raise error
+
+    begin_patiently(begin, lambda: undone.append(True), limit_s=60.0, now_s=lambda: 0.0)
+    assert undone == [True, True]
+
+
+def test_a_ray_that_never_comes_has_an_error_of_its_own_and_is_no_bug() -> None:
+    times = iter([0.0, 31.0, 62.0])
+
+    def begin() -> None:
+        raise Exception("The current node timed out during startup.")  # as Ray does it
+
+    with pytest.raises(RayStartError) as caught:
+        begin_patiently(begin, lambda: None, limit_s=60.0, now_s=lambda: next(times))
+    assert caught.value.problems[0].code == "E210"
+    assert caught.value.exit_code == 4
+    assert "timed out during startup" in caught.value.what
+
+
+def test_what_is_no_delay_is_not_tried_again() -> None:
+    def begin() -> None:
+        raise RuntimeError("another version")
+
+    with pytest.raises(RuntimeError):
+        begin_patiently(begin, lambda: None, limit_s=60.0)

@@ -22,6 +22,7 @@ from paceline.config.facts import Facts, look_up_facts
 from paceline.errors import Problem
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.per_mode import BASELINE
+from paceline.plan.plan import Plan
 from paceline.report.assess import assess, quality_of, scaling_of, target_of
 from paceline.report.caveats import how_of, warnings_of
 from paceline.report.comparison import Comparison, Machine
@@ -98,6 +99,7 @@ def _carry_out(
     folder.begin(layout)
     waiting = [turn for turn in layout.turns if not is_finished(folder.run(turn), turn.plan)]
     if waiting:
+        _check_room([turn.plan for turn in waiting])
         folder.note_machine(look_at_machine())
     started_s, done = monotonic_s(), len(layout.turns) - len(waiting)
     for number, turn in enumerate(waiting):
@@ -108,6 +110,14 @@ def _carry_out(
     comparison = conclude(layout, request, folder, num_samples=num_samples)
     folder.write(comparison)
     return comparison
+
+
+def _check_room(plans: Sequence[Plan]) -> None:
+    """A cluster that is too small for any of the runs is reported before the first one."""
+    if any(plan.ray is not None for plan in plans):
+        from paceline.launchers.ray import check_room  # brings Ray, which other runs do not need
+
+        check_room(plans)
 
 
 def _run(place: Path, turn: Turn, watcher: Watcher, launcher: LocalLauncher) -> None:

@@ -20,11 +20,10 @@ from pathlib import Path
 from paceline import environ
 from paceline.clock import SystemClock, monotonic_s
 from paceline.disk import write_durably
-from paceline.errors import DamagedRecordError, InUseError, NotReadyError
-from paceline.launchers.ray_door import check_version
+from paceline.errors import DamagedRecordError, InUseError
+from paceline.launchers.ray_door import RayStartError, check_version
 from paceline.launchers.torchrun import began
 
-START_S = 90.0  # for one node, on a busy machine
 END_S = 15.0
 _FILE = "cluster.json"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -120,8 +119,8 @@ def up(folder: Path, *, nodes: int, cpus: int, has_dashboard: bool) -> tuple[Clu
             started.append(_start(role, cpus, folder / f"node-{number}.log"))
             found = Cluster(address, f"ray://127.0.0.1:{client}", dashboard, str(temp), tuple(started))
             write_durably(folder / _FILE, [json.dumps(asdict(found)).encode()])
-            if number == 0:
-                _await_port(started[0], port, folder / "node-0.log")
+            if number == 0:  # a node that comes before the head is whole gives up at once
+                _await(started[0], folder / "node-0.log")
         for number, node in enumerate(started):
             _await(node, folder / f"node-{number}.log")
     except BaseException:
@@ -181,19 +180,8 @@ def _start(role: list[str], cpus: int, log: Path) -> NodeProcess:
     return NodeProcess(process.pid, began(process.pid), cpus)
 
 
-def _await_port(head: NodeProcess, port: int, log: Path) -> None:
-    """The others may come as soon as the head listens."""
-    end_s = monotonic_s() + START_S
-    while True:
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), 1.0).close()
-            return
-        _check_up(head, end_s, log)
-        SystemClock().sleep(0.1)
-
-
 def _await(node: NodeProcess, log: Path) -> None:
-    end_s = monotonic_s() + START_S
+    end_s = monotonic_s() + environ.ray_start_s()
     while _STARTED not in log.read_text():
         _check_up(node, end_s, log)
         SystemClock().sleep(0.1)
@@ -201,8 +189,9 @@ def _await(node: NodeProcess, log: Path) -> None:
 
 def _check_up(node: NodeProcess, end_s: float, log: Path) -> None:
     if not node.is_up or monotonic_s() > end_s:
-        how = "ended" if not node.is_up else f"was not up after {START_S:g} s"
-        raise NotReadyError(f"a node of Ray {how}", f"see what it says in {log}")
+        how = "ended while it started" if not node.is_up else f"was not up after {environ.ray_start_s()} s"
+        hint = f"see what it says in {log}; on a busy machine wait longer: {environ.RAY_START}=600"
+        raise RayStartError(f"a node of Ray {how}", hint)
 
 
 def _end(node: NodeProcess) -> None:

@@ -99,4 +99,16 @@ ROWS = (
         ),
         "runs/first is in use by `paceline train`, process 4711 on gpu-02",
     ),
+    Row(
+        "E210",
+        _NOT,
+        "paceline.launchers.ray_door:RayStartError",
+        "the processes of a Ray that is started here came too late, so nothing was started",
+        ("a machine that is busy with other work", "a slow disk", "too little memory for Ray's store"),
+        (
+            "PACELINE_RAY_START_TIMEOUT=600 waits longer",
+            "start Ray first: paceline ray up, then --address auto",
+        ),
+        "Ray did not start within 180 s: The current node timed out during startup.",
+    ),
 )

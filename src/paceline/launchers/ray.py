@@ -6,7 +6,8 @@ and the others go on (ray_elastic.py). This process never imports torch.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from paceline.checkpoints.catalog import read_complete
@@ -20,6 +21,17 @@ from paceline.launchers.ray_needs import check_nodes, cpus_of_our_own
 from paceline.launchers.ray_room import Wishes
 from paceline.launchers.supervise import Failure
 from paceline.plan.plan import Plan
+
+
+def check_room(plans: Sequence[Plan]) -> None:
+    """NotReadyError unless the cluster has room for each of them; what is started here always has."""
+    elsewhere = [plan for plan in plans if plan.ray is not None and plan.ray.address != "local"]
+    for address in {plan.ray.address for plan in elsewhere if plan.ray is not None}:
+        with closing(connect(address, num_cpus=0)) as ray:
+            nodes = ray.nodes()
+        for plan in elsewhere:
+            if plan.ray is not None and plan.ray.address == address:
+                check_nodes(plan, address, nodes)
 
 
 class RayLauncher:

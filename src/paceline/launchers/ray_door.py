@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NewType
 
 from paceline import environ
+from paceline.clock import monotonic_s
 from paceline.errors import ExitCode, MissingPackageError, NotReadyError, PacelineError
 from paceline.launchers.ray_needs import Node
 
@@ -30,6 +31,12 @@ class RayUnreachableError(PacelineError):
 
     exit_code = ExitCode.UNREACHABLE
     code = "E601"
+
+
+class RayStartError(NotReadyError):
+    """A Ray that is started here did not come up."""
+
+    code = "E210"
 
 
 class ActorLost(Exception):  # noqa: N818  # a piece of news, caught by whoever asked
@@ -108,7 +115,11 @@ def connect(address: str, *, num_cpus: int) -> "Ray":
         if address == "local":
             usual |= {"num_cpus": num_cpus, "include_dashboard": False}
         try:
-            ray.init(address=address, **usual)
+            begin_patiently(
+                lambda: ray.init(address=address, **usual),
+                ray.shutdown,
+                limit_s=environ.ray_start_s(),
+            )
         except ray.exceptions.AuthenticationError as error:
             hint = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file that holds it"
             raise NotReadyError(f"the Ray at {address} asks for a token, and not for ours", hint) from error
@@ -121,6 +132,41 @@ def connect(address: str, *, num_cpus: int) -> "Ray":
             hint = "the same versions of Ray and Python are needed here and on every node"
             raise NotReadyError(f"Ray at {address} does not take us: {_first_line(error)}", hint) from error
     return Ray(is_ours=True)
+
+
+def begin_patiently(
+    begin: Callable[[], object],
+    undo: Callable[[], object],
+    *,
+    limit_s: float,
+    now_s: Callable[[], float] = monotonic_s,
+) -> None:
+    """Start Ray, and again while it only came too late: it waits for its own processes for 30 s."""
+    started_s = now_s()
+    while True:
+        try:
+            begin()
+            return
+        except Exception as error:
+            if not is_late(error):
+                raise
+            undo()
+            waited_s = now_s() - started_s
+            if waited_s >= limit_s:
+                raise _not_started(error, waited_s) from error
+
+
+def is_late(error: Exception) -> bool:
+    """Ray says so by a plain Exception, or by a TimeoutError."""
+    return type(error) is Exception or isinstance(error, TimeoutError)
+
+
+def _not_started(error: Exception, waited_s: float) -> RayStartError:
+    return RayStartError(
+        f"Ray did not start within {waited_s:.0f} s: {_first_line(error)}",
+        f"try again when the machine is less busy, or wait longer: {environ.RAY_START}=600;"
+        " what its processes said is in /tmp/ray/session_latest/logs",
+    )
 
 
 @contextmanager
