@@ -41,6 +41,11 @@ ELSEWHERE: dict[str, tuple[str, str, str]] = {
         "test_a_primary_that_hears_of_nothing_answers_nobody_once_its_backup_was_promoted",
         "fenced",
     ),
+    "E210": (
+        "launchers/test_ray_door.py",
+        "test_a_ray_that_never_comes_has_an_error_of_its_own_and_is_no_bug",
+        "RayStartError",
+    ),
     "E507": ("cli/test_coordinator_commands.py", "test_when_all_nodes_have_ended_it_is_an_error", "E507"),
     "E509": ("coordinator/test_embedded.py", "test_a_folder_is_used_by_one_node_at_a_time", "StorageError"),
     "E602": ("cluster/test_job_submit.py", "test_a_quota_that_is_too_small_is_seen_before", "NoRoomError"),
