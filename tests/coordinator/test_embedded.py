@@ -1,9 +1,12 @@
 """Does a node inside a process do what any node does, and leave nothing behind when it is closed?"""
 
+import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -83,6 +86,41 @@ def test_workers_can_join_whatever_the_clock_of_an_earlier_leader_was(tmp_path: 
         for count, name in enumerate(("a", "b"), start=1):  # b comes to a generation that is at work
             node.client.write("Members.Join", pb.JoinRun(run="r", worker=name), pb.Worker)
             until(lambda count=count: len(members()) == count, f"{name} takes part", within_s=60)  # type: ignore[misc]  # bound in the loop
+
+
+@contextmanager
+def a_disk_that_takes_no_more(node: EmbeddedNode) -> Iterator[Callable[[], None]]:
+    """No file of this process may grow beyond the log's size: the write fails as on a full or broken disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = max(path.stat().st_size for path in (node.folder / "node-1").glob("wal-*.log"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_the_disk_refuses_is_reported_and_the_node_comes_back(tmp_path: Path) -> None:
+    with EmbeddedNode(tmp_path, patience_s=60) as node:
+        create(node, "before")
+        news: list[str] = []
+
+        def is_told(text: str) -> bool:
+            news.extend(node.news())
+            return any(text in told for told in news)
+
+        with a_disk_that_takes_no_more(node) as allow_all, ThreadPoolExecutor(1) as pool:
+            during = pool.submit(create, node, "during")
+            until(lambda: is_told("failed"), "the failure is reported")
+            assert str(node.folder / "node-1") in news[0]
+            assert "EFBIG" in news[0]
+            allow_all()
+            assert during.result().run == "during"  # the caller does not even notice
+        until(lambda: is_told("works again"), "it works again")
+        create(node, "after")
+        assert names(node.client) == ["before", "during", "after"]
+    with EmbeddedNode(tmp_path, patience_s=60) as node:
+        assert names(node.client) == ["before", "during", "after"]
 
 
 def test_a_refusal_comes_as_an_error_with_a_hint(tmp_path: Path) -> None:

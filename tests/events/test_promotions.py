@@ -69,3 +69,8 @@ def test_what_came_after_the_version_that_a_server_went_back_to_does_not_count(t
     log.close()
     history = read_history(path)
     assert [(row.at_ns, row.version) for row in history.server] == [(10, 1), (later, 2)]
+    (back,) = history.rolled_back
+    assert (back.to_version, back.last_version, back.updates) == (1, 2, 1)
+    found = verify_servers(history, {})[1]
+    assert "1 applied updates were lost" in found.seen  # counted, and not passed over in silence
+    assert found.what != verify_servers(History(), {})[1].what

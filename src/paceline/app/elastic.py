@@ -108,7 +108,10 @@ def supervised(
             servers = Restarts(elastic.restarts, min_workers=1, longest_s=elastic.longest_wait_s)
         stack.enter_context(run_seat.written(run_dir, seat))
         is_held = partial(hold.is_held, run_dir)
-        desk = stack.enter_context(Wishes(place.addresses.split(","), place.access, run, is_held=is_held))
+        addresses = place.addresses.split(",")
+        desk = stack.enter_context(
+            Wishes(addresses, place.access, run, is_held=is_held, more_news=place.news)
+        )
         supervisor = ElasticSupervisor(
             seat,
             registry,
@@ -129,6 +132,7 @@ class _Place:
     addresses: str
     token_file: str
     access: Token | Certificate
+    news: Callable[[], list[str]] = list  # of a coordinator of our own
 
 
 @contextmanager
@@ -138,7 +142,7 @@ def _cluster(run_dir: Path, coordinators: Coordinators | None) -> Iterator[_Plac
         with EmbeddedNode(run_dir) as node:
             token_file = (node.folder / FILE_NAME).resolve()
             access = security.client_access(token_file=token_file)
-            yield _Place(node.client, node.address, str(token_file), access)
+            yield _Place(node.client, node.address, str(token_file), access, node.news)
         return
     where = cluster_access.Where(
         usual_folder=run_dir, at=coordinators.addresses, token_file=coordinators.token_file

@@ -60,7 +60,12 @@ def _answered(history: History) -> Finding:
                 if share not in applied:
                     lost.append(f"worker-{rank}: share {row.position} on version {row.version}")
     seen = f"{answered} answers" + (f", {len(lost)} for nothing: {'; '.join(lost[:3])}" if lost else "")
-    return Finding("no update that a worker was answered for was lost", not lost, seen)
+    if not history.rolled_back:
+        return Finding("no update that a worker was answered for was lost", not lost, seen)
+    updates = sum(back.updates for back in history.rolled_back)
+    ranges = [f"{b.last_version} to {b.to_version}" for b in history.rolled_back]
+    seen += f"; {updates} applied updates were lost when a server went back from version {', '.join(ranges)}"
+    return Finding("every answered update was kept, or is counted as rolled back", not lost, seen)
 
 
 def _equal(hashes: object) -> list[Finding]:

@@ -38,10 +38,11 @@ class Wishes:
         run: str,
         *,
         is_held: Callable[[str], bool] = lambda _: False,
+        more_news: Callable[[], list[str]] = list,
     ) -> None:
-        """`is_held`: whether an operator has stopped this participant for a while."""
+        """`is_held`: whether an operator has stopped this participant for a while; `more_news`: of others."""
         self._addresses, self._access, self._run = addresses, access, run
-        self._is_held = is_held
+        self._is_held, self._more_news = is_held, more_news
         self._lock = threading.Lock()
         self._new: list[Wish] = []
         self._news: list[str] = []
@@ -80,7 +81,7 @@ class Wishes:
     def news(self) -> list[str]:
         with self._lock:
             found, self._news = self._news, []
-        return found
+        return [*found, *self._more_news()]
 
     def given_up(self) -> dict[str, int]:
         with self._lock:

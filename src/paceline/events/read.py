@@ -22,6 +22,15 @@ class PlainEvent:
     fields: Mapping[str, object]
 
 
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """Updates that were applied, and discarded when a server began again with an older version."""
+
+    to_version: int
+    last_version: int
+    updates: int
+
+
 @dataclass(slots=True)
 class History:
     """Everything a run's log says, by participant."""
@@ -36,6 +45,7 @@ class History:
     parts: list[PartRow] = field(default_factory=list)  # of the other parts, where there are several
     plain: list[PlainEvent] = field(default_factory=list)
     sessions: list[dict[int, int]] = field(default_factory=list)  # rows per rank when each resume began
+    rolled_back: list[RolledBack] = field(default_factory=list)
 
     @property
     def has_elastic_servers(self) -> bool:
@@ -47,13 +57,22 @@ class History:
             clock = clocks[rank] if rank < len(clocks) else max(clocks)
             self.steps[rank] = [row for row in self.steps.get(rank, []) if row.step < clock]
         # What was abandoned by then stays so, although the step's number is still to come.
-        self.server = [
+        kept = [
             r for r in self.server if r.version <= version and (r.step < clocks[r.rank] or r.op == "abandon")
         ]
+        self.keep(kept, version)
         self.abandoned = {k: [r for r in rows if r.version < version] for k, rows in self.abandoned.items()}
         whole_steps = sum(clocks) // max(1, len(clocks))
         self.plain = [e for e in self.plain if e.kind != "adapted" or _int(e.fields["step"]) <= whole_steps]
         self.sessions.append({rank: len(rows) for rank, rows in self.steps.items()})
+
+    def keep(self, kept: list[ServerRow], to_version: int) -> None:
+        """These of the servers' rows count; which updates do not any more is remembered."""
+        before = {row.version for row in self.server if row.op == "apply"}
+        gone = before - {row.version for row in kept if row.op == "apply"}
+        if gone:
+            self.rolled_back.append(RolledBack(to_version, max(gone), len(gone)))
+        self.server = kept
 
 
 def _rank(who: str) -> int:
@@ -104,7 +123,11 @@ def put_in_order(history: History) -> None:
             ]
             if part != 0:
                 continue
-            history.server = [r for r in history.server if r.at_ns > at_ns or r.version <= back]
+            before = [r for r in history.server if r.at_ns <= at_ns]
+            after = [r for r in history.server if r.at_ns > at_ns]
+            history.server = before
+            history.keep([r for r in before if r.version <= back], back)
+            history.server += after
             for rank, rows in history.steps.items():
                 history.steps[rank] = [r for r in rows if r.start_ns > at_ns or r.version < back]
 

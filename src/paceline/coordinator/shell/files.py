@@ -48,8 +48,18 @@ class Folder:
         if self._fd is None or self._open != name:
             self.close()
             self._fd, self._open = os.open(self._path / name, os.O_WRONLY | os.O_APPEND), name
-        write_all(self._fd, data)
-        os.fdatasync(self._fd)
+        try:
+            write_all(self._fd, data)
+            os.fdatasync(self._fd)
+        except OSError:
+            self._forget_cached()
+            raise
+
+    def _forget_cached(self) -> None:
+        """After a failed sync the kernel may hold pages as clean that are not on disk: read the disk."""
+        if self._fd is not None:
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        self.close()
 
     def write_whole(self, name: str, data: bytes) -> None:
         write_durably(self._path / name, [data], mode=0o600)

@@ -59,22 +59,22 @@ class Coordinator:
         self._said: Note | None = None
         self._stack = AsyncExitStack()
 
-    async def start(self) -> None:
+    async def start(self, *, after_failure: bool = False) -> None:
         """Listening when this returns; whether anybody leads is another question."""
         try:
-            await self._start()
+            await self._start(after_failure)
         except BaseException:
             await self._stack.aclose()  # the folder may be tried again, also in this process
             raise
 
-    async def _start(self) -> None:
+    async def _start(self, after_failure: bool) -> None:
         s = self._settings
         for address in s.peers.values():
             security.check_address(address, s.proof)
         storage = Storage(s.data_dir, s.node)
         self._stack.callback(storage.close)
         members = frozenset(s.peers) - ({s.node} if s.is_joining else frozenset())
-        found = storage.load(Membership(members))
+        found = storage.load(Membership(members), after_failure=after_failure)
         if found.torn_bytes:
             self._say(
                 Note("repaired", {"torn_bytes": found.torn_bytes})

@@ -9,6 +9,7 @@ left out. Damage anywhere else is an error: a node that forgot what it promised
 must not vote.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
@@ -61,10 +62,11 @@ class Storage:
         self._files = files or Folder(folder)
         self._number = 0
 
-    def load(self, first: Membership) -> Found:
+    def load(self, first: Membership, *, after_failure: bool = False) -> Found:
         """Read everything, leave out what was torn, and be ready to write on.
 
         `first` is who takes part in a log that has just begun; from then on the folder says so.
+        `after_failure`: a write or a sync has failed, so what was read counts only once it is written again.
         """
         found = read_files(self._folder, self._files, self._node, first)
         numbers = _wal_numbers(self._files)
@@ -73,7 +75,7 @@ class Storage:
             # Nodes that believed in different voters could each find a majority: this is not asked twice.
             self._write_snapshot(found.snapshot)
             self._begin_file([])
-        elif found.torn_bytes or found.is_unfinished:
+        elif found.torn_bytes or found.is_unfinished or after_failure:
             self._begin_file(_needed(found.hard_state, found.entries))
             self._remove_old()
         return found
@@ -125,8 +127,9 @@ class Storage:
             yield
         except OSError as error:
             # What is on disk now is unknown: this node must stop, and find out when it starts again.
+            number = errno.errorcode.get(error.errno or 0, str(error.errno))
             raise StorageError(
-                f"cannot write to {self._folder}: {error.strerror}",
+                f"cannot write to {self._folder}: {error.strerror} ({number})",
                 "free some space or repair the disk, then start this node again; nothing promised is lost",
             ) from error
 
