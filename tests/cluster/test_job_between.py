@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.cluster.watched import follow
 from tests.fixtures.api_server import ApiServer
-from tests.fixtures.operators import Gang, now
+from tests.fixtures.operators import Gang, now, reference
 from tests.fixtures.waiting import is_running, kill, kill_all, until, until_gone
 
 from paceline.app.cluster_reach import Cluster, Place
@@ -36,13 +36,16 @@ def send(cluster: Cluster) -> None:
 
 
 def linger(server: ApiServer) -> None:
-    """A pod of a lost node: it stays when its job goes, and the next attempt waits until it has gone."""
+    """A pod that does not end when its job goes: the next attempt waits until it has gone."""
+    (job,) = server.of(JOB)
     about = {
         "name": "demo-9",
         "namespace": "train",
         "labels": {"job-name": "demo"},
+        "ownerReferences": [reference(job)],
         "creationTimestamp": now(),
     }
+    server.lingering.add("demo-9")
     server.put({"apiVersion": "v1", "kind": "Pod", "metadata": about, "status": {"phase": "Running"}})
 
 

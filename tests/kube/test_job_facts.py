@@ -8,6 +8,7 @@ from tests.kube.test_submission import NOW_S, job, seen
 from paceline.kube.diagnosis.pods import rank_of
 from paceline.kube.diagnosis.record import narrowed
 from paceline.kube.diagnosis.retry import Attempts
+from paceline.kube.diagnosis.snapshot import Snapshot
 from paceline.kube.submission.keeping import keeps_checkpoints, keeps_in
 from paceline.kube.submission.mark import Mark, Watch, marked, read_watch
 from paceline.kube.submission.pending import read_pending, written
@@ -80,7 +81,7 @@ def test_pods_of_a_job_with_a_longer_name_are_not_its_own() -> None:
 
     both = [ray("demo", "demo-x2k4z"), ray("demo-2", "demo-2-x2k4z"), ray("demo-small", "demo-small")]
     rayjob = {"kind": "RayJob", "metadata": {"name": "demo"}, "status": {"rayClusterName": "demo-x2k4z"}}
-    found = narrowed(seen(rayjob, *both), "demo").pods
+    found = narrowed(Snapshot(at_s=NOW_S, objects=(rayjob, *both)), "demo").pods
     assert [one["metadata"]["annotations"]["job"] for one in found] == ["demo"]  # type: ignore[index]
     assert len(narrowed(seen(*both), "demo-2").pods) == 1
     assert len(narrowed(seen(*both), "demo-small").pods) == 1

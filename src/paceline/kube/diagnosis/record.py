@@ -5,6 +5,7 @@ A list of objects is enough. When a recording does not say when it was made, its
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from paceline.errors import ManifestError, Problem
 from paceline.kube.diagnosis.snapshot import (
@@ -16,6 +17,7 @@ from paceline.kube.diagnosis.snapshot import (
     labels_of,
     name_of,
     subject_of,
+    uid_of,
 )
 from paceline.kube.diagnosis.times import newest_time, read_time
 from paceline.kube.reading import mapping, mappings
@@ -115,9 +117,29 @@ def _number(value: object) -> float | None:
 
 
 def narrowed(snapshot: Snapshot, job: str) -> Snapshot:
-    """What belongs to one job of a recorded namespace, and what is there for all: nodes and quotas."""
+    """What belongs to one job of a namespace, and what is there for all: nodes and quotas.
+
+    Pods belong to a job through the uids of their owners, as Job -> Pod or RayJob -> RayCluster -> Pod. A job
+    of the same name that was deleted may have left pods of the same names and labels. Names and labels count
+    only where an owner between the two was not seen, or where the job itself was not.
+    """
+    root = _root(snapshot, job)
     clusters = _ray_clusters(snapshot, job)
-    kept = [one for one in snapshot.objects if one.get("kind") != "Event" and _is_of(one, job, clusters)]
+    owned = frozenset() if root is None else _owned(snapshot, uid_of(root))
+    everything = [one for one in snapshot.objects if one.get("kind") != "Event"]
+    uids = {uid_of(one) for one in everything} - {""}
+
+    def is_of_job(one: Object) -> bool:
+        if root is None or one.get("kind") in _ABOUT_ALL:
+            return _is_of(one, job, clusters)
+        owners = [str(owner.get("uid", "")) for owner in mappings(one, "metadata", "ownerReferences")]
+        if uid_of(one) in owned or any(uid in owned for uid in owners):
+            return True
+        is_between_unseen = any(uid not in uids for uid in owners) and not _is_owned_by_kind(one, root)
+        return is_between_unseen and not _is_older(one, root) and _is_of(one, job, clusters)
+
+    kept = [one for one in everything if is_of_job(one)]
+    mine = {uid_of(one) for one in kept}
     names = {name_of(one) for one in kept} | {job}
     others = _named_like(snapshot, job, clusters) - names
 
@@ -127,17 +149,56 @@ def narrowed(snapshot: Snapshot, job: str) -> Snapshot:
         # Of a pod that is gone; but it may have been of another job, whose name begins like this one's.
         return _belongs(name, job) and not any(_belongs(name, other) for other in others)
 
-    events = [one for one in snapshot.of("Event") if is_ours(str(subject_of(one).get("name", "")))]
+    def is_event_ours(event: Object) -> bool:
+        subject = subject_of(event)
+        uid = str(subject.get("uid", ""))
+        if root is not None and uid:
+            if uid in mine or uid in uids:
+                return uid in mine
+            if subject.get("kind") == root.get("kind"):
+                return False  # of a job of the same name that is gone
+        return is_ours(str(subject.get("name", "")))
+
+    events = [one for one in snapshot.of("Event") if is_event_ours(one)]
     logs = tuple(log for log in snapshot.logs if is_ours(log.pod))
-    return Snapshot(
-        at_s=snapshot.at_s,
-        objects=(*kept, *events),
-        logs=logs,
-        answers=snapshot.answers,
-        removals=snapshot.removals,
-        client=snapshot.client,
-        listed_exit_codes=snapshot.listed_exit_codes,
+    return replace(snapshot, objects=(*kept, *events), logs=logs)
+
+
+def _root(snapshot: Snapshot, job: str) -> Object | None:
+    """The object that stands for the whole job, if it was seen."""
+    found = [
+        one
+        for one in snapshot.jobs
+        if name_of(one) == job and uid_of(one) and not mappings(one, "metadata", "ownerReferences")
+    ]
+    return found[0] if found else None
+
+
+def _owned(snapshot: Snapshot, root: str) -> frozenset[str]:
+    """The uids of all that was made of it, directly or not."""
+    owned = {root}
+    todo = [one for one in snapshot.objects if one.get("kind") != "Event" and uid_of(one)]
+    while True:
+        new = {
+            uid_of(one)
+            for one in todo
+            if any(owner.get("uid") in owned for owner in mappings(one, "metadata", "ownerReferences"))
+        }
+        if new <= owned:
+            return frozenset(owned)
+        owned |= new
+
+
+def _is_owned_by_kind(one: Object, root: Object) -> bool:
+    """Its owner is a job of this kind, and so another one than this."""
+    return any(
+        owner.get("kind") == root.get("kind") for owner in mappings(one, "metadata", "ownerReferences")
     )
+
+
+def _is_older(one: Object, root: Object) -> bool:
+    made, born = (read_time(mapping(it, "metadata").get("creationTimestamp")) for it in (one, root))
+    return made is not None and born is not None and made < born
 
 
 def job_names(snapshot: Snapshot) -> list[str]:

@@ -138,7 +138,7 @@ NAME_TAKEN = Failure(
     command="kubectl get pods -n {namespace}",
     remedy=Remedy.WAIT,
     weight=Weight.WAITING,
-    patience_s=900.0,
+    patience_s=None,
 )
 API_DOWN = Failure(
     number=70,
