@@ -210,5 +210,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "pytorch-image", "hugging-face-skew", "environment.txt", "tokenizers==0.20.3", "tokenizers==0.15.2"
     ),
-    _fault("pytorch-image", "build-isolation", _D, " --no-build-isolation", ""),
+    _fault(
+        "pytorch-image", "build-isolation", _D, "--no-build-isolation causal-conv1d==1.4.0", "torch-scatter"
+    ),
 )

@@ -7,6 +7,7 @@ from tests.images.cases import TODAY, everything, project_of
 from paceline.images.api import check, mend
 from paceline.images.dockerfile import read_dockerfile
 from paceline.images.project import Level, Target
+from paceline.images.view import places
 
 TARGET = Target(today=TODAY)
 PIP = "RUN apt-get update && apt-get install -y python3-pip\n"
@@ -155,6 +156,63 @@ FINE = [
         "&& apt-get install -y git\n",
         "",
     ),
+    (
+        "one branch of a condition has another torch",
+        f"{DEVEL}ARG NIGHTLY\nRUN pip install torch==2.6.0 torchvision==0.21.0\n"
+        'RUN if [ -n "$NIGHTLY" ]; then pip install torchvision==0.22.0 torch==2.4.0+cu128; '
+        "else pip install opencv-python; fi\n",
+        "",
+    ),
+    (
+        "a test before the command",
+        f'{SLIM}ARG DEV\nRUN [ -z "$DEV" ] || pip install sklearn\n'
+        'RUN test -n "$DEV" && pip install psycopg2 || true\n',
+        "",
+    ),
+    (
+        "apt knows pip by its short name",
+        "FROM ubuntu:22.04\nRUN apt -y update\nRUN apt -y install pip ffmpeg\nRUN pip install six\n",
+        "",
+    ),
+    (
+        "a variable holds several system packages",
+        f'{SLIM}ARG DEPS="gcc \\\n portaudio19-dev"\n'
+        "RUN apt-get update && apt-get install -y ${DEPS}\nRUN pip install pyaudio\n",
+        "",
+    ),
+    (
+        "the requirements are rewritten before they are installed",
+        f"{SLIM}COPY requirements.txt .\nRUN sed -i '/torch/d' requirements.txt\n"
+        "RUN pip install -r requirements.txt\n",
+        "torch==2.6.0+cu124\ntorchvision==0.20.1\n",
+    ),
+    (
+        "an argument that is only shown",
+        'ARG BASE=python:3.11-slim\nFROM $BASE\nRUN echo "Base image is $BASE"\n',
+        "",
+    ),
+    (
+        "torch of NVIDIA's image is taken away first",
+        "FROM nvcr.io/nvidia/pytorch:24.05-py3\nRUN pip uninstall -y torch torchvision\n"
+        f"RUN pip install torch==2.4.0 --index-url {PYTORCH}/cu124\n",
+        "",
+    ),
+    (
+        "another CUDA major where nothing is compiled",
+        f"FROM nvidia/cuda:11.8.0-runtime-ubuntu22.04\n{PIP}RUN pip install torch==2.6.0\n",
+        "",
+    ),
+    (
+        "uv is told the build, and the pin says it too",
+        f"{SLIM}RUN pip install uv && uv pip install --system torch==2.6.0+cu124 --torch-backend=cu124\n",
+        "",
+    ),
+    (
+        "the detection packages leave CUDA out where no GPU is",
+        f"FROM nvidia/cuda:12.1.1-runtime-ubuntu22.04\n{PIP}RUN pip install torch==2.4.0\n"
+        "RUN apt-get update && apt-get install -y g++ && pip install --no-build-isolation torch-scatter\n",
+        "",
+    ),
 ]
 
 
@@ -286,3 +344,42 @@ def test_another_build_of_torch_is_not_had_by_another_base() -> None:
     docker = f"RUN pip install torch==2.2.2+cu118 --index-url {PYTORCH}/cu118\n"
     project = project_of(f"FROM pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime\n{docker}")
     assert mend(project, TARGET).project == project
+
+
+@pytest.mark.parametrize(
+    ("arch", "torch", "is_problem"),
+    [
+        ("sm_89", "1.13.1", False),  # code for sm_80 runs there
+        ("sm_86", "1.13.1", False),
+        ("sm_90", "1.13.1", True),
+        ("sm_120", "2.6.0", True),
+    ],
+)
+def test_code_of_an_earlier_minor_of_the_same_architecture_is_enough(
+    arch: str, torch: str, is_problem: bool
+) -> None:
+    project = project_of(f"FROM python:3.10-slim\nRUN pip install torch=={torch} 'numpy<2'\n")
+    found = check(project, Target(today=TODAY, arch=arch))
+    assert ("gpu-too-new" in [one.id for one in found]) is is_problem
+
+
+@pytest.mark.parametrize(
+    ("docker", "python"),
+    [
+        ("FROM python:3.11-slim\nRUN pip install six\n", "3.11"),
+        ("FROM nvidia/cuda:12.4.1-base-ubuntu22.04\nRUN pip install six\n", "3.10"),
+        (
+            "FROM ubuntu:22.04\nARG V=3.12\nRUN add-apt-repository ppa:d && apt install python${V}\n",
+            "3.12",
+        ),
+        ("FROM ubuntu:22.04\nRUN uv venv --python 3.13 /v\n", "3.13"),
+        (
+            "FROM condaforge/miniforge3\nRUN conda create -y -n e python=3.9\nRUN pip install six\n",
+            "3.9",
+        ),
+        ("FROM python:3.12-slim\nRUN uv sync --frozen\n", "3.12"),
+        ("FROM ubuntu:22.04\nRUN apt install python3.9 python3.11\n", None),
+    ],
+)
+def test_the_python_is_the_one_of_the_image(docker: str, python: str | None) -> None:
+    assert places(project_of(docker), TARGET)[-1].python == python

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.utils import canonicalize_name
 
@@ -108,6 +108,7 @@ class PipInstall:
     options: Mapping[str, tuple[str, ...]]
     flags: frozenset[str]
     asked: tuple[Asked, ...]
+    is_conditional: bool = False  # inside of if, case or a loop, or behind a test: it may not run
 
     @property
     def is_uv(self) -> bool:
@@ -154,13 +155,31 @@ def installs(
 ) -> list[PipInstall | Removal]:
     """Everything that installs or removes Python packages, in order."""
     found: list[PipInstall | Removal] = []
+    conditional = conditional_commands(step)
     for command in step.commands:
         begins = _pip_words(command.texts)
         removed = _removed(command.texts)
         if begins is not None:
-            found.append(_pip_install(path, text, step, values, command, begins))
+            one = _pip_install(path, text, step, values, command, begins)
+            found.append(replace(one, is_conditional=id(command) in conditional))
         elif removed:
             found.append(Removal(step, removed))
+    return found
+
+
+def conditional_commands(step: Instruction) -> set[int]:
+    """The ids of commands that a step may leave out, by the shell's words around them."""
+    found: set[int] = set()
+    depth, is_tested = 0, False
+    for command in step.commands:
+        first = command.texts[0]
+        if first in ("if", "case", "for", "while", "until"):
+            depth += 1
+        if depth > 0 or is_tested:
+            found.add(id(command))
+        if first in ("fi", "esac", "done") or command.texts[-1] in ("fi", "esac", "done"):
+            depth = max(depth - 1, 0)
+        is_tested = first in ("[", "[[", "test") or (is_tested and depth == 0)
     return found
 
 

@@ -36,6 +36,23 @@ _INDEX_VARIABLES = (
     "UV_INDEX",
     "UV_FIND_LINKS",
 )
+_WRITERS = frozenset(
+    [
+        "sed",
+        "awk",
+        "grep",
+        "cp",
+        "mv",
+        "echo",
+        "cat",
+        "tee",
+        "compile",
+        "export",
+        "pip-compile",
+        "patch",
+        "freeze",
+    ]
+)
 _LOCAL_CUDA = re.compile(r"^cu(\d{2})(\d)$")
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)=(.*)$", re.S)
 
@@ -83,7 +100,13 @@ class Place:
     @cached_property
     def pip(self) -> list[PipInstall]:
         """The commands of pip and uv pip, of this stage and of those below it, in order."""
-        return [one for one in self._installs if isinstance(one, PipInstall) and one.is_pip]
+        found = [one for one in self._installs if isinstance(one, PipInstall) and one.is_pip]
+        return [one for one in found if not one.is_conditional]
+
+    @cached_property
+    def has_conditional(self) -> bool:
+        """Some command may install more, or nothing: what is missing cannot be told."""
+        return any(isinstance(one, PipInstall) and one.is_conditional for one in self._installs)
 
     @cached_property
     def removed(self) -> frozenset[str]:
@@ -98,8 +121,8 @@ class Place:
     @cached_property
     def system_packages(self) -> frozenset[str]:
         values = self.variables
-        words = (substituted(word.text, values) for one in self.system for word in one.packages)
-        return frozenset(word.partition("=")[0] for word in words)
+        said = (substituted(word.text, values) for one in self.system for word in one.packages)
+        return frozenset(word.partition("=")[0] for text in said for word in text.split())
 
     @cached_property
     def packages_where_it_runs(self) -> frozenset[str]:
@@ -107,8 +130,9 @@ class Place:
         later = [one for one in self.docker.stages[self.stage.number + 1 :] if self._takes_from(one)]
         chains = [self.docker.chain(one) for one in later or [self.stage]]
         steps = [step for chain in chains for one in chain for step in one.instructions]
-        words = [word.text for step in steps for one in system_installs(step) for word in one.packages]
-        return frozenset(word.partition("=")[0] for word in words)
+        listed = [word.text for step in steps for one in system_installs(step) for word in one.packages]
+        said = (substituted(text, self.variables) for text in listed)
+        return frozenset(word.partition("=")[0] for text in said for word in text.split())
 
     def _takes_from(self, other: Stage) -> bool:
         names = {str(self.stage.number), self.stage.name}
@@ -157,7 +181,7 @@ class Place:
         for by in self._installs:
             if isinstance(by, Removal):
                 found = [one for one in found if one.asked.name not in by.names]
-            else:
+            elif not by.is_conditional:
                 found += [Installed(asked, by) for asked in self.asked_by(by)]
         return found
 
@@ -179,11 +203,25 @@ class Place:
         waiting = [self.path_in_context(by, said) for said in by.values("requirement")]
         waiting += [one.value for file in found for one in file.options if one.name == "requirement"]
         while waiting:
-            file = self.file_named(waiting.pop(0))
+            path = waiting.pop(0)
+            file = None if self._is_rewritten(by, _tail(path)) else self.file_named(path)
             if file is not None and file not in found:
                 found.append(file)
                 waiting += [one.value for one in file.options if one.name == "requirement"]
         return found
+
+    def _is_rewritten(self, by: PipInstall, name: str) -> bool:
+        """Another step has changed or made the file: its text in the context is not what is installed."""
+        for step in self.steps:
+            if step.first > by.instruction.first:
+                break
+            if step.word == "COPY" and step.flag("from") is not None and _tail(step.values[-1]) == name:
+                return True
+            for command in step.commands:
+                writes = bool(_WRITERS & {_tail(word) for word in command.texts})
+                if writes and command is not by.command and any(name in word for word in command.texts):
+                    return True
+        return False
 
     def _manifests(self, by: PipInstall) -> list[RequirementFile]:
         """pyproject.toml and its like of the folders that a command installs, unless without dependencies."""

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from paceline.images.bases import PackageGone, catalog, read_base
 from paceline.images.changing import is_root_at
 from paceline.images.dockerfile import Instruction, argument_values, env_values
-from paceline.images.installs import PipInstall, system_installs
+from paceline.images.installs import PipInstall, conditional_commands, system_installs
 from paceline.images.project import Finding, Level
 from paceline.images.rules.pattern import Pattern
 from paceline.images.shell import Command, Word
@@ -199,7 +199,7 @@ def not_in_sh(place: Place) -> Iterator[Finding]:
     for step in _own_steps(place):
         if step.word != "RUN" or _runs_bash(place, step):
             continue
-        for command in step.commands:
+        for command in [one for one in step.commands if id(one) not in conditional_commands(step)]:
             if command.texts[0] in ("source", "pushd", "popd"):
                 at = command.words[0]
                 edits = edits_of(place.dockerfile, [Change(at.start, at.end, ".")])
@@ -238,14 +238,28 @@ def argument_out_of_scope(place: Place) -> Iterator[Finding]:
             if used is None or is_set or (step.word == "ENV" and place.base.family == ""):
                 continue
             seen.add(name)
+            fails = any(
+                re.search(rf"\$\{{?{name}\b", " ".join(command.texts)) and _is_needed(command)
+                for command in step.commands
+                if id(command) not in conditional_commands(step)
+            )
             yield SCOPE.found(
                 place,
                 step,
                 f"{name} is declared above the first FROM alone: in this stage ${name} is empty",
                 line.strip().splitlines()[0][:120],
                 f"add `ARG {name}` to this stage, above its use",
-                (insertion(place.dockerfile, place.stage.origin.last + 1, [f"ARG {name}"]),),
+                (insertion(place.dockerfile, place.stage.origin.last + 1, [f"ARG {name}"]),) if fails else (),
+                level=Level.PROBLEM if fails else Level.WARNING,
             )
+
+
+def _is_needed(command: Command) -> bool:
+    """An installation or a download that an empty word breaks."""
+    words = {word.rpartition("/")[2] for word in command.texts}
+    return bool(
+        words & {"pip", "pip3", "uv", "apt-get", "apt", "curl", "wget", "git", "conda", "mamba", "apk"}
+    )
 
 
 def unset_variable(place: Place) -> Iterator[Finding]:
@@ -284,6 +298,7 @@ def apt_fails(place: Place) -> Iterator[Finding]:
     for step in place.steps:
         has_sources = any("sources.list" in value for value in step.values if step.word in ("COPY", "ADD"))
         has_lists = has_lists or has_sources or any("/var/lib/apt" in flag for flag in step.flags)
+        maybe = conditional_commands(step)
         for command in step.commands:
             words = command.texts
             line = " ".join(words)
@@ -291,7 +306,7 @@ def apt_fails(place: Place) -> Iterator[Finding]:
                 r"\bapt(-get)?\b.*\bupdate\b|add-apt-repository|apt-add-repository|aptitude update", line
             ):
                 has_lists = True
-            elif _installs_by_apt(words):
+            elif _installs_by_apt(words) and id(command) not in maybe:
                 yield from _apt_command(place, step, command, has_lists=has_lists, is_mine=id(step) in mine)
             elif words[0] == "rm" and "/var/lib/apt/lists" in line:
                 has_lists = False
@@ -531,7 +546,7 @@ def no_such_program(place: Place) -> Iterator[Finding]:
     others = re.compile(
         r"get-pip|ensurepip|virtualenv|pyenv|miniforge|pixi|\.sh$|\.run$|Python-3|make|configure|venv|pipx|uv$"
     )
-    if any(others.search(word) for word in place.words) or "python3-pip" in there or "python3-full" in there:
+    if any(others.search(word) for word in place.words) or there & {"python3-pip", "python3-full", "pip"}:
         return
     if any(one.tool != "apt" for one in place.system) or "PATH" in place.variables:
         return

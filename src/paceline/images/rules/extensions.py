@@ -14,7 +14,7 @@ from paceline.images.changing import (
 from paceline.images.choosing import nearest_cuda_tag
 from paceline.images.installs import PipInstall
 from paceline.images.matrix import matrix
-from paceline.images.project import Edit, Finding, Kind
+from paceline.images.project import Edit, Finding, Kind, Level
 from paceline.images.rules.pattern import Pattern
 from paceline.images.view import Installed, Place
 
@@ -153,6 +153,7 @@ def build_isolation(place: Place) -> Iterator[Finding]:
             f"{one.asked.text} without --no-build-isolation",
             "install it behind torch, with --no-build-isolation",
             apart(place, one),
+            level=Level.WARNING if one.asked.name in _BUILT_FOR_NEWEST else Level.PROBLEM,
         )
         return  # one at a time: two of them would want the same line
 
@@ -252,7 +253,7 @@ def _is_all_known(place: Place, one: Installed) -> bool:
         for p in by.values("requirement")
     )
     copies = any(s.word == "COPY" and s.flag("from") is not None for s in place.steps)
-    return not unread and not copies and place.are_packages_known
+    return not unread and not copies and place.are_packages_known and not place.has_conditional
 
 
 def triton_without_compiler(place: Place) -> Iterator[Finding]:
