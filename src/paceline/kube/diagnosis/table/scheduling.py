@@ -88,6 +88,7 @@ VOLUME_ZONE = Failure(
     why="it lies in another zone, or was never made; WaitForFirstConsumer makes it where the pod goes",
     command="kubectl describe pvc -n {namespace}",
     remedy=Remedy.STOP,
+    patience_s=60.0,  # a claim is without a volume while one is provisioned
 )
 DEVICE_CLASS = Failure(
     number=14,

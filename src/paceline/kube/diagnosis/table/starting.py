@@ -21,6 +21,7 @@ MISSING_REFERENCE = Failure(
     remedy=Remedy.FIX,
     change="secret",
     most=1,
+    patience_s=30.0,  # it may be created a moment after the job
 )
 BAD_COMMAND = Failure(
     number=22,
