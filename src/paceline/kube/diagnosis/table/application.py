@@ -214,12 +214,18 @@ LATE_TEXTS = (
 )
 
 
+_SEGMENTATION_FAULT = 139
+
+
 def look(snapshot: Snapshot) -> Iterator[Sign]:
     ends = ended(snapshot)
     for one in ends:
         line = f"pod/{name_of(one.pod)} container {one.container}: {said_exit(one.exit_code)} {one.reason}"
         if one.exit_code in snapshot.listed_exit_codes:
             yield Sign(LISTED_EXIT_CODE, (line,), one.at_s, one.pod, {"code": str(one.exit_code)})
+        elif one.exit_code == _SEGMENTATION_FAULT:
+            said = f"it crashed in native code with {said_exit(one.exit_code)}"
+            yield Sign(USER_EXCEPTION, (line,), one.at_s, one.pod, {"said": said}, weight=Weight.CONSEQUENCE)
     for found in waiting(snapshot):
         if found.reason == "CrashLoopBackOff":
             before = next((one for one in ends if one.pod is found.pod), None)
