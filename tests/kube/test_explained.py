@@ -154,6 +154,20 @@ def test_a_described_pod_is_read_back_with_its_message_and_its_events() -> None:
     assert finding.command.startswith("kubectl logs train-worker-0 -n ml")
 
 
+@pytest.mark.parametrize(
+    "events", ["Events:          <none>", "Events:\n  Normal  Pulled  1m  kubelet  Pulled"]
+)
+@pytest.mark.parametrize("shell", ["", "$ kubectl logs train-0\n"])
+def test_a_log_behind_a_description_is_read_too(events: str, shell: str) -> None:
+    described = (
+        f"Name:  train-0\nNamespace:  ml\nStatus:  Failed\nContainers:\n  c:\n    Image:  x\n{events}\n"
+    )
+    log = 'Traceback (most recent call last):\n  File "/w/t.py", line 3, in f\nKeyError: 7\n'
+    finding = diagnose(read_text(f"{described}{shell}{log}"))
+    assert finding is not None
+    assert "KeyError: 7 at /w/t.py:3" in finding.cause
+
+
 def test_a_described_job_is_explained_by_its_events() -> None:
     text = (
         "Name:         train\nNamespace:    ml\nParallelism:  2\nPods Statuses:  0 Active (0 Ready)\n"

@@ -16,7 +16,8 @@ from paceline.kube.diagnosis.times import write_time
 from paceline.plan.codec import Json
 
 _KEY = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z][\w ./()-]*?):(?:\s+(?P<value>.*))?$")
-_EVENTS = re.compile(r"^Events:\s*$")
+_EVENTS = re.compile(r"^Events:\s*(?:<none>)?\s*$")
+_SHELL = re.compile(r"^\S{0,60}[$#>%] ?kubectl |^kubectl ")
 _AGE = re.compile(r"(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m(?!s))?(?:(?P<s>\d+)s)?$")
 _EVENT = re.compile(
     r"^\s*(?P<type>Normal|Warning)\s+(?P<reason>[A-Z]\w*)\s+"
@@ -87,7 +88,7 @@ def _without_described(text: str) -> str:
             inside, in_events = True, False
         elif inside and _EVENTS.match(line):
             in_events = True
-        elif in_events and line.strip() and not line.startswith((" ", "\t")):
+        elif _SHELL.match(line) or (in_events and line.strip() and not line.startswith((" ", "\t"))):
             inside = in_events = False
         if not inside and not _LISTED.match(line) and not line.startswith(("LAST SEEN", "NAMESPACE ")):
             kept.append(line)
