@@ -151,6 +151,6 @@ def test_what_the_server_refuses_is_known_before_the_first_write(
     keys(server)
     server.rules.append(no_sets)
     code = deploy(tmp_path, "apply", "coordinator", "--kubeconfig", "config", *IMAGE)
-    assert code == ExitCode.NOT_READY
+    assert code == ExitCode.BAD_CONFIG
     assert "exceeded quota" in capsys.readouterr().err
     assert server.writes == []

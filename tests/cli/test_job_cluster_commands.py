@@ -27,6 +27,7 @@ RENDER += ["--image", "example.com/x:1", "--name", "demo"]
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with ApiServer().running() as serving:
+        serving.put_node()
         yield serving
 
 

@@ -39,6 +39,7 @@ def secret_of(shape: str) -> str:
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with ApiServer().running() as serving:
+        serving.put_node()
         yield serving
 
 

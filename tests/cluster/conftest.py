@@ -13,6 +13,7 @@ from paceline.cluster.kubernetes_door import KubernetesApi, reach
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with ApiServer().running() as running:
+        running.put_node()
         yield running
 
 

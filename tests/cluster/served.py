@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.fixtures.api_server import ApiServer
 
-from paceline.cluster.kinds import KINDS, Kind
+from paceline.cluster.kinds import KINDS, NODE, Kind
 
 Object = dict[str, Any]
 
@@ -19,6 +19,8 @@ def serve(server: ApiServer, snapshot: Object) -> None:
     server.served = {kind for kind in KINDS if kind.group in built_in or kind.resource in snapshot["served"]}
     if "nodepools.karpenter.sh" in snapshot["served"]:
         server.served.add(Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False))
+    for node in server.of(NODE):
+        server.remove(NODE, node["metadata"]["name"])
     for resource, found in snapshot["objects"].items():
         kind = by_resource[resource]
         for one in found:

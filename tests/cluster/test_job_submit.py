@@ -39,6 +39,8 @@ def server() -> Iterator[ApiServer]:
                     "status": {"allocatable": has},
                 }
             )
+        claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "status": {"phase": "Bound"}}
+        running.put({**claim, "metadata": {"name": "output", "namespace": "train"}})
         yield running
 
 

@@ -54,6 +54,7 @@ def test_a_dry_run_writes_nothing(api: KubernetesApi, server: ApiServer) -> None
 
 
 def test_lists_are_whole_however_many_pages_they_have(api: KubernetesApi, server: ApiServer) -> None:
+    server.remove(NODE, "node-a")
     for number in range(1203):
         server.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number:04d}"}})
     found = api.find(NODE)

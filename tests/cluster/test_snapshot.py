@@ -176,5 +176,7 @@ def test_who_may_not_ask_for_rights_asks_once(server: ApiServer, api: Kubernetes
 
 def test_what_can_be_rendered_can_be_created_and_checked() -> None:
     for api_version, name in rendered_kinds.KINDS:
+        if api_version == "ray.io/v1alpha1":
+            continue  # read, and never rendered
         assert kind_of({"apiVersion": api_version, "kind": name}).name == name
     assert {one.value for one in render.Target} == {one.value for one in Target}

@@ -67,6 +67,8 @@ def test_a_job_is_sent_by_hyp_and_followed_by_us(
         *("--checkpoint-volume", "output", "--hf-secret", "hf-token", "--env", "ODD={{ 7 * 7 }}{% raw %}"),
     )
     has_ended(server)
+    for kind, name in (("PersistentVolumeClaim", "output"), ("Secret", "hf-token")):
+        server.put({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "team"}})
     assert send(tmp_path) == ExitCode.OK
     said = capsys.readouterr()
     assert "sent by hyp 3.12.0" in said.err

@@ -23,6 +23,7 @@ from paceline.kube.submission.same import is_part_of
 from paceline.kube.submission.state import Phase, phase_of
 
 NOW_S = 1_800_000_000.0
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
 
 def job(replicas: int = 2, gpus: int = 8, **spec: Any) -> dict[str, Any]:
@@ -84,7 +85,21 @@ def test_where_nodes_come_when_needed_nothing_is_refused() -> None:
     grown = node("a")
     grown["metadata"]["labels"] = {"karpenter.sh/nodepool": "gpus"}
     assert fit(roles([job(replicas=99)]), [grown]) == []
-    assert fit(roles([job()]), []) == []
+
+
+def test_without_any_node_nothing_fits() -> None:
+    (row,) = fit(roles([job()]), [])
+    assert (row.what, row.has, row.is_enough) == ("a node", "0", False)
+
+
+@pytest.mark.parametrize("state", [{"unschedulable": True}, {"taints": [NOT_READY]}])
+def test_a_node_that_takes_no_pods_now_is_no_room(state: dict[str, Any]) -> None:
+    closed = {**node("a"), "spec": state}
+    (row, *_) = fit(roles([job()]), [closed])
+    assert (row.what, row.is_enough) == ("a node that is ready and not cordoned", False)
+    assert all(row.is_enough for row in fit(roles([job(replicas=1)]), [closed, node("b")]))
+    rows = fit(roles([job(replicas=99)]), [closed, node("b")])
+    assert {row.where for row in rows if not row.is_enough} == {"all nodes"}
 
 
 def test_no_node_with_the_wanted_label_is_said_so() -> None:

@@ -41,6 +41,7 @@ _QUIET_S = 120.0  # for the next bytes of a stream; a watch is told to end befor
 _PAGE = 500
 # All kinds in one answer: the stable form, that of 1.27 to 1.29, and what older servers have.
 _LISTED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _ALL_KINDS = f"{_LISTED.format('v2')},{_LISTED.format('v2beta1')},application/json"
 
 
@@ -83,6 +84,9 @@ class KubernetesApi:
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest:
         return self._ask("GET", kind.path(namespace, name))
+
+    def about(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest:
+        return self._ask("GET", kind.path(namespace, name), accept=_METADATA)
 
     def find(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""

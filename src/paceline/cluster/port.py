@@ -103,6 +103,10 @@ class Api(Protocol):
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest: ...
 
+    def about(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest:
+        """Its metadata alone: what a Secret holds does not travel."""
+        ...
+
     def find(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Listing:

@@ -1,18 +1,41 @@
-"""May this job be sent, does the server take it, and can it ever run? Asked before anything exists."""
+"""Pre-flight checks of a job: rights, kinds, what its pods refer to, its operator, room, and a dry run.
+
+Everything is asked before anything exists. What the user may not look at is noted, and stops nothing.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.cluster.job_objects import find_job, there_already
 from paceline.cluster.job_pending import find_pending
-from paceline.cluster.kinds import CONFIG_MAP, EVENT, NODE, POD, POD_LOG, QUOTA, RESOURCE_SLICE, Kind, kind_of
+from paceline.cluster.kinds import (
+    CLAIM,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    EVENT,
+    NODE,
+    POD,
+    POD_LOG,
+    PRIORITY_CLASS,
+    QUOTA,
+    RESOURCE_SLICE,
+    SECRET,
+    SERVICE_ACCOUNT,
+    STORAGE_CLASS,
+    Kind,
+    kind_of,
+)
 from paceline.cluster.port import Api, ConflictError, ForbiddenError, Manifest, NotThereError
 from paceline.errors import Problem
+from paceline.kube.checks.check import OPERATORS
 from paceline.kube.checks.trainer import CONFIG, CONFIG_NAMESPACE, version_in
+from paceline.kube.checks.workloads import place_of, readiness
 from paceline.kube.diagnosis.snapshot import Object, name_of
+from paceline.kube.reading import mapping
 from paceline.kube.submission.claims import has_claims, with_claims, with_devices
 from paceline.kube.submission.fit import Row, fit, quota_rows
 from paceline.kube.submission.gang import Role, refers_to, roles
+from paceline.kube.submission.needs import Reference, references
 from paceline.kube.submission.trainer_fit import has_train_job, misfit
 
 _NODE_POOL = Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False)
@@ -54,7 +77,12 @@ def preflight(
         raise ConflictError(what, hint, status=409)
     same = there_already(api, beside)
     to_make = [one for one in beside if one not in same]
+    absent, unseen = _references_missing(api, [*beside, job], namespace)
+    idle, unwatched = _operator_missing(api, job)
+    if absent or idle:
+        return Preflight(problems=[*idle, *absent])
     rows, notes = _room(api, [*beside, job], namespace, fits=fits)
+    notes += [*unwatched, *unseen]
     notes += [f"{one['kind']} {name_of(one)} is there already, and the same" for one in same]
     if all(row.is_enough for row in rows):
         for one in to_make:
@@ -101,6 +129,85 @@ def _problem(verb: str, kind: Kind, namespace: str) -> Problem:
     return Problem(what, f"ask for a Role there with the rule {rule}")
 
 
+_OF_REFERENCES = {kind.name: kind for kind in (CLAIM, SECRET, CONFIG_MAP, SERVICE_ACCOUNT, PRIORITY_CLASS)}
+
+
+def _references_missing(
+    api: Api, manifests: Sequence[Manifest], namespace: str
+) -> tuple[list[Problem], list[str]]:
+    """Problems, and notes on what is not checked or not as it should be."""
+    problems, notes, hidden = list[Problem](), list[str](), list[str]()
+    for one in references(manifests):
+        kind = _OF_REFERENCES[one.kind]
+        where = namespace if kind.is_namespaced else None
+        called = f"{one.kind} {one.name}"
+        try:
+            if kind is CLAIM:
+                notes += _claim_notes(api, one.name, namespace, problems)
+            else:
+                api.about(kind, one.name, where)
+        except ForbiddenError:
+            hidden.append(called)
+        except NotThereError:
+            if one.is_required:
+                problems.append(_absent(one, namespace if kind.is_namespaced else ""))
+            else:
+                notes.append(f"{called} is not in namespace {namespace}; pods start without it")
+    if hidden:
+        notes.append(f"not checked, because you may not look: {', '.join(hidden)}")
+    return problems, notes
+
+
+def _absent(one: Reference, namespace: str) -> Problem:
+    where = f" in namespace {namespace}" if namespace else ""
+    what = f"the job's pods need {one.kind} {one.name}, which is not there{where}"
+    option = f" -n {namespace}" if namespace else ""
+    resource = _OF_REFERENCES[one.kind].resource
+    return Problem(what, f"create it, or change the name; kubectl get {resource}{option} lists what is there")
+
+
+def _claim_notes(api: Api, name: str, namespace: str, problems: list[Problem]) -> list[str]:
+    claim = api.get(CLAIM, name, namespace)
+    phase = mapping(claim, "status").get("phase")
+    if phase == "Lost":
+        what = f"PersistentVolumeClaim {name} has lost its volume"
+        problems.append(Problem(what, f"kubectl -n {namespace} describe pvc {name}"))
+    if phase in ("Bound", "Lost", None):
+        return []
+    storage = str(mapping(claim, "spec").get("storageClassName", ""))
+    try:
+        mode = api.get(STORAGE_CLASS, storage).get("volumeBindingMode") if storage else None
+    except (ForbiddenError, NotThereError):
+        mode = None
+    if mode == "WaitForFirstConsumer":
+        return []
+    return [f"PersistentVolumeClaim {name} is {phase}, not Bound: pods wait until it is"]
+
+
+def _operator_missing(api: Api, job: Manifest) -> tuple[list[Problem], list[str]]:
+    """A Deployment that is not ready is a problem. None at all is not: the operator may run elsewhere."""
+    wanted = OPERATORS.get(str(job["kind"]), ())
+    if not wanted:
+        return [], []
+    try:
+        deployed = api.find(DEPLOYMENT).items
+    except (ForbiddenError, NotThereError):
+        names = " and ".join(name for name, _ in wanted)
+        return [], [f"not checked, because you may not list deployments: whether {names} is at work"]
+    problems: list[Problem] = []
+    notes: list[str] = []
+    for name, is_it in wanted:
+        found = [one for one in deployed if is_it(one)]
+        if not found:
+            notes.append(f"no Deployment of {name} is to be seen: without it nothing happens to the job")
+        elif all(readiness(one)[0] < 1 for one in found):
+            space, _, its = place_of(found[0]).partition("/")
+            what = f"{name} is not at work: Deployment {space}/{its} has no ready pod"
+            hint = f"kubectl -n {space} describe deployment {its}; the job would wait without a word"
+            problems.append(Problem(what, hint))
+    return problems, notes
+
+
 def _room(
     api: Api, manifests: Sequence[Manifest], namespace: str, *, fits: bool
 ) -> tuple[list[Row], list[str]]:
@@ -111,9 +218,10 @@ def _room(
     except (ForbiddenError, NotThereError):
         notes.append("quotas may not be seen: the server will say if one is too small")
     try:
-        found = [] if not fits or _adds_nodes(api) else _on_nodes(api, gang, claiming, notes)
-        if fits and not found:
-            notes.append("nodes come when they are needed, or none was seen: whether it fits is not known")
+        adding = _adds_nodes(api) if fits else ""
+        found = [] if not fits or adding else _on_nodes(api, gang, claiming, notes)
+        if fits and gang and not found:
+            notes.append(f"{adding or 'an autoscaler'} may bring nodes: whether it fits is not known")
         rows += found
     except (ForbiddenError, NotThereError):
         notes.append("nodes may not be seen: whether it fits is not known")
@@ -132,12 +240,13 @@ def _on_nodes(api: Api, gang: Sequence[Role], claiming: Sequence[Role], notes: l
         return fit(gang, nodes)
 
 
-def _adds_nodes(api: Api) -> bool:
-    """Karpenter has a kind of its own; a cluster autoscaler keeps its state in a ConfigMap."""
+def _adds_nodes(api: Api) -> str:
+    """Who does, or nothing. Karpenter has a kind of its own; a cluster autoscaler keeps its state in a
+    ConfigMap."""
     if api.serves(_NODE_POOL):
-        return True
+        return "Karpenter"
     try:
         api.get(CONFIG_MAP, "cluster-autoscaler-status", "kube-system")
     except (NotThereError, ForbiddenError):
-        return False
-    return True
+        return ""
+    return "the cluster autoscaler"

@@ -1,5 +1,6 @@
 """What do all checks say about a snapshot, and is what was asked for fine?"""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline.kube.checks import (
@@ -18,7 +19,7 @@ from paceline.kube.checks import (
 )
 from paceline.kube.checks.finding import Finding, Level
 from paceline.kube.checks.need import Need
-from paceline.kube.checks.snapshot import Snapshot
+from paceline.kube.checks.snapshot import Object, Snapshot
 
 SUBJECTS = (
     nodes,
@@ -46,6 +47,19 @@ class Checked:
     @property
     def is_fine(self) -> bool:
         return not self.of(Level.PROBLEM)
+
+
+# Which Deployments act on a job of this kind.
+OPERATORS: dict[str, tuple[tuple[str, Callable[[Object], bool]], ...]] = {
+    "PyTorchJob": (("the training operator", training_operator.is_operator),),
+    "TrainJob": (
+        ("Kubeflow Trainer", trainer.is_operator),
+        ("JobSet", trainer.is_job_set_operator),
+    ),
+    "RayJob": (("KubeRay", kuberay.is_operator),),
+    "RayCluster": (("KubeRay", kuberay.is_operator),),
+    "HyperPodPyTorchJob": (("the HyperPod operator", hyperpod.is_operator),),
+}
 
 
 def check(seen: Snapshot, need: Need) -> Checked:

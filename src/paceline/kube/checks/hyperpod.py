@@ -29,7 +29,7 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
                 command=_INSTALL,
             )
         return
-    found = deployments(seen, _is_it)
+    found = deployments(seen, is_operator)
     troubles = operator_at_work(seen, need, AREA, found, name="the HyperPod operator", matters=matters)
     yield from troubles
     if found and not troubles:
@@ -45,7 +45,7 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
         )
 
 
-def _is_it(one: Object) -> bool:
+def is_operator(one: Object) -> bool:
     space = mapping(one, "metadata").get("namespace")
     return space == "aws-hyperpod" and ("training" in name_of(one) or "hp-" in name_of(one))
 

@@ -45,7 +45,7 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
             why="Helm never upgrades CRDs: the operator may be new, and what it reads is old",
             command=_CRDS,
         )
-    found = deployments(seen, _is_it)
+    found = deployments(seen, is_operator)
     troubles = operator_at_work(seen, need, AREA, found, name="KubeRay", matters=matters)
     yield from troubles
     if found and not troubles and not old:
@@ -54,5 +54,5 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
         yield fine(AREA, f"RayJob, RayCluster: KubeRay {known} in {place_of(found[0])}")
 
 
-def _is_it(one: Object) -> bool:
+def is_operator(one: Object) -> bool:
     return name_of(one) == "kuberay-operator" or has_label(one, "app.kubernetes.io/name", "kuberay-operator")

@@ -28,7 +28,7 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
             cure="trainer",
         )
         return
-    controllers = deployments(seen, _is_trainer)
+    controllers = deployments(seen, is_operator)
     troubles = operator_at_work(seen, need, AREA, controllers, name="Kubeflow Trainer", matters=matters)
     troubles += _job_set(seen, need, matters=matters)
     troubles += _runtime(seen)
@@ -42,7 +42,7 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
 
 def _job_set(seen: Snapshot, need: Need, *, matters: bool) -> list[Finding]:
     if "jobsets.jobset.x-k8s.io" in seen.served:
-        found = deployments(seen, _is_job_set)
+        found = deployments(seen, is_job_set_operator)
         return operator_at_work(seen, need, AREA, found, name="JobSet", matters=matters)
     return [
         Finding(
@@ -114,13 +114,13 @@ def _torch(seen: Snapshot) -> list[str]:
     ]
 
 
-def _is_trainer(one: Object) -> bool:
+def is_operator(one: Object) -> bool:
     return name_of(one) == "kubeflow-trainer-controller-manager" or has_label(
         one, "app.kubernetes.io/name", "trainer"
     )
 
 
-def _is_job_set(one: Object) -> bool:
+def is_job_set_operator(one: Object) -> bool:
     return (
         name_of(one).endswith("jobset-controller-manager")
         or name_of(one) == "jobset-controller"

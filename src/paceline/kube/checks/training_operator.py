@@ -37,7 +37,7 @@ def check(seen: Snapshot, need: Need) -> Iterator[Finding]:
             command=_INSTALL if matters else "",
         )
         return
-    found = deployments(seen, _is_it)
+    found = deployments(seen, is_operator)
     troubles = operator_at_work(seen, need, AREA, found, name="the training operator", matters=matters)
     yield from troubles
     version = version_of(found[0]) if found else None
@@ -70,7 +70,7 @@ def _old(seen: Snapshot, found: list[Object], version: tuple[int, int] | None) -
         )
 
 
-def _is_it(one: Object) -> bool:
+def is_operator(one: Object) -> bool:
     return has_label(one, "control-plane", "kubeflow-training-operator") or name_of(one).endswith(
         "training-operator"
     )

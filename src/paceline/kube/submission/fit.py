@@ -10,6 +10,7 @@ from decimal import Decimal
 
 from paceline.kube.diagnosis.fits import (
     allocatable,
+    closed_for_now,
     is_autoscaled,
     matching,
     requests,
@@ -45,25 +46,23 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def fit(roles: Sequence[Role], nodes: Sequence[Object]) -> list[Row]:
-    """Empty when nothing can be said: no nodes were seen, or more of them come when they are needed."""
-    if not nodes or is_autoscaled(nodes):
+    """Empty when nothing can be said: more nodes come when they are needed. Nodes that are cordoned, not
+    ready, or tainted against the pod are no room."""
+    if is_autoscaled(nodes):
         return []
     rows: list[Row] = []
     for role in roles:
-        rows += _one_pod(role, matching(role.pod, nodes))
+        rows += _one_pod(role, _open(role, nodes), nodes)
     if all(row.is_enough for row in rows):
-        rows += _all_pods(roles, nodes)
+        fitting = [node for node in nodes if any(_open(role, [node]) for role in roles)]
+        rows += _all_pods(roles, fitting)
     return rows
 
 
-def _one_pod(role: Role, nodes: Sequence[Object]) -> list[Row]:
+def _one_pod(role: Role, nodes: Sequence[Object], all_nodes: Sequence[Object]) -> list[Row]:
     where = f"one node for {role.name}"
     if not nodes:
-        chosen = ", ".join(
-            f"{name}={value}" for name, value in mapping(role.pod, "spec", "nodeSelector").items()
-        )
-        what = f"a node with {chosen}" if chosen else "a node whose taints it tolerates"
-        return [Row(what=what, where=where, needs="1", has="0", is_enough=False)]
+        return [Row(what=_wanted_node(role, all_nodes), where=where, needs="1", has="0", is_enough=False)]
     short_of = {need.resource: need for need in too_large(role.pod, nodes)}
     rows = []
     for name, amount in requests(role.pod).items():
@@ -71,6 +70,26 @@ def _one_pod(role: Role, nodes: Sequence[Object]) -> list[Row]:
         enough = name not in short_of
         rows.append(_row(name, where, amount, most, is_enough=enough))
     return rows
+
+
+def _open(role: Role, nodes: Sequence[Object]) -> list[Object]:
+    """Nodes that would take such a pod now."""
+    closed = closed_for_now(role.pod, nodes)
+    return [node for node in matching(role.pod, nodes) if name_of(node) not in closed]
+
+
+def _wanted_node(role: Role, nodes: Sequence[Object]) -> str:
+    """Which property no node has."""
+    if not nodes:
+        return "a node"
+    if matching(role.pod, nodes):
+        return "a node that is ready and not cordoned"
+    chosen = mapping(role.pod, "spec", "nodeSelector")
+    if chosen:
+        return f"a node with {', '.join(f'{name}={value}' for name, value in chosen.items())}"
+    if mapping(role.pod, "spec", "affinity", "nodeAffinity"):
+        return "a node that its affinity allows"
+    return "a node whose taints it tolerates"
 
 
 def _all_pods(roles: Sequence[Role], nodes: Sequence[Object]) -> list[Row]:
@@ -81,7 +100,7 @@ def _all_pods(roles: Sequence[Role], nodes: Sequence[Object]) -> list[Row]:
     placed = 0
     for role in waiting:
         asked = requests(role.pod)
-        for node in matching(role.pod, nodes):
+        for node in _open(role, nodes):
             room = left[name_of(node)]
             if all(room.get(name, Decimal(0)) >= amount for name, amount in asked.items()):
                 left[name_of(node)] = {name: amount - asked.get(name, 0) for name, amount in room.items()}
