@@ -21,6 +21,7 @@ from paceline.kube.submission.mark import Mark, Watch, marked, read_mark, read_w
 from paceline.kube.submission.prefix import prefix_of
 from paceline.kube.submission.same import is_part_of
 from paceline.kube.submission.state import Phase, phase_of
+from paceline.kube.words import without_escapes
 
 NOW_S = 1_800_000_000.0
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
@@ -179,6 +180,25 @@ def test_a_word_of_the_kubelet_is_shown_once() -> None:
     assert cursor.take("unable to retrieve container logs") == "unable to retrieve container logs"
     cursor.opened()
     assert cursor.take("unable to retrieve container logs") is None
+
+
+@given(st.text(alphabet="ab \x1b[]0;1m\x07\\K", max_size=30), st.integers(0, 12))
+def test_no_part_of_an_escape_sequence_is_shown(text: str, cut: int) -> None:
+    coloured = "\x1b[36mstep\x1b[0m 7\x1b]0;title\x07 \x1b[1;31mdone\x1b[K"
+    assert without_escapes(coloured) == "step 7 done"
+    assert without_escapes(coloured[:-2]) == without_escapes(coloured[:-1]) == "step 7 done"
+    assert without_escapes("[36mstep") == "step"
+    assert "\x1b" not in without_escapes(text[:cut] + coloured[cut:])
+
+
+def test_a_change_that_was_not_allowed_names_what_allows_it() -> None:
+    ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": write_time(NOW_S)}
+    body = pod(phase="Failed", containerStatuses=[{"name": "pytorch", "state": {"terminated": ended}}])
+    failed = {**job(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
+    actions, _ = look(seen(body), failed, Following(), RetryPolicy())
+    end = actions[-1]
+    assert isinstance(end, End)
+    assert "--worker-memory" in end.says
 
 
 # What is carried by the job itself?

@@ -20,6 +20,7 @@ from paceline.kube.submission.keeping import resumes_from
 from paceline.kube.submission.mark import Mark, read_mark, read_watch
 from paceline.kube.submission.prefix import prefix_of
 from paceline.kube.submission.state import Phase, has_own_retries, phase_of
+from paceline.kube.words import without_escapes
 
 if TYPE_CHECKING:
     from paceline.cluster.job_logs import Line
@@ -180,7 +181,9 @@ def job_logs(cluster: Cluster, name: str, rank: int | None, tail: int | None) ->
             try:
                 its = cluster.api.logs(name_of(pod), cluster.namespace, str(container["name"]), tail=tail)
                 for line in its:
-                    yield Line(prefix_of(pod, name), hidden(split_line(line)[1]), name_of(pod))
+                    yield Line(
+                        prefix_of(pod, name), hidden(without_escapes(split_line(line)[1])), name_of(pod)
+                    )
             except (NotThereError, RefusedError):  # it has not begun
                 continue
 

@@ -17,6 +17,7 @@ from paceline.kube.reading import mapping, mappings
 from paceline.kube.secrets import hidden
 from paceline.kube.submission.log_lines import LogCursor
 from paceline.kube.submission.prefix import prefix_of
+from paceline.kube.words import without_escapes
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
 _BEGUN = ("terminated", "running")
@@ -123,7 +124,7 @@ class LogStreams:
             if self._over.is_set():
                 return
             if text is not None:
-                self.put(Line(of.prefix, hidden(text), of.pod))
+                self.put(Line(of.prefix, hidden(without_escapes(text)), of.pod))
 
     def _say_forbidden(self, of: "_Of", error: ApiError) -> None:
         if isinstance(error, ForbiddenError):

@@ -63,3 +63,19 @@ def _rounded(number: Decimal) -> str:
 def is_extended(resource: str) -> bool:
     """A device such as nvidia.com/gpu: whole ones only, and as many asked for as allowed."""
     return "/" in resource and not resource.startswith("kubernetes.io/")
+
+
+# CSI and OSC sequences of a terminal, whole or cut off at the end; colours whose first character was cut off;
+# and single control characters but the tab.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]?"
+    r"|\[\d{1,3}(?:;\d{1,3})*m"
+    r"|[\x00-\x08\x0b-\x1f\x7f]"
+)
+
+
+def without_escapes(text: str) -> str:
+    """The text as a terminal shows it, without colours and other control sequences."""
+    return _ESCAPES.sub("", text)

@@ -25,6 +25,12 @@ CHANGES = {
     "secret": "the missing Secret, from the local login",
 }
 
+# How a change is ordered that is not made unasked.
+_ALLOWED_BY = {
+    "memory": ": submit it with a larger --worker-memory",
+    "secret": ": create it as `next` says, and submit it again",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
@@ -125,7 +131,8 @@ def _reason_to_stop(finding: Finding, mine: Fingerprint, past: Attempts, policy:
     if failure.remedy not in (Remedy.RESUBMIT, Remedy.FIX):
         return "trying again cannot help"
     if failure.remedy is Remedy.FIX and failure.change not in _FREE_CHANGES | policy.allowed_changes:
-        return f"it may work with {CHANGES.get(failure.change, failure.change)}, but that was not allowed"
+        change = CHANGES.get(failure.change, failure.change)
+        return f"it may work with {change}, but that was not allowed{_ALLOWED_BY.get(failure.change, '')}"
     before = [one for one in past.failures if one.failure == mine.failure]
     # Whoever is preempted twice at one step was only unlucky twice.
     if (failure.counted or failure.kind is FailureClass.APP) and any(one.is_like(mine) for one in before):
