@@ -250,6 +250,9 @@ class RecordedApi:
                 return one
         raise NotThereError(f"{kind.plural} {name} not found", "", status=404)
 
+    def about(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest:
+        return {"metadata": self.get(kind, name, namespace)["metadata"]}
+
     def find(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Listing:
