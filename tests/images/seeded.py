@@ -205,6 +205,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("uv-sync", "python-without-wheel", "pyproject.toml", "torch==2.6.0", "torch==2.1.2"),
     _fault("uv-sync", "old-libc", _D, "python:3.12-slim", "python:3.12-alpine"),
     _fault("efa", "no-efa", _D, "RUN curl -O https://efa-installer", "RUN true # "),
+    _fault("pytorch-image", "no-such-option", _D, "install --no-cache-dir -r", "install -y -r"),
+    _fault("pytorch-image", "missing-library", "environment.txt", "tokenizers==0.20.3", "ultralytics"),
     _fault("pytorch-image", "base-ended", _D, "cuda12.4-cudnn9", "cuda11.7-cudnn8"),
     _fault("pytorch-image", "needs-nvcc", _D, "-devel", "-runtime"),
     _fault(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from paceline.images.bases import PackageGone, catalog, read_base
-from paceline.images.changing import is_root_at
+from paceline.images.changing import is_root_at, respelled
 from paceline.images.dockerfile import Instruction, argument_values, env_values
 from paceline.images.installs import PipInstall, conditional_commands, system_installs
 from paceline.images.project import Finding, Level
@@ -23,6 +23,12 @@ REDIRECT = Pattern(
     id="unquoted-range",
     what="A version range without quotes: the shell takes `>` and `<` as redirections.",
     fix="the requirement in quotes",
+)
+REFUSED = Pattern(
+    number=26,
+    id="no-such-option",
+    what="pip is given an option or a protocol that does not exist (any more): `-y`, `git://`.",
+    fix="`https://` in the place of `git://`; `-y` goes",
 )
 EXEC_FORM = Pattern(
     number=26,
@@ -93,6 +99,7 @@ SIGNALS = Pattern(
 )
 PATTERNS = (
     REDIRECT,
+    REFUSED,
     EXEC_FORM,
     BASHISM,
     SCOPE,
@@ -154,6 +161,30 @@ def _is_range(word: Word) -> bool:
     return re.fullmatch(r"[A-Za-z][\w.\-\[\],]*", name) is not None and (
         re.match(r"[<>]=?\d", rest) is not None or rest.startswith((">=", "<="))
     )
+
+
+def no_such_option(place: Place) -> Iterator[Finding]:
+    """`pip install -y` and `git+git://`: pip has no such option, and GitHub does not serve that protocol."""
+    for by in [one for one in place.pip if one.instruction in _own_steps(place)]:
+        old = next((one for one in by.asked if "git+git://github.com" in one.text), None)
+        if "-y" in by.flags and by.tool == "pip":
+            yield REFUSED.found(
+                place,
+                by.instruction,
+                "pip install has no option -y: `no such option`",
+                " ".join(by.command.texts[:6]),
+                "leave it out: pip install asks for nothing",
+            )
+        elif old is not None:
+            new = old.text.replace("git+git://", "git+https://")
+            yield REFUSED.found(
+                place,
+                old,
+                "GitHub no longer serves git://: `The unauthenticated git protocol is no longer supported`",
+                old.text,
+                f"write {new}",
+                respelled(place, old, new),
+            )
 
 
 def no_shell(place: Place) -> Iterator[Finding]:
@@ -624,6 +655,7 @@ RULES = (
     argument_out_of_scope,
     unset_variable,
     unquoted_range,
+    no_such_option,
     no_shell,
     not_in_sh,
     system_package_gone,

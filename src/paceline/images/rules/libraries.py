@@ -20,6 +20,8 @@ _HEADLESS = {
     "opencv-python": "opencv-python-headless",
     "opencv-contrib-python": "opencv-contrib-python-headless",
 }
+# They need opencv-python, with its windows.
+_BRING_OPENCV = frozenset({"ultralytics", "deepface", "mmcv", "mmcv-full", "mmengine"})
 _LIBRARIES = {
     "lightgbm": ("libgomp.so.1", "libgomp1"),
     "pyzbar": ("libzbar.so.0", "libzbar0"),
@@ -71,7 +73,7 @@ _BRING_GOMP = frozenset({"gcc", "g++", "build-essential", "libgomp1"})
 
 def missing_library(place: Place) -> Iterator[Finding]:
     base, there = place.base, place.packages_where_it_runs
-    if not base.family or base.family in ("pytorch", "ngc", "dlc") or base.system == "alpine":
+    if not base.family or base.family in ("ngc", "dlc") or base.system == "alpine":
         return
     if not place.are_packages_known:
         return
@@ -88,6 +90,18 @@ def missing_library(place: Place) -> Iterator[Finding]:
                 f"{one.asked.text}; no system package brings libGL",
                 f"use {_HEADLESS[name]}, or install libgl1 and libglib2.0-0 if windows are opened",
                 respelled(place, one.asked, new) if new else (),
+            )
+        elif name in _BRING_OPENCV and not any(package.startswith(_BRING_GL) for package in there):
+            if place.has_conda or place.find(*_HEADLESS, *_HEADLESS.values()):
+                continue  # asked for by name: judged there
+            packages = ["libgl1", "libglib2.0-0"]
+            yield MISSING.found(
+                place,
+                one.asked,
+                f"{name} brings opencv-python, which loads libGL.so.1: `cannot open shared object file`",
+                f"{one.asked.text} on {base.reference}; no system package brings libGL",
+                f"install {' '.join(packages)} before pip",
+                system_packages_added(place, one.by.instruction, packages) if place.is_last else (),
             )
         elif name in _LIBRARIES and base.is_slim and not _has(there, _LIBRARIES[name][1]):
             library, package = _LIBRARIES[name]
