@@ -31,6 +31,8 @@ FORBIDDEN = (403, "Forbidden", "you may not")
 
 
 def made(cluster: Cluster) -> None:
+    claim: Any = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": {}}
+    cluster.api.create({**claim, "metadata": {"name": "output", "namespace": "train"}})
     submit(cluster, list(manifests()), RetryPolicy(first_delay_s=0.1), fits=False)
 
 
