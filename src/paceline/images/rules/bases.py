@@ -10,7 +10,7 @@ from paceline.images.changing import another_base
 from paceline.images.choosing import nearest_cuda_tag, supported_python
 from paceline.images.dockerfile import Instruction
 from paceline.images.matrix import wheels
-from paceline.images.project import Edit, Finding, Level
+from paceline.images.project import Edit, Finding, Kind, Level
 from paceline.images.rules.pattern import Pattern
 from paceline.images.text import Change, edits_of, offset_of
 from paceline.images.view import Place
@@ -322,7 +322,10 @@ def wrong_platform(place: Place) -> Iterator[Finding]:
             return
         edits = _platform_edit(place, origin, said, wanted)
         why = f"it is built for {said}, and shall run on {wanted}"
-        yield PLATFORM.found(place, origin, why, f"FROM --platform={said}", f"say {wanted}", edits)
+        # The default of --platform is a guess: certain only where the rest of the image is for NVIDIA's GPUs.
+        level = Level.PROBLEM if place.kind is Kind.GPU else Level.WARNING
+        evidence = f"FROM --platform={said}"
+        yield PLATFORM.found(place, origin, why, evidence, f"say {wanted}", edits, level=level)
     elif said is not None and re.fullmatch(r"\$\{?BUILDPLATFORM\}?", said):
         edits = _platform_edit(place, origin, said, "$TARGETPLATFORM")
         why = "what runs in the end is built for the machine that builds, not for the one that runs it"
