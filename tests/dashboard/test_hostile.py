@@ -121,6 +121,49 @@ def test_a_body_is_not_read_beyond_what_is_allowed(tmp_path: Path) -> None:
         assert ask(said, "POST", "/api/v1/silences", FROM_PAGE, body).status == 400
 
 
+def test_links_and_pipes_in_a_run_folder_are_not_followed(tmp_path: Path) -> None:
+    run, secret = tmp_path / "runs" / "run", tmp_path / "secret.log"
+    made(run)
+    made(tmp_path / "elsewhere")
+    secret.write_text("a secret\n")
+    logs = run / "logs"
+    logs.mkdir(exist_ok=True)
+    (logs / "worker-0.log").write_bytes(b"hello \xff\n")
+    (logs / "worker-1.log").symlink_to(secret)
+    os.mkfifo(logs / "worker-2.log")
+    (run / "result.json").symlink_to(secret)
+    (tmp_path / "runs" / "linked").symlink_to(tmp_path / "elsewhere")
+    where = settings(tmp_path / "runs", tmp_path / "page")
+
+    def lines(worker: str) -> list[str]:
+        answer = ask(where, "GET", "/api/v1/logs", OURS, query=f"run=run&worker={worker}")
+        assert answer.status == 200
+        found: list[str] = answer.json()["lines"]
+        return found
+
+    assert lines("worker-0") == ["hello \ufffd"]
+    assert lines("worker-1") == []
+    assert lines("worker-2") == []
+    assert FoundRuns.at(tmp_path / "runs").names() == ["run"]
+    (logs / "worker-0.log").unlink()
+    (logs / "worker-1.log").unlink()
+    (logs / "worker-2.log").unlink()
+    logs.rmdir()
+    logs.symlink_to(tmp_path)
+    assert lines("secret") == []
+
+
+def test_a_damaged_log_keeps_the_dashboard_up(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    made(run, 20)
+    log = run / "events.jsonl"
+    whole = log.read_bytes().split(b"\n")
+    log.write_bytes(b"\n".join([*whole[:2], b"\xff\xfe", b"{", *whole[2:]]))
+    answer = ask(settings(run, tmp_path / "page"), "GET", "/api/v1/snapshot", OURS)
+    assert answer.status == 200
+    assert answer.json()["view"]["progress"]["step"] > 0
+
+
 def test_a_result_without_numbers_is_shown(tmp_path: Path) -> None:
     made(tmp_path / "runs" / "run")
     (tmp_path / "runs" / "run" / "result.json").write_text('{"loss": NaN, "training_s": 0.0}')
@@ -179,11 +222,11 @@ def test_a_process_number_that_means_another_process_now_is_not_struck(tmp_path:
 
 def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_text("".join(f"{'x' * number}\n" for number in (1, 50, 3, 120, 2)) + "half")
+    path.write_text("".join(f"{{{'x' * number}}}\n" for number in (1, 50, 3, 120, 2)) + "half")
     lines, found = NewLines(path, 16), []
     while part := lines.read():
         found += part
-    assert [len(line) for line in found] == [1, 50, 3, 120, 2]
+    assert [len(line) for line in found] == [3, 52, 5, 122, 4]
 
 
 def test_too_many_wishes_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

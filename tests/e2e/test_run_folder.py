@@ -3,16 +3,25 @@
 import fcntl
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import termios
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.fixtures.command import Done, assert_nothing_was_lost, paceline, training
+from tests.fixtures.full_disk import small_disk
 from tests.fixtures.waiting import until
+from tests.fixtures.warm_command import warm_paceline
 from tests.fixtures.warm_helpers import warm_helpers
 
+from paceline.errors import DamagedRecordError
 from paceline.events.follow import Following
+from paceline.launchers.local import LocalLauncher
+from paceline.plan.codec import COPY, dumps, read
 
 SHORT = ("train", "--task", "xor", "--steps", "60", "--num-workers", "2", "--json")
 
@@ -90,6 +99,83 @@ def test_a_closed_terminal_stops_its_run_in_good_order_with_a_checkpoint(tmp_pat
         os.close(ours)  # the kernel sends SIGHUP, and every write to the terminal fails from here on
         assert run.wait(timeout=240) == 143
     _assert_stopped_by_hang_up(run_dir)
+
+
+def test_a_disk_that_is_full_for_a_moment_costs_a_run_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        run_dir = disk.folder / "run"
+        with training(run_dir, "--num-workers", "2", "--mode", "asgd", participants=3) as run:
+            run.until_it_trains()
+            log = run_dir / "events.jsonl"
+            disk.fill()
+            # The last page of the log takes what fits: a line is cut short at its end.
+            until(lambda: log.stat().st_size % resource.getpagesize() == 0, "the log's last page is full")
+            disk.give_room()
+            run.until_it_trains()
+            run.send(signal.SIGINT)
+            assert run.end().code == 130
+        result = json.loads((run_dir / "result.json").read_text())
+        assert result["record"]["interruptions"] > 0
+        assert result["record"]["missing_lines"] == 0
+        assert_nothing_was_lost(run_dir)
+
+
+def test_a_plan_with_one_flipped_bit_is_refused_and_its_copy_brings_it_back(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    assert paceline(*SHORT, "--run-dir", str(run_dir), "--checkpoint-every", "20").code == 0
+    path, whole = run_dir / "plan.json", (run_dir / "plan.json").read_bytes()
+    hints: set[str] = set()
+    for at in range(0, len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << (at % 8)
+        path.write_bytes(flipped)
+        try:
+            assert dumps(read(path)).encode() == whole, at  # a flip in white space changes nothing
+        except DamagedRecordError as error:
+            hints.add(error.hint)
+    assert len(hints) == 1
+    assert str(run_dir / COPY) in hints.pop()
+    path.write_bytes(whole.replace(b'"seed": 0', b'"seed": 1'))
+    refused = paceline("train", "--resume", str(run_dir), "--json")
+    assert (refused.code, code_of(refused)) == (5, "E303"), refused
+    shutil.copy(run_dir / COPY, path)
+    assert paceline("train", "--resume", str(run_dir), "--json").code == 0
+
+
+def test_another_runs_plan_is_not_resumed_with(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    assert paceline(*SHORT, "--run-dir", str(run_dir), "--checkpoint-every", "20").code == 0
+    other = replace(read(run_dir / "plan.json"), seed=7)
+    for name in ("plan.json", COPY):
+        (run_dir / name).write_text(dumps(other))
+    refused = paceline("train", "--resume", str(run_dir), "--json")
+    assert (refused.code, code_of(refused)) == (5, "E303"), refused
+
+
+@pytest.mark.parametrize("name", ["plan.json", "events.jsonl", "result.json"])
+def test_bytes_that_are_no_text_are_no_bug_of_ours_in_any_file(
+    name: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    done = warm_paceline(launcher, *SHORT, "--run-dir", str(run_dir), folder=tmp_path)
+    assert done.code == 0, done
+    with (run_dir / name).open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        for at in (size // 3, size // 2):
+            file.seek(at)
+            file.write(b"\xff\xfe")
+    commands = (
+        ["status", str(run_dir)],
+        ["verify", str(run_dir)],
+        ["events", str(run_dir)],
+        ["report", str(run_dir), "--out", str(tmp_path / "report")],
+        ["checkpoint", "list", str(run_dir)],
+        ["train", "--resume", str(run_dir)],
+    )
+    for command in commands:
+        told = warm_paceline(launcher, *command, "--json", folder=tmp_path)
+        assert '"E001"' not in told.out, (command, told)
+        assert "E001" not in told.err, (command, told)
 
 
 def _assert_stopped_by_hang_up(run_dir: Path) -> None:

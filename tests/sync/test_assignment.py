@@ -9,10 +9,10 @@ from paceline.sync.assignment import (
     Assignment,
     Cut,
     FirstCome,
+    Ranges,
     Share,
     Static,
     as_ranges,
-    from_ranges,
     shares_of_a_round,
 )
 
@@ -73,7 +73,7 @@ def test_a_share_and_its_position_name_each_other(position: int, workers: int) -
 @given(POSITIONS)
 def test_positions_survive_the_way_through_ranges(positions: set[int]) -> None:
     ranges = as_ranges(positions)
-    assert from_ranges(ranges) == positions
+    assert set(Ranges(ranges)) == positions
     assert all(end < following for (_, end), (following, _) in itertools.pairwise(ranges))
 
 
@@ -138,3 +138,26 @@ def test_a_share_may_be_cut_differently_than_planned() -> None:
     assert cut.samples((4, 6)) == (27, 3)
     assert cut.size((4, 6)) == 3
     assert cut.position(2) == Share(1, 2).position(2)
+
+
+@given(positions=st.lists(st.integers(0, 40), max_size=80))
+def test_ranges_hold_what_a_set_holds(positions: list[int]) -> None:
+    found, plain = Ranges(), set[int]()
+    for position in positions:
+        found.add(position)
+        plain.add(position)
+        assert len(found) == len(plain)
+    assert set(found) == plain
+    assert found.pairs() == as_ranges(plain)
+    assert all((position in found) == (position in plain) for position in range(-1, 42))
+    assert set(found.copy()) == plain
+
+
+def test_a_million_shares_in_nearly_their_order_are_one_range() -> None:
+    found, most = Ranges(), 0
+    order = [7, 0, 3, 1, 2, 6, 5, 4]  # of eight workers
+    for block in range(0, 80_000, 8):
+        found.update(block + place for place in order)
+        most = max(most, len(found.pairs()))
+    assert found.pairs() == [(0, 80_000)]
+    assert most == 1

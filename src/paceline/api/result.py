@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.api.html import table
+from paceline.errors import DamagedRecordError
 from paceline.plan.codec import Json
 
 if TYPE_CHECKING:
@@ -90,7 +91,11 @@ class TrainResult:
 
 def result_of(run_dir: Path) -> TrainResult:
     """What result.json in this folder says."""
-    return from_json(json.loads((run_dir / "result.json").read_text()), run_dir)
+    path = run_dir / "result.json"
+    try:
+        return from_json(json.loads(path.read_bytes()), run_dir)
+    except ValueError as error:
+        raise DamagedRecordError(f"{path} cannot be read: {error}", "bring it back from a copy") from error
 
 
 def from_json(result: dict[str, Json], run_dir: Path) -> TrainResult:

@@ -49,6 +49,7 @@ def result_json(
         "state_sha256": hashes,
         **(_summary_json(summary) if recorded else {}),
         **(_compression_json(plan, summary) if recorded else {}),
+        **_record_json(history),
         **memory_json(reports),
         **(speed_json(plan, reports, history) if recorded else {}),
     }
@@ -66,6 +67,21 @@ def _summary_json(summary: Summary) -> dict[str, Json]:
     numbers["bytes"] = {"out": numbers.pop("bytes_out"), "in": numbers.pop("bytes_in")}
     del numbers["bytes_saved"]
     return numbers
+
+
+def _record_json(history: History) -> dict[str, Json]:
+    """What is wrong with the event log; nothing where it is whole."""
+    told = [event.fields for event in history.plain if event.kind == "record_interrupted"]
+    if not told and not history.torn.count:
+        return {}
+    return {
+        "record": {
+            "interruptions": len(told),
+            "reasons": [*sorted({str(fields["reason"]) for fields in told})],
+            "torn_lines": history.torn.count,
+            "missing_lines": sum(int(str(fields["dropped"])) for fields in told),
+        }
+    }
 
 
 def _compression_json(plan: Plan, summary: Summary) -> dict[str, Json]:

@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -33,7 +33,9 @@ from paceline.clock import SystemClock, monotonic_s, unix_now_s
 from paceline.config.train_config import TrainConfig
 from paceline.disk import exclusive, remove_drafts, write_durably
 from paceline.errors import (
+    CannotWriteError,
     ConfigError,
+    DamagedRecordError,
     ExitCode,
     NoCheckpointError,
     NoSuchRunError,
@@ -42,15 +44,19 @@ from paceline.errors import (
     TrainingError,
 )
 from paceline.events.log import EventLog, write_header
+from paceline.events.read import recorded_plans
 from paceline.launchers.local import Ended, LocalLauncher, Message
 from paceline.launchers.port import RunLauncher
 from paceline.plan.catalog import server_names
-from paceline.plan.codec import Json, dumps, plan_hash, read
+from paceline.plan.codec import COPY, Json, dumps, plan_hash, read, recorded_hash
 from paceline.plan.decide import task_of, task_options_of
 from paceline.plan.plan import Dtype, Option, Plan
 
 if TYPE_CHECKING:
     from paceline.app.elastic import Coordinators
+
+ROOM_WITHIN_S = 60.0  # for a person or a clean-up to make room for result.json
+ROOM_LOOK_S = 0.5
 
 
 def warm_up() -> LocalLauncher:
@@ -120,8 +126,12 @@ def _carry_out(
     started_ns, started_s = SystemClock().now_ns(), monotonic_s()
     require_rules(plan.alerts, run_dir)
     keeper = _prepare_checkpoints(plan, run_dir, resume_from, watcher)
-    write_durably(run_dir / "plan.json", [dumps(plan).encode()])  # without it nothing can be resumed
-    log = _begin_log(plan, run_dir, started_ns, resume_from)
+    if resume_from is None:
+        _write_plan(plan, run_dir)
+    log = _begin_log(plan, run_dir, started_ns, resume_from, watcher.note)
+    if resume_from is not None:
+        # Only now: a plan that the log does not name, because this process died here, is refused.
+        _write_plan(plan, run_dir)
     launcher: RunLauncher = warm or LocalLauncher()
     try:
         with (
@@ -147,9 +157,36 @@ def _carry_out(
     # Said also when it came too late to stop this run: it was meant for whatever would come next, too.
     if asked_by and "stopped_by" not in result:
         result["stopped_by"] = asked_by[0]
-    # Whole or not there: half of it would be taken for a damaged run.
-    write_durably(run_dir / "result.json", [(json.dumps(result, indent=2) + "\n").encode()])
+    if "record" in result:
+        watcher.note(f"warning: the event log was interrupted: {json.dumps(result['record'])}")
+    _write_result(result, run_dir, watcher.note)
     return result
+
+
+def _write_plan(plan: Plan, run_dir: Path) -> None:
+    for name in (COPY, "plan.json"):  # without it nothing can be resumed
+        write_durably(run_dir / name, [dumps(plan).encode()])
+
+
+def _write_result(result: dict[str, Json], run_dir: Path, note: Callable[[str], None]) -> None:
+    """Whole or absent: half of it would be taken for a damaged run. A full disk gets time to be cleared."""
+    data = (json.dumps(result, indent=2) + "\n").encode()
+    give_up_s = monotonic_s() + ROOM_WITHIN_S
+    has_said = False
+    while True:
+        try:
+            write_durably(run_dir / "result.json", [data])
+            return
+        except OSError as error:
+            what = f"{run_dir}/result.json cannot be written: {error.strerror}"
+            if monotonic_s() > give_up_s:
+                raise CannotWriteError(
+                    what, f"make room, then write it again:  paceline train --resume {run_dir}"
+                ) from error
+            if not has_said:
+                has_said = True
+                note(f"warning: {what}; make room within {ROOM_WITHIN_S:g} s")
+        SystemClock().sleep(ROOM_LOOK_S)
 
 
 def _run_elastic(
@@ -190,6 +227,7 @@ def resumable(run_dir: Path, num_workers: int | None = None) -> tuple[Plan, Chec
     With another number of workers, if one is given.
     """
     plan = read(run_dir / "plan.json")
+    _require_recorded(run_dir)
     if num_workers is not None:
         plan = with_workers(plan, num_workers)
     checkpoint = newest_checkpoint(plan, run_dir)
@@ -199,6 +237,16 @@ def resumable(run_dir: Path, num_workers: int | None = None) -> tuple[Plan, Chec
             "start it anew, with --checkpoint-every 100 for example, so that it leaves some",
         )
     return plan, checkpoint
+
+
+def _require_recorded(run_dir: Path) -> None:
+    """A plan file may be sound and still be another run's: the log names the plans of this one."""
+    known = recorded_plans(run_dir / "events.jsonl")
+    if known and (found := recorded_hash(run_dir / "plan.json")) not in known:
+        raise DamagedRecordError(
+            f"{run_dir}/plan.json holds plan {found}, but the log was made by {', '.join(sorted(known))}",
+            f"bring the run's own plan back, from {run_dir}/{COPY} or a backup; or start a new run",
+        )
 
 
 def _prepare_checkpoints(
@@ -212,10 +260,12 @@ def _prepare_checkpoints(
     return CheckpointKeeper(plan, run_dir, store, watcher.note)
 
 
-def _begin_log(plan: Plan, run_dir: Path, started_ns: int, resume_from: Checkpoint | None) -> EventLog:
+def _begin_log(
+    plan: Plan, run_dir: Path, started_ns: int, resume_from: Checkpoint | None, note: Callable[[str], None]
+) -> EventLog:
     path = run_dir / "events.jsonl"
     write_header(path, run=plan.run, plan=plan_hash(plan), t0_ns=started_ns, started_unix_s=unix_now_s())
-    log = EventLog(path, who="launcher", clock=SystemClock())
+    log = EventLog(path, who="launcher", clock=SystemClock(), say=lambda text: note(f"warning: {text}"))
     log.write(
         "run_started",
         plan=plan_hash(plan),

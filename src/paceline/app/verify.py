@@ -11,7 +11,7 @@ from paceline.app.verify_parts import verify_parts
 from paceline.app.verify_servers import verify_servers
 from paceline.app.verify_split import steps_taken_back, verify_split
 from paceline.checkpoints.catalog import facts_of
-from paceline.errors import NothingRecordedError
+from paceline.errors import DamagedRecordError, NothingRecordedError
 from paceline.events.lineage import lineage_of
 from paceline.events.read import History, read_history
 from paceline.events.ways import ways_of
@@ -33,7 +33,7 @@ def verify_run(run_dir: Path) -> list[Finding]:
     if server_names(plan):
         parts = 1 if plan.elastic is None else plan.elastic.servers
         findings = [*verify_servers(history, result.get("state_sha256")), *verify_parts(history, parts)]
-        return [*findings, _checkpoints(run_dir)]
+        return [*_record(history), *findings, _checkpoints(run_dir)]
     is_elastic = plan.elastic is not None
     if is_elastic:
         findings = [_elastic(plan, history)]
@@ -53,7 +53,19 @@ def verify_run(run_dir: Path) -> list[Finding]:
                 f"{len(hashes)} hashes, {distinct} different",
             )
         )
-    return [*findings, _checkpoints(run_dir)]
+    return [*_record(history), *findings, _checkpoints(run_dir)]
+
+
+def _record(history: History) -> list[Finding]:
+    """Nothing where every line was read. A line that was cut short and written again is no loss."""
+    if not history.torn.count:
+        return []
+    told = [event.fields for event in history.plain if event.kind == "record_interrupted"]
+    written_again = sum(int(str(fields["fragments"])) for fields in told)
+    missing = sum(int(str(fields["dropped"])) for fields in told)
+    seen = f"{history.torn.in_words()} cannot be read; {written_again} written again, {missing} missing"
+    ok = history.torn.count <= written_again and missing == 0
+    return [Finding("every line of the event log was read", ok, seen)]
 
 
 def _steps(plan: Plan, history: History) -> int:
@@ -117,8 +129,11 @@ def _result(run_dir: Path) -> dict[str, Json]:
     path = run_dir / "result.json"
     if not path.exists():
         return {}
-    found: dict[str, Json] = json.loads(path.read_text())
-    return found
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DamagedRecordError(f"{path} cannot be read: {error}", "bring it back from a copy") from error
+    return found if isinstance(found, dict) else {}
 
 
 def to_rows(findings: list[Finding]) -> list[Json]:

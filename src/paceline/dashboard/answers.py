@@ -23,6 +23,7 @@ from paceline.dashboard.asked import (
     read_order,
     read_silence,
 )
+from paceline.dashboard.found_runs import tail_of
 from paceline.dashboard.hall import Hall
 from paceline.dashboard.replaying import SPEEDS
 from paceline.plan.codec import Json
@@ -171,18 +172,12 @@ async def logs(request: Request) -> Response:
     hall = hall_of(request)
     _, folder = hall.folder(request.query_params.get("run"))
     worker = request.query_params.get("worker", "")
-    there = {path.stem: path for path in (folder / "logs").glob("*.log")}
+    there = {path.stem for path in (folder / "logs").glob("*.log")}
     lines: list[Json] = []
     if worker in there:
-        text = await asyncio.to_thread(_tail, there[worker])
-        lines = list(text.splitlines()[-200:])
+        text = await asyncio.to_thread(tail_of, folder, f"logs/{worker}.log", MOST_LOG_BYTES)
+        lines = list(text.decode(errors="replace").splitlines()[-200:])
     return as_json({"worker": worker, "lines": lines})
-
-
-def _tail(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - MOST_LOG_BYTES))
-        return file.read().decode(errors="replace")
 
 
 async def scenarios(request: Request) -> Response:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paceline.dashboard import speedups
-from paceline.dashboard.found_runs import FoundRuns
+from paceline.dashboard.found_runs import FoundRuns, read_own
 from paceline.dashboard.speedups import Group, Repeat
 from paceline.events.curve import Point, first_below
 from paceline.plan.codec import Json
@@ -66,7 +66,7 @@ def _repeats(runs: FoundRuns) -> dict[str, list[Repeat]]:
     """All finished runs of this folder, by plan, oldest first."""
     found: dict[str, list[Repeat]] = {}
     for name in reversed(runs.names()):
-        plan, result = (_read(runs.root / name / file) for file in ("plan.json", "result.json"))
+        plan, result = (read_own(runs.root / name, file) for file in ("plan.json", "result.json"))
         rate, seed = result.get("samples_per_s"), plan.get("seed")
         if isinstance(rate, float | int) and rate > 0:
             repeat = Repeat(seed if isinstance(seed, int) else 0, float(rate))
@@ -96,7 +96,7 @@ def _points(row: Mapping[str, Json]) -> list[Point]:
 
 
 def row_of(name: str, folder: Path, view: Mapping[str, Json]) -> dict[str, Json]:
-    result = _read(folder / "result.json")
+    result = read_own(folder, "result.json")
     phases = result.get("phases_s")
     shares = _shares(phases) if isinstance(phases, dict) else _shares_so_far(view)
     progress, throughput, loss = (_part(view, name) for name in ("progress", "throughput", "loss"))
@@ -125,7 +125,7 @@ def row_of(name: str, folder: Path, view: Mapping[str, Json]) -> dict[str, Json]
         "recovery_s": _recovering_s(recoveries),
         "phases": shares,
         "curve": loss.get("curve") or [],
-        "plan": dict(flat(_read(folder / "plan.json"))),
+        "plan": dict(flat(read_own(folder, "plan.json"))),
     }
 
 
@@ -190,11 +190,3 @@ def _product(one: Json, other: Json) -> float | None:
 def _part(view: Mapping[str, Json], name: str) -> Mapping[str, Json]:
     found = view.get(name)
     return found if isinstance(found, dict) else {}
-
-
-def _read(path: Path) -> dict[str, Json]:
-    try:
-        said = json.loads(path.read_text(), parse_constant=lambda _: None)  # no NaN on the wire
-    except (OSError, ValueError):
-        return {}
-    return said if isinstance(said, dict) else {}

@@ -1,7 +1,8 @@
-"""What does a log say that is still being written? Each look reads only what is new.
+"""Following a log that is still being written: each read takes only what is new.
 
-All plain events are kept, and of each worker's steps the newest: whoever looks
-a hundred times a second at a long run must not read it a hundred times a second.
+All plain events are kept, and of each worker's steps the newest: a reader that looks a
+hundred times a second at a long run must not read it a hundred times a second. Lines that
+cannot be read are skipped and counted, as in events/read.py.
 """
 
 import os
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.errors import PacelineError
-from paceline.events.read import History, take
+from paceline.events.read import UNREADABLE, History, Torn, sound, take
 
 PART_BYTES = 4_000_000
 
@@ -21,6 +22,8 @@ class NewLines:
         """`most_bytes`: a read takes about so many, for who reads again until there is nothing."""
         self._path, self._most = path, most_bytes
         self.offset = 0  # bytes read so far
+        self.torn = Torn()  # lines that cannot be read; a user of the lines may add to them
+        self._number = 0  # of the last line read, from 1
 
     def read(self) -> list[str]:
         """All that is new, or as much as is wanted at once; nothing as long as there is no file."""
@@ -47,7 +50,21 @@ class NewLines:
                 whole, newline, rest = (rest + data).rpartition(b"\n")
                 if newline:
                     self.offset += len(whole) + 1
-                    yield whole.decode().split("\n")
+                    # An empty part would look like the end to a caller that reads until there is nothing.
+                    if kept := self._sound(whole.split(b"\n")):
+                        yield kept
+
+    def _sound(self, raw: list[bytes]) -> list[str]:
+        found = []
+        for line in raw:
+            self._number += 1
+            if not line:
+                continue
+            whole, is_torn = sound(line)
+            found += whole
+            if is_torn:
+                self.torn.add(self._number)
+        return found
 
 
 class Following:
@@ -59,7 +76,12 @@ class Following:
     def read(self) -> History:
         """The same object each time, brought up to date; empty as long as there is no log."""
         for line in self._lines.read():
-            take(self._history, line, is_header=not self._has_header)
+            try:
+                take(self._history, line, is_header=not self._has_header)
+            except UNREADABLE:
+                if not self._has_header:
+                    raise
+                self._history.torn.count += 1
             self._has_header = True
         for rows in self._history.steps.values():
             del rows[: -self._rows]

@@ -1,18 +1,29 @@
-"""How do several processes write one event log without waiting for each other?
+"""The event log's writers: several processes append to one file without waiting for each other.
 
-Each appends whole batches of lines with one write to a file opened for append:
-the kernel keeps such writes apart. Frequent events are collected as rows and
-written as columns, so an event costs about a microsecond on the step path.
+Each line is one write to a file opened for append: the kernel keeps such writes apart.
+Frequent events are collected as rows and written as columns, so an event costs about a
+microsecond on the step path.
+
+Recording never ends the training. A line that a full disk refuses waits in memory and is
+tried again with the next one. A line that was cut short is written again, whole, behind a
+newline that ends the fragment; where another process has appended to the fragment before
+that, readers find its line behind the fragment (events/read.py). A `record_interrupted`
+event then says how many fragments there are and how many lines memory had no room for.
 """
 
+import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from paceline import environ
 from paceline.clock import Clock, SystemClock
+from paceline.disk import write_durably
 from paceline.events.read import PlainEvent
 from paceline.events.sample_rows import CustomRow
 from paceline.events.schema import COLUMN_KINDS, SCHEMA, AbandonedRow, PartRow, Scalar, ServerRow, StepRow
@@ -20,6 +31,7 @@ from paceline.events.schema import COLUMN_KINDS, SCHEMA, AbandonedRow, PartRow, 
 FLUSH_NS = 500_000_000
 LIVE_FLUSH_NS = 50_000_000  # while somebody watches
 FLUSH_ROWS = 4096
+WAITING_BYTES = 32_000_000  # of lines that the disk refuses; beyond it the oldest are dropped, and counted
 
 
 def write_header(path: Path, *, run: str, plan: str, t0_ns: int, started_unix_s: float) -> None:
@@ -27,9 +39,129 @@ def write_header(path: Path, *, run: str, plan: str, t0_ns: int, started_unix_s:
     header = {"schema": SCHEMA, "run": run, "plan": plan, "t0_ns": t0_ns, "started_unix_s": started_unix_s}
     if path.exists():
         # Half a line of a writer that was killed: what comes now must not be glued to it.
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+        os.truncate(path, size_of_whole_lines(path))
     if not path.exists() or path.stat().st_size == 0:
-        path.write_text(json.dumps(header) + "\n")
+        write_durably(path, [(json.dumps(header) + "\n").encode()])
+
+
+def size_of_whole_lines(path: Path) -> int:
+    """Bytes up to the last newline, found from the end; 0 without a file."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - 65_536)
+            file.seek(begin)
+            found = file.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            end = begin
+    return 0
+
+
+class LineWriter(Protocol):
+    """The port of a file that is appended to; a write may take fewer bytes than it is given."""
+
+    def write(self, data: bytes) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class AppendedFile:
+    """A file that several processes append to."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, data: bytes) -> int:
+        return os.write(self._fd, data)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Lines:
+    """Whole lines, in order, on a disk that may be full for a while. Never raises an OSError."""
+
+    def __init__(self, file: LineWriter, *, who: str, clock: Clock, say: Callable[[str], None]) -> None:
+        self._file, self._who, self._clock, self._say = file, who, clock, say
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._is_torn = False  # the file may end with a fragment of the first line that waits
+        self._fragments = 0  # since the last `record_interrupted`
+        self._dropped = 0
+        self._reason = ""  # why lines wait, or waited since then
+        self._has_said = False
+
+    def append(self, line: bytes) -> None:
+        self._waiting.append(line)
+        self._waiting_bytes += len(line)
+        self.try_again()
+        while self._waiting_bytes > WAITING_BYTES and len(self._waiting) > 1:
+            self._waiting_bytes -= len(self._waiting.popleft())
+            self._dropped += 1
+
+    def try_again(self) -> None:
+        """Write what waits, as far as the disk takes it."""
+        try:
+            while self._waiting:
+                self._put(self._waiting[0])
+                self._waiting_bytes -= len(self._waiting.popleft())
+                if not self._waiting and self._reason:
+                    self._tell_of_interruption()
+        except OSError as error:
+            self._reason = error.strerror or str(error)
+            if not self._has_said:
+                self._has_said = True
+                self._say(f"events of {self._who} cannot be recorded and wait in memory: {self._reason}")
+
+    def close(self) -> None:
+        self.try_again()
+        if lost := len(self._waiting) + self._dropped:
+            self._say(f"{lost} lines of {self._who} are missing in the event log: {self._reason}")
+        self._file.close()
+
+    def _put(self, line: bytes) -> None:
+        fence = b"\n" if self._is_torn else b""
+        written = self._file.write(fence + line)
+        if written == len(fence) + len(line):
+            self._is_torn = False
+            return
+        if written == len(fence) + len(line) - 1:  # all but its newline: the line is not a fragment
+            self._is_torn = False
+            self._waiting[0] = b"\n"
+            self._waiting_bytes -= len(line) - 1
+        elif written > len(fence):  # a newline alone ends the fragment before it, and is none itself
+            self._is_torn = True
+            self._fragments += 1
+        elif written:
+            self._is_torn = False
+        raise OSError(errno.ENOSPC, "the disk took only a part of a line")
+
+    def _tell_of_interruption(self) -> None:
+        event = {
+            "kind": "record_interrupted",
+            "who": self._who,
+            "at_ns": self._clock.now_ns(),
+            "reason": self._reason,
+            "fragments": self._fragments,
+            "dropped": self._dropped,
+        }
+        self._reason, self._fragments, self._dropped = "", 0, 0
+        line = _encoded(event)
+        self._waiting.append(line)
+        self._waiting_bytes += len(line)
+
+
+def _encoded(event: Mapping[str, object]) -> bytes:
+    return (json.dumps(event, separators=(",", ":")) + "\n").encode()
+
+
+def _to_stderr(text: str) -> None:
+    """Of a worker, that is its file in logs/; where that is on the same disk, it may be lost too."""
+    with suppress(OSError):
+        print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 class Log(Protocol):
@@ -104,12 +236,23 @@ class MemoryLog:
 
 
 class EventLog:
-    """One process's pen. With `path=None` everything is dropped: instrumentation off."""
+    """One process's writer. With `path=None` everything is dropped: instrumentation off."""
 
-    def __init__(self, path: Path | None, *, who: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        who: str,
+        clock: Clock,
+        say: Callable[[str], None] = _to_stderr,
+        file: LineWriter | None = None,
+    ) -> None:
+        """`say` is told once when the disk refuses lines, and at the end if some are missing."""
         self._who = who
         self._clock = clock
-        self._fd = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        if file is None and path is not None:
+            file = AppendedFile(path)
+        self._lines = None if file is None else Lines(file, who=who, clock=clock, say=say)
         self._steps: list[StepRow] = []
         self._abandoned: list[AbandonedRow] = []
         self._server: list[ServerRow] = []
@@ -120,7 +263,7 @@ class EventLog:
 
     @property
     def is_on(self) -> bool:
-        return self._fd is not None
+        return self._lines is not None
 
     def write(self, kind: str, **fields: Scalar) -> None:
         self.flush()
@@ -151,19 +294,27 @@ class EventLog:
         """At once: for what comes about once a second."""
         self._flush_columns(kind, COLUMN_KINDS[kind], list(rows))
 
+    def append_lines(self, lines: bytes) -> None:
+        """Whole lines that another process encoded."""
+        if self._lines is not None:
+            for line in lines.splitlines(keepends=True):
+                self._lines.append(line)
+
     def flush(self) -> None:
         self._flush_columns("steps", StepRow._fields, self._steps)
         self._flush_columns("abandoned", AbandonedRow._fields, self._abandoned)
         self._flush_columns("server", ServerRow._fields, self._server)
         self._flush_columns("part", PartRow._fields, self._parts)
         self._flush_columns("custom", CustomRow._fields, self._custom)
+        if self._lines is not None:
+            self._lines.try_again()
         self._flushed_ns = self._clock.now_ns()
 
     def close(self) -> None:
         self.flush()
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
 
     def _maybe_flush(self, rows: int, now_ns: int) -> None:
         if rows >= FLUSH_ROWS or now_ns - self._flushed_ns > self._flush_ns:
@@ -186,11 +337,8 @@ class EventLog:
             rows.clear()
 
     def _append(self, event: Mapping[str, object]) -> None:
-        if self._fd is not None:
-            # One write per line: appends of one call are never interleaved with another process's.
-            line = (json.dumps(event, separators=(",", ":")) + "\n").encode()
-            written = os.write(self._fd, line)
-            assert written == len(line), f"only {written} of {len(line)} bytes fit on the disk"
+        if self._lines is not None:
+            self._lines.append(_encoded(event))
 
 
 def _packed(column: tuple[Scalar, ...]) -> Scalar | tuple[Scalar, ...]:

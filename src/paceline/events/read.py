@@ -1,17 +1,70 @@
-"""How is an event log read back? Whole, with rows rebuilt from columns.
+"""Reading an event log: line by line, with rows rebuilt from columns.
 
-A last line without its end (the writer was killed while writing) is left out;
-any other line that cannot be read is an error.
+A last line without its end (the writer was killed while writing) is left out. A line that
+cannot be read (a full disk cut it short, a disk or a person changed it) is skipped, counted
+and named by its number; the lines behind it are read. Only a header that cannot be read is
+an error: without it no line has a meaning.
+
+A fragment may have another process's line glued to it. Every line begins with `{"kind":`, and
+inside of JSON strings the quotes of these bytes are escaped, so the whole line is found again.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import starmap
 from pathlib import Path
+from typing import TypeVar
 
 from paceline.errors import DamagedRecordError, NoSuchRunError
 from paceline.events.sample_rows import SAMPLE_KINDS
 from paceline.events.schema import SCHEMA, AbandonedRow, PartRow, ServerRow, StepRow
+
+READ_BYTES = 4_000_000
+UNREADABLE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+)  # what parsing damage raises
+_BEGINS = b'{"kind":'
+_NAMED = 20  # lines that are named; of more only the number is kept
+
+
+@dataclass(slots=True)
+class Torn:
+    """Lines of a log that were skipped: how many, and the numbers of the first, from 1."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+
+    def add(self, number: int) -> None:
+        self.count += 1
+        if len(self.first) < _NAMED:
+            self.first.append(number)
+
+    def in_words(self) -> str:
+        more = f" and {self.count - len(self.first)} more" if self.count > len(self.first) else ""
+        word = "line" if self.count == 1 else "lines"
+        return f"{word} {', '.join(map(str, self.first))}{more}"
+
+
+def sound(raw: bytes) -> tuple[list[str], bool]:
+    """The whole events between two newlines, usually one, and whether there is a fragment beside them.
+
+    A look at their ends, not a parse: what is wrong inside shows when they are parsed.
+    """
+    parts = [raw]
+    if raw.rfind(_BEGINS) > 0:  # lines that were glued together
+        parts = [part for part in raw.replace(_BEGINS, b"\n" + _BEGINS).split(b"\n") if part]
+    whole: list[str] = []
+    for part in parts:
+        if part.startswith(b"{") and part.endswith(b"}"):
+            with suppress(UnicodeDecodeError):
+                whole.append(part.decode())
+    return whole, len(whole) < len(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +99,7 @@ class History:
     plain: list[PlainEvent] = field(default_factory=list)
     sessions: list[dict[int, int]] = field(default_factory=list)  # rows per rank when each resume began
     rolled_back: list[RolledBack] = field(default_factory=list)
+    torn: Torn = field(default_factory=Torn)  # lines that could not be read
 
     @property
     def has_elastic_servers(self) -> bool:
@@ -84,24 +138,99 @@ def _int(value: object) -> int:
 
 
 def read_history(path: Path) -> History:
+    history = History()
+    for event in read_events(path, history.torn):
+        if isinstance(event, Header):
+            _begin(history, event)
+            continue
+        try:
+            _take(history, event.said)
+        except UNREADABLE:
+            history.torn.add(event.number)
+    put_in_order(history)
+    return history
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    run: str
+    plan: str
+    t0_ns: int
+    started_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One parsed line behind the header."""
+
+    number: int  # from 1, which is the header
+    said: dict[str, object]
+
+
+def read_events(path: Path, torn: Torn) -> Iterator[Header | Line]:
+    """Every line of a log, one at a time; lines that cannot be read are only counted in `torn`."""
+    for number, raw in enumerate(_raw_lines(path), start=1):
+        if number == 1:
+            yield _header(path, raw)
+            continue
+        if not raw:
+            continue  # the newline that ends a fragment, behind a line that another process had glued to it
+        lines, is_torn = sound(raw)
+        for line in lines:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                said = None
+            if isinstance(said, dict):
+                yield Line(number, said)
+            else:
+                is_torn = True
+        if is_torn:
+            torn.add(number)
+
+
+def recorded_plans(path: Path) -> set[str]:
+    """The hashes of the plans that a run was begun and resumed with; empty without a log."""
+    found: set[str] = set()
+    if not path.exists():
+        return found
+    for number, raw in enumerate(_raw_lines(path)):
+        if number == 0 or b'"kind":"run_started"' in raw:
+            with suppress(*UNREADABLE):
+                found.update(str(json.loads(line)["plan"]) for line in sound(raw)[0])
+    return found
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    """What follows the last newline is left out: it is empty, or a writer is in the middle of it."""
     try:
-        text = path.read_text()
+        file = path.open("rb")
     except OSError as error:
         raise NoSuchRunError(
             f"cannot read the event log {path}: {error.strerror}", "name the folder of a run"
         ) from error
-    lines = text.split("\n")[:-1]  # what follows the last newline is empty or torn
-    history = History()
-    for number, line in enumerate(lines, start=1):
-        try:
-            _take(history, json.loads(line), is_header=number == 1)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedRecordError(
-                f"{path}:{number}: this line of the event log cannot be read: {error}",
-                "the log was damaged or written by another version; make the run again",
-            ) from error
-    put_in_order(history)
-    return history
+    with file:
+        rest = b""
+        while data := file.read(READ_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
+
+
+def _header(path: Path, raw: bytes) -> Header:
+    try:
+        return header_of(json.loads(raw))
+    except UNREADABLE as error:
+        raise DamagedRecordError(
+            f"{path}:1: the header of the event log cannot be read: {error}",
+            "the log was damaged or written by another version; make the run again",
+        ) from error
+
+
+def header_of(said: dict[str, object]) -> Header:
+    if said["schema"] != SCHEMA:
+        raise ValueError(f"schema is {said['schema']!r}, this version reads {SCHEMA!r}")
+    t0_ns, started_unix_s = int(str(said["t0_ns"])), float(str(said["started_unix_s"]))
+    return Header(str(said["run"]), str(said["plan"]), t0_ns, started_unix_s)
 
 
 def put_in_order(history: History) -> None:
@@ -133,39 +262,68 @@ def put_in_order(history: History) -> None:
 
 
 def take(history: History, line: str, *, is_header: bool) -> None:
-    """One whole line of a log that is still being written."""
-    _take(history, json.loads(line), is_header=is_header)
-
-
-def _take(history: History, event: dict[str, object], *, is_header: bool) -> None:
+    """One whole line of a log that is still being written; one of UNREADABLE if it makes no sense."""
+    said = json.loads(line)
     if is_header:
-        if event["schema"] != SCHEMA:
-            raise ValueError(f"schema is {event['schema']!r}, this version reads {SCHEMA!r}")
-        history.run, history.plan = str(event["run"]), str(event["plan"])
-        history.t0_ns = int(str(event["t0_ns"]))
-        history.started_unix_s = float(str(event["started_unix_s"]))
-        return
+        _begin(history, header_of(said))
+    else:
+        _take(history, said)
+
+
+def _begin(history: History, header: Header) -> None:
+    history.run, history.plan = header.run, header.plan
+    history.t0_ns, history.started_unix_s = header.t0_ns, header.started_unix_s
+
+
+def _take(history: History, event: dict[str, object]) -> None:
     kind, who = str(event["kind"]), str(event["who"])
     columns = event.get("columns")
     if kind in SAMPLE_KINDS:  # paceline.watch reads them; nothing that was trained depends on them
         return
     if isinstance(columns, dict):
         count = int(str(event["rows"]))
-        full = {name: c if isinstance(c, list) else [c] * count for name, c in columns.items()}
-        rows = zip(*full.values(), strict=True)
         if kind == "steps":
-            mine = history.steps.setdefault(_rank(who), [])
-            mine.extend(StepRow(**dict(zip(full, row, strict=True))) for row in rows)
+            history.steps.setdefault(_rank(who), []).extend(rows_of(StepRow, columns, count))
         elif kind == "abandoned":
-            given_up = history.abandoned.setdefault(_rank(who), [])
-            given_up.extend(AbandonedRow(**dict(zip(full, row, strict=True))) for row in rows)
+            history.abandoned.setdefault(_rank(who), []).extend(rows_of(AbandonedRow, columns, count))
         elif kind == "part":
-            history.parts.extend(PartRow(**dict(zip(full, row, strict=True))) for row in rows)
+            history.parts.extend(rows_of(PartRow, columns, count))
         else:
-            history.server.extend(ServerRow(**dict(zip(full, row, strict=True))) for row in rows)
+            history.server.extend(rows_of(ServerRow, columns, count))
         return
+    plain = plain_event(event)
     if kind == "run_resumed" and event["clocks"]:
-        clocks = [int(clock) for clock in str(event["clocks"]).split(",")]
-        history.resume(int(str(event["version"])), clocks)
-    rest = {k: v for k, v in event.items() if k not in ("kind", "who", "at_ns")}
-    history.plain.append(PlainEvent(kind, who, int(str(event["at_ns"])), rest))
+        history.resume(int(str(event["version"])), clocks_of(plain))
+    history.plain.append(plain)
+
+
+def plain_event(event: Mapping[str, object]) -> PlainEvent:
+    rest = {name: value for name, value in event.items() if name not in ("kind", "who", "at_ns")}
+    return PlainEvent(str(event["kind"]), str(event["who"]), int(str(event["at_ns"])), rest)
+
+
+def clocks_of(resumed: PlainEvent) -> list[int]:
+    """By rank; empty where servers say what they went back to."""
+    said = str(resumed.fields["clocks"])
+    return [int(clock) for clock in said.split(",")] if said else []
+
+
+Row = TypeVar("Row", StepRow, AbandonedRow, PartRow, ServerRow)
+_NUMBERS = frozenset({int, float, bool, type(None)})
+
+
+def rows_of(kind: type[Row], columns: Mapping[str, object], count: int) -> list[Row]:
+    """All rows of a line, or ValueError and none of them."""
+    full = [_column(name, value, count) for name, value in columns.items()]
+    names = tuple(columns)
+    if names == kind._fields[: len(names)]:
+        return list(starmap(kind, zip(*full, strict=True)))
+    return [kind(**dict(zip(names, row, strict=True))) for row in zip(*full, strict=True)]
+
+
+def _column(name: str, value: object, count: int) -> list[object]:
+    values = value if isinstance(value, list) else [value] * count
+    wanted = {str} if name == "op" else _NUMBERS
+    if len(values) != count or not wanted.issuperset(map(type, values)):
+        raise ValueError(f"column {name} does not hold {count} values of its kind")
+    return values

@@ -158,5 +158,8 @@ PLAIN_KINDS: dict[str, str] = {
     "failed, limited), alerts (how many)",
     "fault_injected": "somebody breaks something on purpose; fields: fault, target (whom it strikes), by, "
     "until_ns (null: it does not end by itself)",
+    "record_interrupted": "a process could not write events for a while, and has written them since; fields: "
+    "reason, fragments (lines that the disk cut short; each stands whole behind), dropped (lines that are "
+    "missing, because memory had no room for them)",
     "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
 }

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.export_target import ExportKind, ExportTarget
-from paceline.errors import NoSuchRunError, NothingRecordedError, PacelineError
+from paceline.errors import DamagedRecordError, NoSuchRunError, NothingRecordedError, PacelineError
 from paceline.events.follow import NewLines
-from paceline.events.read import History, take
+from paceline.events.read import UNREADABLE, History, take
 from paceline.export.port import Outcome, Point, Rewind, Sheet, Writer
 from paceline.export.series import Series
 from paceline.export.sheet import final_values, parameters_of
@@ -156,7 +156,13 @@ class _Record:
     def points(self, lines: Sequence[str]) -> Iterator[Point | Rewind]:
         for line in lines:
             heard = History()
-            take(heard, line, is_header=not self.has_begun)
+            try:
+                take(heard, line, is_header=not self.has_begun)
+            except UNREADABLE as error:
+                if self.has_begun:
+                    continue
+                what = f"the header of {self.run_dir}/events.jsonl cannot be read: {error}"
+                raise DamagedRecordError(what, "make the run again with this version") from error
             if not self.has_begun:
                 self.has_begun, self._header = True, heard
                 self._series.begin(heard)
@@ -179,5 +185,8 @@ class _Record:
         path = self.run_dir / "result.json"
         if self.outcome is Outcome.FAILED or not path.exists():
             return points
-        result = json.loads(path.read_text())
+        try:
+            result = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise DamagedRecordError(f"{path} cannot be read: {error}", "make the run again") from error
         return [*points, Point(int(result["steps"]), self._ended_unix_s, final_values(result))]

@@ -10,9 +10,9 @@ class Memo:
 
     def read(self) -> str | None:
         try:
-            return str(json.loads(self._path.read_text())["run"])
-        except FileNotFoundError:
-            return None
+            return str(json.loads(self._path.read_bytes())["run"])
+        except (FileNotFoundError, ValueError, LookupError, TypeError):
+            return None  # without it, or where it is damaged, the vendor gives a new name
 
     def write(self, run: str) -> None:
         self._path.parent.mkdir(exist_ok=True)

@@ -23,11 +23,11 @@ class WrittenFolder:
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan, self._run_dir, self._root = plan, run_dir, run_dir / "checkpoints"
         self._participants = 1 if has_server(plan) else plan.num_workers
+        self._events = EventLog(run_dir / "events.jsonl", who="launcher", clock=SystemClock())
 
     def events(self, lines: str) -> None:
         if lines:
-            with (self._run_dir / "events.jsonl").open("ab", buffering=0) as file:
-                file.write(lines.encode())
+            self._events.append_lines(lines.encode())
 
     def log(self, who: str, text: str) -> None:
         if text:

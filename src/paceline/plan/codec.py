@@ -1,4 +1,7 @@
-"""How a plan becomes JSON and comes back, and the hash that names it.
+"""A plan as JSON and back, and the hash that names it.
+
+A plan file carries the hash of its own values under `hash`: a file in which one bit flipped
+is refused, although it would still be a plan. A copy lies beside it for that case.
 
 Generic over frozen dataclasses, enums, tuples and optionals, so that a new
 field needs no code here. Unknown or missing keys are refused: a plan written
@@ -76,25 +79,36 @@ def _from_object(kind: type, value: Json) -> typing.Any:  # Any: as above
     return kind(**{name: from_json(hints[name], value[name]) for name in names})
 
 
+COPY = "plan.copy.json"  # beside plan.json
+_HASH = "hash"
+_REMAKE = "make the run again with this version of paceline, or install the one that wrote it"
+
+
 def dumps(plan: Plan) -> str:
-    return json.dumps(to_json(plan), indent=2, sort_keys=True) + "\n"
+    values = to_json(plan)
+    assert isinstance(values, dict), "a dataclass becomes an object"
+    return json.dumps({**values, _HASH: _hash(values)}, indent=2, sort_keys=True) + "\n"
 
 
-def loads(text: str, *, where: str = "plan.json") -> Plan:
+def loads(text: str | bytes, *, where: str = "plan.json", hint: str = _REMAKE) -> Plan:
     try:
-        plan = decode(Plan, text, schema=PLAN_SCHEMA)
-    except ValueError as error:
-        raise DamagedRecordError(
-            f"{where} is not a plan this version can read: {error}",
-            "make the run again with this version of paceline, or install the one that wrote it",
-        ) from error
-    assert isinstance(plan, Plan), "decode(Plan, …) builds a Plan"
+        raw = json.loads(text)
+        said = raw.pop(_HASH, None) if isinstance(raw, dict) else None
+        plan = _decoded(Plan, raw, schema=PLAN_SCHEMA)
+        if said is not None and said != _hash(raw):
+            raise ValueError(f"its values have the hash {_hash(raw)}, but it names {said}")
+    except (ValueError, TypeError, AssertionError, RecursionError) as error:
+        raise DamagedRecordError(f"{where} is not a plan this version can read: {error}", hint) from error
+    assert isinstance(plan, Plan), "_decoded(Plan, …) builds a Plan"
     return plan
 
 
 def decode(kind: type, text: str, *, schema: str) -> object:
     """The object that this JSON is; ValueError if it was not written under this schema."""
-    raw = json.loads(text)
+    return _decoded(kind, json.loads(text), schema=schema)
+
+
+def _decoded(kind: type, raw: Json, *, schema: str) -> object:
     if isinstance(raw, dict) and raw.get("schema") != schema:
         raise ValueError(f"its schema is {raw.get('schema')!r}, this version reads {schema!r}")
     return from_json(kind, raw)
@@ -102,15 +116,35 @@ def decode(kind: type, text: str, *, schema: str) -> object:
 
 def read(path: Path) -> Plan:
     try:
-        text = path.read_text()
+        text = path.read_bytes()
     except OSError as error:
         raise NoSuchRunError(
             f"cannot read {path}: {error.strerror}",
             "name the folder of a run, such as runs/xor-ssgd",
         ) from error
-    return loads(text, where=str(path))
+    return loads(text, where=str(path), hint=_way_back(path))
+
+
+def _way_back(path: Path) -> str:
+    copy = path.with_name(COPY)
+    try:
+        loads(copy.read_bytes())
+    except (OSError, DamagedRecordError):
+        return _REMAKE
+    return f"take its copy:  cp {copy} {path}"
+
+
+def recorded_hash(path: Path) -> str:
+    """Of a plan file, as it names the plan in an event log."""
+    raw = json.loads(path.read_bytes())
+    raw.pop(_HASH, None)
+    return _hash(raw)
 
 
 def plan_hash(plan: Plan) -> str:
-    canonical = json.dumps(to_json(plan), sort_keys=True, separators=(",", ":"))
+    return _hash(to_json(plan))
+
+
+def _hash(values: Json) -> str:
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -6,6 +6,8 @@ number of workers: equal samples then move the parameters equally far. What the
 server does about staleness (`--asgd`) is in corrections.py.
 """
 
+from collections.abc import Set as AbstractSet
+
 from paceline.plan.plan import Plan
 from paceline.strategies.corrections import Correction, correction_of
 from paceline.strategies.push_pull import PushPull
@@ -19,7 +21,7 @@ class Asgd(PushPull):
         return Bounded(None)
 
     @classmethod
-    def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
+    def assignment(cls, plan: Plan, done: AbstractSet[int]) -> Assignment:
         return FirstCome(plan.total_gradients, done)
 
     @classmethod

@@ -6,6 +6,8 @@ whoever is next. So every sample is applied exactly once, also a slow worker's; 
 With b = 0 nobody is late, and it is ps bit by bit.
 """
 
+from collections.abc import Set as AbstractSet
+
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Links
 from paceline.strategies.push_pull import PushPull
@@ -34,5 +36,5 @@ class Backup(PushPull):
         return FirstArrivals(plan.gradients_per_update)
 
     @classmethod
-    def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
+    def assignment(cls, plan: Plan, done: AbstractSet[int]) -> Assignment:
         return FirstCome(plan.total_gradients, done)

@@ -9,6 +9,8 @@ part of the state and move along. Each worker's optimizer, with its momentum,
 stays its own. What is trained is the centre.
 """
 
+from collections.abc import Set as AbstractSet
+
 from paceline.ids import Clock, Step
 from paceline.plan.plan import Plan
 from paceline.strategies.exchanges import Elastic, Exchange
@@ -58,7 +60,7 @@ class Easgd(PushPull):
         return Bounded(None)
 
     @classmethod
-    def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
+    def assignment(cls, plan: Plan, done: AbstractSet[int]) -> Assignment:
         return FirstCome(plan.total_gradients, done, every=plan.strategy.sync_every)
 
     @classmethod

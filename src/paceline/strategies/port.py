@@ -9,6 +9,7 @@ class with these methods can be named as `--mode module:Class` and proved with
 """
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -207,7 +208,7 @@ class ServerSide(Protocol):
     def rule(cls, plan: Plan) -> Rule: ...
 
     @classmethod
-    def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
+    def assignment(cls, plan: Plan, done: AbstractSet[int]) -> Assignment:
         """How its server hands out the work that is not yet `done`."""
         ...
 

@@ -4,6 +4,7 @@ What differs between ps, asgd and ssp is only how the server admits updates and
 hands out work, so those files hold nothing but that.
 """
 
+from collections.abc import Set as AbstractSet
 from typing import ClassVar
 
 from torch import Tensor
@@ -76,7 +77,7 @@ class PushPull:
         self._store.close()
 
     @classmethod
-    def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
+    def assignment(cls, plan: Plan, done: AbstractSet[int]) -> Assignment:
         return Static(plan.num_workers, plan.steps)
 
     @classmethod

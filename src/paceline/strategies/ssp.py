@@ -4,6 +4,8 @@ The bound is `--staleness`; 0 computes what synchronous SGD computes, no bound
 what asgd computes. The rule and its versioned reads are in sync/admission.py.
 """
 
+from collections.abc import Set as AbstractSet
+
 from paceline.plan.plan import Plan
 from paceline.strategies.push_pull import PushPull
 from paceline.sync.admission import Bounded, Rule
@@ -16,7 +18,7 @@ class Ssp(PushPull):
         return Bounded(plan.strategy.staleness)
 
     @classmethod
-    def assignment(cls, plan: Plan, done: frozenset[int]) -> Assignment:
+    def assignment(cls, plan: Plan, done: AbstractSet[int]) -> Assignment:
         if plan.strategy.staleness is None:  # nobody is held back, so fast workers may do more
             return FirstCome(plan.total_gradients, done)
         return Static(plan.num_workers, plan.steps)

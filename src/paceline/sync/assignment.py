@@ -8,8 +8,9 @@ or the lowest block of them, named by its first share.
 Either way every share is done once, so modes can be compared.
 """
 
-from bisect import insort
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -93,7 +94,7 @@ class Static:
 @dataclass(slots=True)
 class FirstCome:
     total: int
-    done: frozenset[int] = frozenset()  # applied before a resume
+    done: AbstractSet[int] = frozenset()  # applied before a resume
     every: int = 1  # shares that are handed out together
     _next: int = field(default=0, init=False)
     _returned: list[int] = field(default_factory=list, init=False)  # sorted
@@ -124,7 +125,7 @@ class FirstCome:
 
     @classmethod
     def remembering(cls, memory: "Memory") -> "FirstCome":
-        found = cls(memory.total, from_ranges(memory.done))
+        found = cls(memory.total, Ranges(memory.done))
         found._next, found._returned = memory.next, list(memory.returned)
         return found
 
@@ -150,8 +151,77 @@ def shares_of_a_round(rank: int, runs: Sequence[int], *, first: int, steps: int)
     return own + spare[begin : begin + max(0, runs[rank] - steps)]
 
 
+class Ranges(AbstractSet[int]):
+    """A set of integers as sorted ranges: the applied shares of a run are few ranges, however many they are.
+
+    Invariant: `_firsts` and `_ends` are sorted, ranges are not empty, and neighbours do not touch.
+    """
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        self._count = 0
+        for first, end in sorted(ranges):
+            self._add_range(first, end)
+
+    def add(self, position: int) -> None:
+        at = bisect_right(self._firsts, position)  # ranges before `at` begin at or before the position
+        if at and position < self._ends[at - 1]:
+            return
+        self._count += 1
+        extends = at > 0 and self._ends[at - 1] == position
+        meets = at < len(self._firsts) and self._firsts[at] == position + 1
+        if extends and meets:
+            self._ends[at - 1] = self._ends.pop(at)
+            del self._firsts[at]
+        elif extends:
+            self._ends[at - 1] = position + 1
+        elif meets:
+            self._firsts[at] = position
+        else:
+            self._firsts.insert(at, position)
+            self._ends.insert(at, position + 1)
+
+    def update(self, positions: Iterable[int]) -> None:
+        for position in positions:
+            self.add(position)
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """(first, end) of each range, sorted."""
+        return list(zip(self._firsts, self._ends, strict=True))
+
+    def copy(self) -> "Ranges":
+        return Ranges(self.pairs())
+
+    def __contains__(self, position: object) -> bool:
+        if not isinstance(position, int):
+            return False
+        at = bisect_right(self._firsts, position)
+        return at > 0 and position < self._ends[at - 1]
+
+    def __iter__(self) -> Iterator[int]:
+        for first, end in self.pairs():
+            yield from range(first, end)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _add_range(self, first: int, end: int) -> None:
+        """Behind all others, or overlapping with the last."""
+        if self._ends and first <= self._ends[-1]:
+            first = self._ends[-1]
+            end = max(end, first)
+            self._ends[-1] = end
+        elif first < end:
+            self._firsts.append(first)
+            self._ends.append(end)
+        self._count += max(0, end - first)
+
+
 def as_ranges(positions: Iterable[int]) -> list[tuple[int, int]]:
-    """Sorted positions as (first, end) pairs; a run's applied shares are few ranges, however many."""
+    """Positions as (first, end) pairs, sorted."""
+    if isinstance(positions, Ranges):
+        return positions.pairs()
     ranges: list[tuple[int, int]] = []
     for position in sorted(positions):
         if ranges and ranges[-1][1] == position:
@@ -159,7 +229,3 @@ def as_ranges(positions: Iterable[int]) -> list[tuple[int, int]]:
         else:
             ranges.append((position, position + 1))
     return ranges
-
-
-def from_ranges(ranges: Iterable[tuple[int, int]]) -> frozenset[int]:
-    return frozenset(p for first, end in ranges for p in range(first, end))

@@ -7,6 +7,7 @@ log sees it too. If a look fails the run does not: the failure is noted once.
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -14,6 +15,7 @@ from typing import Protocol, Self
 from paceline.clock import Clock, SystemClock
 from paceline.events.follow import NewLines
 from paceline.events.log import EventLog
+from paceline.events.read import UNREADABLE
 from paceline.events.sample_rows import CoordinatorRow
 from paceline.watch.gpu_door import GpuDoor
 from paceline.watch.host_door import HostDoor
@@ -71,7 +73,7 @@ class Collector:
             self._fail(f"the run goes on, but nobody looks at this machine: {error}")
 
     def _look_until_over(self) -> None:
-        with _Pen(self._run_dir) as log:
+        with _Pen(self._run_dir, self._note) as log:
             clock = SystemClock()
             host = HostDoor(self._run_dir)
             gpus = GpuDoor(host.node)
@@ -95,7 +97,7 @@ class Collector:
     def _look_at_coordinator(self) -> None:
         assert self._coordinator is not None, "this thread is for it"
         clock = SystemClock()
-        with _Pen(self._run_dir) as log:
+        with _Pen(self._run_dir, self._note) as log:
             while not self._is_over.wait(self._every_s):
                 try:
                     log.write_rows("coordinators", self._coordinator.rows(clock.now_ns()))
@@ -112,11 +114,14 @@ class Collector:
 class _Pen:
     """The collector's place in the log, closed in the end."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, note: Callable[[str], None]) -> None:
         self._path = run_dir / "events.jsonl"
+        self._note = note
 
     def __enter__(self) -> EventLog:
-        self._log = EventLog(self._path, who=WHO, clock=SystemClock())
+        self._log = EventLog(
+            self._path, who=WHO, clock=SystemClock(), say=lambda text: self._note(f"warning: {text}")
+        )
         return self._log
 
     def __exit__(
@@ -134,12 +139,16 @@ class Crew:
 
     def pids(self) -> dict[str, int]:
         for line in (line for part in self._lines.parts() for line in part):
-            # Looked at before it is parsed: nearly all lines are steps.
-            if '"kind":"worker_started"' in line:
-                event = json.loads(line)
-                self._pids[str(event["who"])] = int(event["pid"])
-            elif '"kind":"worker_finished"' in line:
-                self._pids.pop(str(json.loads(line)["who"]), None)
-            elif '"kind":"run_started"' in line:
-                self._pids.clear()  # of an earlier session
+            with suppress(*UNREADABLE):  # a damaged line says nothing
+                self._take(line)
         return dict(self._pids)
+
+    def _take(self, line: str) -> None:
+        # Looked at before it is parsed: nearly all lines are steps.
+        if '"kind":"worker_started"' in line:
+            event = json.loads(line)
+            self._pids[str(event["who"])] = int(event["pid"])
+        elif '"kind":"worker_finished"' in line:
+            self._pids.pop(str(json.loads(line)["who"]), None)
+        elif '"kind":"run_started"' in line:
+            self._pids.clear()  # of an earlier session

@@ -5,11 +5,13 @@ same for whoever looks, on whatever machine.
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import DamagedRecordError, NothingRecordedError
 from paceline.events.follow import NewLines
+from paceline.events.read import UNREADABLE
 from paceline.plan.codec import read
 from paceline.plan.plan import EventDetail, Plan
 from paceline.watch.rule_file import load_rules
@@ -126,11 +128,14 @@ def read_plan(run_dir: Path) -> Plan:
 
 
 def _take(view: RunView, line: str) -> None:
+    """A line that makes no sense is skipped; without the header no other line has a meaning."""
     try:
         view.take(line)
-    except (ValueError, LookupError, TypeError, AssertionError) as error:
+    except UNREADABLE as error:
+        if view.seq > 1:
+            return
         raise DamagedRecordError(
-            f"line {view.seq} of the event log cannot be read: {error}",
+            f"the header of the event log cannot be read: {error}",
             "the log was damaged or written by another version; make the run again",
         ) from error
 
@@ -139,8 +144,11 @@ def _moments(lines: list[str]) -> list[int]:
     """When each line was there, at the earliest: no line is older than those before it."""
     found: list[int] = []
     for number, line in enumerate(lines):
-        event = json.loads(line)
-        moment = int(event["t0_ns"]) if number == 0 else _moment(event)
+        try:
+            event = json.loads(line)
+            moment = int(event["t0_ns"]) if number == 0 else _moment(event)
+        except UNREADABLE:
+            moment = 0
         found.append(max(moment, found[-1]) if found else moment)
     return found
 
@@ -163,4 +171,8 @@ def _newest_ns(path: Path) -> int:
             lines = file.read().split(b"\n")[1:-1]
     except FileNotFoundError:
         return 0
-    return max((_moment(json.loads(line)) for line in lines[-20:]), default=0)
+    newest = 0
+    for line in lines[-20:]:
+        with suppress(*UNREADABLE):
+            newest = max(newest, _moment(json.loads(line)))
+    return newest

@@ -231,7 +231,7 @@ class ElasticServer(ParameterServer):
     def restore(self, saved: Snapshot) -> None:
         """From a checkpoint: nobody is a member, and what was handed out is not."""
         super().restore(saved)
-        done = frozenset(self.applied)
+        done = self.applied.copy()
         self._begin(
             {rank: self.clocks[rank] for rank in self.expected}, FirstCome(self._plan.total_gradients, done)
         )

@@ -7,6 +7,7 @@ such a checkpoint, and left out by the parts that have them. So this is a
 consistent cut, and nobody has to stop for it.
 """
 
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 import torch
@@ -88,7 +89,7 @@ class Together:
         return self._server.version
 
     @property
-    def applied(self) -> set[int]:
+    def applied(self) -> AbstractSet[int]:
         return self._server.applied
 
     def snapshot(self) -> Snapshot:

@@ -13,7 +13,7 @@ from paceline.checkpoints.store import Snapshot
 from paceline.events.schema import PartRow
 from paceline.ids import Version
 from paceline.plan.plan import Plan
-from paceline.sync.assignment import as_ranges, from_ranges
+from paceline.sync.assignment import Ranges, as_ranges
 from paceline.sync.averaging import mean_weight
 from paceline.transport.ports import Reply
 from paceline.worker.elastic_server import Kind, Order
@@ -24,7 +24,7 @@ class PartServer:
     def __init__(self, plan: Plan, replica: SlicedReplica, part: int) -> None:
         self.plan, self.replica, self.part = plan, replica, part
         self.version = Version(0)
-        self.applied: set[int] = set()  # shares of the work that are in this part
+        self.applied = Ranges()  # shares of the work that are in this part
         self._weights = [mean_weight(rank, plan.batch_sizes) for rank in range(plan.num_workers)]
 
     @property
@@ -67,7 +67,7 @@ class PartServer:
     def restore(self, saved: Snapshot) -> None:
         self.replica.restore(saved)
         self.version = Version(saved.facts["version"])
-        self.applied = set(from_ranges(saved.facts["applied"]))
+        self.applied = Ranges((first, end) for first, end in saved.facts["applied"])
 
     def whole(self) -> Snapshot:
         """Everything that another server needs to go on from here."""

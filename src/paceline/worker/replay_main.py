@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import DamagedRecordError, PacelineError
 from paceline.events.read import read_history
 from paceline.plan.codec import read
 from paceline.worker.kernel import die_with_parent
@@ -32,7 +32,11 @@ def main() -> None:
 def _replay(run_dir: Path) -> Verdict:
     plan = read(run_dir / "plan.json")
     history = read_history(run_dir / "events.jsonl")
-    hashes = json.loads((run_dir / "result.json").read_text())["state_sha256"]
+    path = run_dir / "result.json"
+    try:
+        hashes = json.loads(path.read_bytes())["state_sha256"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise DamagedRecordError(f"{path} cannot be read: {error}", "bring it back from a copy") from error
 
     def tell(version: int) -> None:
         if version % TELL_EVERY == 0:

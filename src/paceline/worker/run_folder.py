@@ -3,13 +3,12 @@
 Usually in the run folder itself. Who cannot reach that folder has another way (far_folder.py).
 """
 
-import os
 from pathlib import Path
 from typing import Protocol
 
 from paceline.checkpoints.store import Snapshot, read_snapshot
 from paceline.checkpoints.writer import CheckpointWriter
-from paceline.clock import Clock
+from paceline.clock import Clock, SystemClock
 from paceline.events.log import EventLog
 from paceline.plan.plan import EventDetail, Plan
 from paceline.worker.saving import writer_for
@@ -45,12 +44,8 @@ def open_log(plan: Plan, run_dir: Path, who: str, clock: Clock) -> EventLog:
 
 
 def append_lines(path: Path, lines: bytes) -> None:
-    """Whole lines of another's log, in one write like all others."""
-    if not lines:
-        return
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        written = os.write(fd, lines)
-        assert written == len(lines), f"only {written} of {len(lines)} bytes fit on the disk"
-    finally:
-        os.close(fd)
+    """Whole lines of another process's log, as that process would have appended them."""
+    if lines:
+        log = EventLog(path, who="launcher", clock=SystemClock())
+        log.append_lines(lines)
+        log.close()

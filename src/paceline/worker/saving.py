@@ -9,6 +9,7 @@ copies; checkpoints/writer.py does the rest beside the training.
 """
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Protocol
 
@@ -212,7 +213,7 @@ class Saved(Protocol):
     def version(self) -> Version: ...
 
     @property
-    def applied(self) -> set[int]: ...
+    def applied(self) -> AbstractSet[int]: ...
 
     def live(self) -> Snapshot:
         """To be copied before anything changes it."""

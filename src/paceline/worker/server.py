@@ -25,7 +25,7 @@ from paceline.strategies.exchanges import Exchange
 from paceline.strategies.port import ServerSide
 from paceline.strategies.robust import combining_of
 from paceline.sync.admission import Admission, Held, Release
-from paceline.sync.assignment import as_ranges, from_ranges
+from paceline.sync.assignment import Ranges, as_ranges
 from paceline.sync.averaging import mean_weight
 from paceline.transport.ports import Answer, Obsolete, Reply, Slots
 from paceline.worker.replica import Replica
@@ -40,7 +40,7 @@ class ParameterServer:
         self.clocks = {Rank(rank): StepClock(0) for rank in range(plan.num_workers)}
         self.replica = replica
         self._plan, self._log, self._clock = plan, log, clock
-        self.applied: set[int] = set()  # shares of the work that are in the parameters
+        self.applied = Ranges()  # shares of the work that are in the parameters
         self._weights = [mean_weight(rank, plan.batch_sizes) for rank in range(plan.num_workers)]
         self._side = side
         self._admission = Admission(side.rule(plan), dict(self.clocks))
@@ -102,9 +102,9 @@ class ParameterServer:
         self.replica.restore(saved)
         self.version = Version(saved.facts["version"])
         self.clocks = {Rank(int(r)): StepClock(c) for r, c in saved.facts["clocks"].items()}
-        self.applied = set(from_ranges(saved.facts["applied"]))
+        self.applied = Ranges((first, end) for first, end in saved.facts["applied"])
         self._admission.clocks = dict(self.clocks)
-        self._assignment = self._side.assignment(self._plan, frozenset(self.applied))
+        self._assignment = self._side.assignment(self._plan, self.applied.copy())
 
     def _carry_out(self, release: Release) -> list[Reply]:
         for group in release.groups:

@@ -6,12 +6,13 @@ Steps, which are most of a log, are read only of one worker, and only where an a
 import json
 import os
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.clock import SystemClock
 from paceline.events.follow import NewLines
-from paceline.events.read import PlainEvent
+from paceline.events.read import UNREADABLE, PlainEvent, plain_event
 from paceline.events.schema import PHASES
 from paceline.watch.columns import Columns
 
@@ -46,12 +47,11 @@ class Look:
         steps_head = f'{{"kind":"steps","who":"{self.steps_of}"'
         while lines := self._lines.read():  # a log may be longer than memory
             for line in lines:
-                if self.steps_of and line.startswith(steps_head):
-                    self._take_steps(json.loads(line))
-                if line.startswith(_HEADS):
-                    said = json.loads(line)
-                    kind, who, at_ns = str(said.pop("kind")), str(said.pop("who")), int(said.pop("at_ns"))
-                    self._take(PlainEvent(kind, who, at_ns, said))
+                with suppress(*UNREADABLE):  # a damaged line says nothing
+                    if self.steps_of and line.startswith(steps_head):
+                        self._take_steps(json.loads(line))
+                    if line.startswith(_HEADS):
+                        self._take(plain_event(json.loads(line)))
 
     def is_still(self, pid: int, at_ns: int) -> bool:
         """Is it the process that said something then? A number may mean another one by now."""
