@@ -135,7 +135,7 @@ def test_metrics_are_printed_served_and_drawn(folder: Path) -> None:
         assert b"paceline_health_score_ratio" in answer.read()
 
 
-def test_the_metrics_are_for_this_machine_and_say_what_is_wrong_with_the_log(folder: Path) -> None:
+def test_the_metrics_are_for_this_machine_and_go_on_behind_a_damaged_line(folder: Path) -> None:
     with MetricsServer(folder / "runs" / "one", "127.0.0.1", 0) as server:
         asked = urllib.request.Request(server.url, headers={"Host": "evil.example:80"})
         with pytest.raises(urllib.error.HTTPError, match="403") as refused:
@@ -143,10 +143,8 @@ def test_the_metrics_are_for_this_machine_and_say_what_is_wrong_with_the_log(fol
         refused.value.close()
         with (folder / "runs" / "one" / "events.jsonl").open("a") as file:
             file.write("no json\n")
-        with pytest.raises(urllib.error.HTTPError, match="500") as broken:
-            urllib.request.urlopen(server.url, timeout=60)
-        assert b"of the event log cannot be read" in broken.value.read()
-        broken.value.close()
+        with urllib.request.urlopen(server.url, timeout=60) as answer:
+            assert b"paceline_health_score_ratio" in answer.read()
     assert name_of("[::1]:9464") == "::1"
 
 

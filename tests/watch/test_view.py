@@ -213,11 +213,16 @@ def test_a_run_without_events_cannot_be_watched(tmp_path: Path) -> None:
         Feed(tmp_path)
 
 
-def test_a_damaged_log_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_damaged_line_is_skipped_and_named_and_a_damaged_header_is_one_clear_error(tmp_path: Path) -> None:
     log = usual(2)
     log.lines.append('{"kind":"steps","who":"worker-0","rows":1,')
     log.write(tmp_path, a_plan())
-    with pytest.raises(PacelineError, match="line 11 of the event log"):
+    feed = Feed(tmp_path)
+    feed.read()
+    assert (feed.torn.count, feed.torn.first) == (1, [11])
+    log.lines[0] = "{}"
+    log.write(tmp_path, a_plan())
+    with pytest.raises(PacelineError, match="header of the event log"):
         Feed(tmp_path).read()
 
 

@@ -71,7 +71,9 @@ async def snapshot(request: Request) -> Response:
         recorded = hall.recorded(run)
         view, about["duration_s"] = await recorded.snapshot(at_s), await recorded.duration_s()
     else:
-        view = await (await hall.watched(run)).snapshot()
+        watched = await hall.watched(run)
+        view = await watched.snapshot()
+        about["torn_lines"] = watched.feed.torn.count  # of the event log, which are not shown
     return as_json({"schema": "paceline.dashboard/1", "server": about, "view": view})
 
 

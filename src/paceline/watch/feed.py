@@ -11,7 +11,7 @@ from pathlib import Path
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import DamagedRecordError, NothingRecordedError
 from paceline.events.follow import NewLines
-from paceline.events.read import UNREADABLE
+from paceline.events.read import UNREADABLE, Torn
 from paceline.plan.codec import read
 from paceline.plan.plan import EventDetail, Plan
 from paceline.watch.rule_file import load_rules
@@ -48,12 +48,18 @@ class Feed:
         before = self.view.seq
         for part in self._lines.parts():
             for line in part:
-                _take(self.view, line)
+                if not _take(self.view, line):
+                    self.torn.count += 1
         if self.view.seq > before:
             self._now.heard(self.view.track, is_first=before == 0)
         if self.view.seq:
             self.view.advance(self.now_ns())
         return self.view.seq > before
+
+    @property
+    def torn(self) -> Torn:
+        """Lines that could not be read, so far."""
+        return self._lines.torn
 
     def now_ns(self) -> int:
         """Now, on the run's clock; of a run that is over, its end."""
@@ -127,13 +133,14 @@ def read_plan(run_dir: Path) -> Plan:
     return plan
 
 
-def _take(view: RunView, line: str) -> None:
-    """A line that makes no sense is skipped; without the header no other line has a meaning."""
+def _take(view: RunView, line: str) -> bool:
+    """False: it makes no sense, and is skipped. Without the header no other line has a meaning."""
     try:
         view.take(line)
+        return True
     except UNREADABLE as error:
         if view.seq > 1:
-            return
+            return False
         raise DamagedRecordError(
             f"the header of the event log cannot be read: {error}",
             "the log was damaged or written by another version; make the run again",
