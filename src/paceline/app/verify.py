@@ -1,4 +1,9 @@
-"""Does a run's folder prove that nothing was lost and nothing done twice? Looked at, not run again."""
+"""Proof from a run's folder that nothing was lost and nothing done twice; nothing is run again.
+
+Every mode: plan, log and result belong together (verify_work.py), each share of the work is in the rows
+exactly once, with its samples, and result.json says what the rows add up to. Then what only some modes
+have: generations that follow each other, one line of servers, equal replicas, hashes of checkpoints.
+"""
 
 import json
 from collections.abc import Callable
@@ -10,6 +15,7 @@ from paceline.app.findings import Finding
 from paceline.app.verify_parts import verify_parts
 from paceline.app.verify_servers import verify_servers
 from paceline.app.verify_split import steps_taken_back, verify_split
+from paceline.app.verify_work import outcome_of, verify_record, verify_result, verify_shares
 from paceline.checkpoints.catalog import facts_of
 from paceline.errors import DamagedRecordError, NothingRecordedError
 from paceline.events.lineage import lineage_of
@@ -30,15 +36,16 @@ def verify_run(run_dir: Path) -> list[Finding]:
         )
     history = read_history(run_dir / "events.jsonl")
     result = _result(run_dir)
+    record = verify_record(plan, history, result)
+    work = [*verify_shares(plan, history), *verify_result(plan, history, result)]
     if server_names(plan):
         parts = 1 if plan.elastic is None else plan.elastic.servers
         findings = [*verify_servers(history, result.get("state_sha256")), *verify_parts(history, parts)]
-        return [*_record(history), *findings, _checkpoints(run_dir)]
+        return [record, *_lines(history), *work, *findings, _checkpoints(run_dir)]
     is_elastic = plan.elastic is not None
-    if is_elastic:
-        findings = [_elastic(plan, history)]
-    else:
-        findings = [verify_split(plan, history) if is_split(plan.mode) else _shares(plan, history)]
+    findings = [_elastic(plan, history)] if is_elastic else []
+    if is_split(plan.mode) and not is_elastic:
+        findings.append(verify_split(plan, history, is_done=outcome_of(history) == "finished"))
     hashes = result.get("state_sha256")
     if (
         isinstance(hashes, dict)
@@ -50,13 +57,13 @@ def verify_run(run_dir: Path) -> list[Finding]:
             Finding(
                 "all replicas ended with the same bits",
                 distinct == 1,
-                f"{len(hashes)} hashes, {distinct} different",
+                f"{len(hashes)} replicas, {distinct} distinct hash{'' if distinct == 1 else 'es'}",
             )
         )
-    return [*_record(history), *findings, _checkpoints(run_dir)]
+    return [record, *_lines(history), *work, *findings, _checkpoints(run_dir)]
 
 
-def _record(history: History) -> list[Finding]:
+def _lines(history: History) -> list[Finding]:
     """Nothing where every line was read. A line that was cut short and written again is no loss."""
     if not history.torn.count:
         return []
@@ -99,18 +106,6 @@ def _wholes(plan: Plan, history: History) -> Callable[[int], bool]:
         return partial(is_whole, plan)
     ways = ways_of(history.plain, _steps(plan, history))
     return partial(ways.is_whole, every=plan.strategy.sync_every, total=plan.steps)
-
-
-def _shares(plan: Plan, history: History) -> Finding:
-    if history.server and plan.mode != "easgd":  # there the server sees exchanges, and no gradients
-        done = [row.position for row in history.server if row.op == "apply"]
-    else:
-        done = [row.position for rows in history.steps.values() for row in rows]
-    distinct = set(done)
-    whole = 0 if not done else max(done) + 1
-    missing = whole - len(distinct)
-    seen = f"{len(done)} gradients, {len(done) - len(distinct)} double, {missing} missing before the last"
-    return Finding("each share of the work was done exactly once", len(done) == len(distinct) == whole, seen)
 
 
 def _checkpoints(run_dir: Path) -> Finding:

@@ -1,4 +1,4 @@
-"""Was every sample of every step used exactly once, also if the number of workers changed between? Pure.
+"""Samples of split models: each used exactly once, also if the number of workers changed between. Pure.
 
 Workers that keep parts of one model step together, and may be another number
 after a resume. So what counts is a step's samples, not who took them.
@@ -11,14 +11,14 @@ from paceline.events.read import History
 from paceline.plan.plan import Plan
 
 
-def verify_split(plan: Plan, history: History) -> Finding:
+def verify_split(plan: Plan, history: History, *, is_done: bool) -> Finding:
     made: Counter[int] = Counter()
     rows: Counter[tuple[int, int]] = Counter()
     for rank, steps in history.steps.items():
         for row in steps:
             made[row.step] += row.samples
             rows[rank, row.step] += 1
-    whole = max(made, default=-1) + 1
+    whole = plan.steps if is_done else max(made, default=-1) + 1
     double = sum(count > 1 for count in rows.values())
     wrong = sum(made[step] != plan.global_batch for step in range(whole))
     seen = f"{whole} steps of {plan.global_batch} samples, {double} shares double, {wrong} steps not whole"

@@ -107,9 +107,15 @@ class History:
 
     def resume(self, version: int, clocks: Sequence[int]) -> None:
         """The run went on from a checkpoint: what came after that checkpoint never happened."""
-        for rank in {*range(len(clocks)), *self.steps}:  # there may have been more workers before
-            clock = clocks[rank] if rank < len(clocks) else max(clocks)
-            self.steps[rank] = [row for row in self.steps.get(rank, []) if row.step < clock]
+        if any(event.kind == "generation_entered" for event in self.plain):
+            # Workers of an elastic run count their own steps, of several shards: positions are the run's.
+            shards = len(clocks)
+            for rank, rows in self.steps.items():
+                self.steps[rank] = [r for r in rows if r.position // shards < clocks[r.position % shards]]
+        else:
+            for rank in {*range(len(clocks)), *self.steps}:  # there may have been more workers before
+                clock = clocks[rank] if rank < len(clocks) else max(clocks)
+                self.steps[rank] = [row for row in self.steps.get(rank, []) if row.step < clock]
         # What was abandoned by then stays so, although the step's number is still to come.
         kept = [
             r for r in self.server if r.version <= version and (r.step < clocks[r.rank] or r.op == "abandon")

@@ -1,0 +1,160 @@
+"""`paceline verify` finds a record that was damaged, or that a faulty build wrote, in every mode."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.fixtures.warm_command import warm_paceline
+
+from paceline.app.verify import verify_run
+from paceline.errors import PacelineError
+from paceline.launchers.local import LocalLauncher
+from paceline.plan.catalog import MODES
+
+ONLY_WITH_PROCESSES = ("ddp", "fsdp")
+STATIC = [name for name in MODES if name not in ONLY_WITH_PROCESSES]
+ELASTIC = ["ssgd", "localsgd", "fedavg", "asgd"]
+Lines = list[dict[str, object]]
+Mutant = Callable[[Lines], Lines | None]  # None: there is nothing to damage in this way
+
+
+@pytest.fixture(scope="module")
+def made(launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A whole run of every mode, each a folder."""
+    folder, found = tmp_path_factory.mktemp("runs"), {}
+    for mode in STATIC:
+        workers = "1" if mode == "single" else "2"
+        adam = ["--optimizer", "adam"] if MODES[mode].optimizers else []
+        work = ["--mode", mode, "--num-workers", workers, "--steps", "12", "--launcher", "virtual", *adam]
+        found[mode] = run(launcher, folder, mode, work)
+    for mode in ELASTIC:
+        work = ["--mode", mode, "--num-workers", "2", "--steps", "12", "--elastic"]
+        found[f"elastic-{mode}"] = run(launcher, folder, f"elastic-{mode}", work)
+    return found
+
+
+def run(launcher: LocalLauncher, folder: Path, name: str, work: list[str]) -> Path:
+    made = warm_paceline(launcher, "train", "--task", "xor", *work, "--run-dir", name, folder=folder)
+    assert made.code == 0, made.err
+    return folder / name
+
+
+def holds(run_dir: Path) -> bool:
+    try:
+        return all(finding.ok for finding in verify_run(run_dir))
+    except PacelineError:
+        return False  # it cannot be read, and says so
+
+
+def changed(line: dict[str, object], column: str, change: Callable[[int], int]) -> dict[str, object]:
+    """The last row of this line with another value."""
+    columns, count = line["columns"], line["rows"]
+    assert isinstance(columns, dict)
+    assert isinstance(count, int)
+    value = columns[column]
+    values = list(value) if isinstance(value, list) else [value] * count
+    values[-1] = change(values[-1])
+    return {**line, "columns": {**columns, column: values}}
+
+
+def counted(lines: Lines) -> list[int]:
+    """The lines that say what was done: a server's, where there is one, else the workers'."""
+    kinds = [str(line.get("kind")) for line in lines]
+    has_applied = any(
+        kind == "server" and "apply" in str(line["columns"]) for kind, line in zip(kinds, lines, strict=True)
+    )
+    is_exchange = "easgd" in str(lines[0].get("run"))
+    kind = "server" if has_applied and not is_exchange else "steps"
+    return [index for index, found in enumerate(kinds) if found == kind]
+
+
+def without_its_second_half(lines: Lines) -> Lines:
+    return lines[: len(lines) // 2]
+
+
+def without_its_end(lines: Lines) -> Lines:
+    return [line for line in lines if line.get("kind") != "run_finished"]
+
+
+def without_a_batch(lines: Lines) -> Lines:
+    return [line for index, line in enumerate(lines) if index != counted(lines)[0]]
+
+
+def with_a_batch_twice(lines: Lines) -> Lines | None:
+    if any(line.get("kind") == "server_started" for line in lines):
+        return None  # a backup that takes over writes again what its primary wrote: each row counts once
+    at = counted(lines)[0]
+    return [*lines[: at + 1], lines[at], *lines[at + 1 :]]
+
+
+def with_a_share_done_twice_and_its_neighbour_never(lines: Lines) -> Lines:
+    at = counted(lines)[-1]
+    moved = changed(lines[at], "position", lambda position: position - 1)
+    return [*lines[:at], moved, *lines[at + 1 :]]
+
+
+def with_other_samples(lines: Lines) -> Lines | None:
+    steps = [index for index, line in enumerate(lines) if line.get("kind") == "steps"]
+    at = steps[0]
+    return [*lines[:at], changed(lines[at], "samples", lambda samples: samples + 1), *lines[at + 1 :]]
+
+
+def of_another_plan(lines: Lines) -> Lines:
+    return [{**line, "plan": "0" * 16} if line.get("kind") == "run_started" else line for line in lines]
+
+
+MUTANTS: list[Mutant] = [
+    without_its_second_half,
+    without_its_end,
+    without_a_batch,
+    with_a_batch_twice,
+    with_a_share_done_twice_and_its_neighbour_never,
+    with_other_samples,
+    of_another_plan,
+]
+RUNS = [*STATIC, *(f"elastic-{mode}" for mode in ELASTIC)]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_whole_run_holds(made: dict[str, Path], name: str) -> None:
+    found = verify_run(made[name])
+    assert all(finding.ok for finding in found), found
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("name", RUNS)
+def test_a_damaged_log_does_not_hold(
+    made: dict[str, Path], tmp_path: Path, name: str, mutant: Mutant
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(made[name], folder)
+    log = folder / "events.jsonl"
+    lines = mutant([json.loads(line) for line in log.read_text().splitlines()])
+    if lines is None:
+        pytest.skip("this mode has nothing of the kind")
+    log.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    assert not holds(folder)
+
+
+@pytest.mark.parametrize("number", ["gradients", "samples", "loss"])
+def test_a_result_that_is_not_the_logs_does_not_hold(
+    made: dict[str, Path], tmp_path: Path, number: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(made["ssgd"], folder)
+    path = folder / "result.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps({**result, number: result[number] * 1.01}))
+    assert not holds(folder)
+
+
+def test_a_plan_that_was_changed_does_not_hold(made: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(made["ssgd"], folder)
+    path = folder / "plan.json"
+    path.write_text(
+        path.read_text().replace('"steps": 12', '"steps": 13').replace('"steps":12', '"steps":13')
+    )
+    assert not holds(folder)
