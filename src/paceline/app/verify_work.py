@@ -58,6 +58,8 @@ def verify_record(plan: Plan, history: History, result: Result) -> Finding:
 
 def verify_shares(plan: Plan, history: History) -> list[Finding]:
     """Each share was done exactly once, with the samples that the plan gives to it."""
+    if plan.elastic is not None and _has_whole_batches(plan):
+        return [_whole_steps(plan, history)]
     if is_split(plan.mode):  # there the number of workers may change, and with it what a position means
         return []
     if _is_applied_by_server(plan, history):
@@ -69,6 +71,48 @@ def verify_shares(plan: Plan, history: History) -> list[Finding]:
     counts = _count(plan, (row.position for _, row in rows))
     excused = _killed_before_writing(plan, history, counts) if plan.elastic is not None else set()
     return [_exactly_once(plan, history, counts, excused=excused), _samples(plan, rows, excused)]
+
+
+def _has_whole_batches(plan: Plan) -> bool:
+    """Whether a worker computes its shards of a step as one batch, in one row (torch's own modes)."""
+    mode = MODES.get(plan.mode)
+    return mode is not None and mode.channel is Channel.TORCH
+
+
+def _whole_steps(plan: Plan, history: History) -> Finding:
+    """Of each step all samples, no more; fewer only where a worker was killed before it wrote."""
+    samples: Counter[int] = Counter()
+    rows: Counter[tuple[int, int]] = Counter()
+    for rank, row in _counted(plan, history):
+        step = row.position // plan.num_workers
+        samples[step] += row.samples
+        rows[rank, step] += 1
+    end = plan.steps if outcome_of(history) == "finished" else max(samples, default=-1) + 1
+    double = sorted({step for (_, step), times in rows.items() if times > 1})
+    over = [step for step in range(end) if samples[step] > plan.global_batch]
+    short = [step for step in range(end) if samples[step] < plan.global_batch]
+    killed = _stints_of_killed(plan, history)
+    lacking = [step for step in short if not any(step in stint and step >= last for stint, last in killed)]
+    seen = f"{end} steps of {plan.global_batch} samples, {len(double) + len(over)} with samples twice"
+    seen += f", {len(lacking)} not whole{_listed('steps', [*double, *over, *lacking])}"
+    if len(short) > len(lacking):
+        seen += f"; {len(short) - len(lacking)} not written whole by workers that were killed"
+    ok = not double and not over and not lacking
+    return Finding("each sample of each step was used exactly once", ok, seen)
+
+
+def _stints_of_killed(plan: Plan, history: History) -> list[tuple[range, int]]:
+    """(the steps of its generation, the last one that it wrote) of each worker that was killed."""
+    found = []
+    for who, mine in _stints(plan, history).items():
+        rows = history.steps.get(int(who.rpartition("-")[2]), [])
+        begins = [stint.from_ns for stint in mine]
+        wrote: dict[int, int] = {}
+        for row in rows:
+            at = bisect_right(begins, row.start_ns) - 1
+            wrote[at] = max(wrote.get(at, -1), _unit(plan, row))
+        found += [(stint.steps, wrote.get(at, -1)) for at, stint in enumerate(mine) if stint.is_killed]
+    return found
 
 
 def _is_applied_by_server(plan: Plan, history: History) -> bool:
@@ -230,10 +274,12 @@ def _stints(plan: Plan, history: History) -> dict[str, list[_Stint]]:
 
 
 def _is_killed(later: Sequence[PlainEvent], who: str) -> bool:
-    """Whether this process wrote nothing more before another one took its name, or the session ended."""
+    """Whether this process ended in this generation without a word: it wrote no end, and entered no other."""
     for event in later:
-        if event.who == who:
-            return event.kind == "worker_started"
+        if event.who == who and event.kind == "worker_started":
+            return True  # another process under its name
+        if event.who == who and event.kind in ("generation_lost", "generation_entered", "worker_finished"):
+            return False
     return True
 
 
