@@ -43,6 +43,17 @@ class Problem:
     # Which kind of error; empty: that of the error which reports it. The same problem whatever its code.
     code: str = field(default="", compare=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "what", without_secrets(self.what))
+        object.__setattr__(self, "hint", without_secrets(self.hint))
+
+
+def without_secrets(text: str) -> str:
+    """Errors quote what a user, a server or a tool wrote, and end up in terminals, logs and events."""
+    from paceline.redaction import redact  # many patterns, which only an error needs
+
+    return redact(text)
+
 
 class Mistake(StrEnum):
     """What can be wrong with one setting; several of them make one ConfigError."""
@@ -66,9 +77,9 @@ class PacelineError(Exception):
     code: ClassVar[str] = "E300"
 
     def __init__(self, what: str, hint: str) -> None:
-        super().__init__(what)
-        self.what = what
-        self.hint = hint
+        self.what = without_secrets(what)
+        self.hint = without_secrets(hint)
+        super().__init__(self.what)
         self._code = self.code
 
     @property

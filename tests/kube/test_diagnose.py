@@ -12,7 +12,7 @@ from paceline.kube.diagnosis.diagnose import diagnose
 from paceline.kube.diagnosis.record import narrowed, read_record
 from paceline.kube.diagnosis.snapshot import Snapshot
 from paceline.kube.diagnosis.times import read_time, write_time
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 T0_S = 1_794_736_800.0
 ROOTS = {
@@ -338,7 +338,7 @@ def test_no_secret_of_a_log_is_quoted() -> None:
         finding = diagnose(read_record({"logs": [{"pod": "p", "text": text}]}, "x"))
         assert finding is not None
         assert secret not in str(finding.to_json()) + "".join(finding.lines())
-    assert masked('secret "hf-token" not found; fetch oauth token: unexpected status') == (
+    assert redact('secret "hf-token" not found; fetch oauth token: unexpected status') == (
         'secret "hf-token" not found; fetch oauth token: unexpected status'
     )
 

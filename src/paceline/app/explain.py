@@ -21,7 +21,7 @@ from paceline.kube.diagnosis.record import KUBECTL, job_names, narrowed, read_re
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.diagnosis.snapshot import Log, Snapshot
 from paceline.kube.diagnosis.unknown import unreadable
-from paceline.kube.secrets import hidden
+from paceline.redaction import redact, redact_lines
 
 _OPENS_JSON = re.compile(r"\s*\{\s*(?:\"|$)")
 _YAML = re.compile(r"^(?:- )?apiVersion: ", re.MULTILINE)
@@ -111,7 +111,7 @@ def keep_evidence(snapshot: Snapshot, folder: Path, attempt: int) -> Path:
             "pod": log.pod,
             "container": log.container,
             "previous": log.previous,
-            "text": [hidden(line) for line in log.text.splitlines()],
+            "text": list(redact_lines(log.text.splitlines())),
         }
         for log in snapshot.logs
     ]
@@ -135,7 +135,7 @@ def _without_values(value: object) -> object:
         case list():
             return [_without_values(one) for one in value]
         case str():
-            return hidden(value)
+            return redact(value)
         case _:
             return value
 

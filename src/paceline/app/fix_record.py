@@ -13,7 +13,7 @@ from paceline.kube.fixes.action import shown
 from paceline.kube.parts import Object
 from paceline.kube.reading import mappings
 from paceline.kube.render import to_yaml
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 SCHEMA = "paceline.cluster-fix/1"
 FILE = "record.json"
@@ -75,7 +75,7 @@ class Record:
             self._write(path, "# nothing: it is not there\n")
             return
         said: Object = json.loads(json.dumps(manifest))  # plain, and no part of anybody else's object
-        self._write(path, masked(to_yaml([shown(said)])))
+        self._write(path, redact(to_yaml([shown(said)])))
 
     def _write(self, path: Path, text: str) -> None:
         try:

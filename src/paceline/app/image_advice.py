@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from paceline.app.image_tools import tool, uv_command, uv_environment
 from paceline.images.api import from_log
 from paceline.images.project import Finding, Level, Project, Target
-from paceline.images.secrets import hidden
 from paceline.images.view import Installed, Place, places
+from paceline.redaction import redact
 
 _RESOLVE_LIMIT_S = 60
 _LINT_LIMIT_S = 20
@@ -109,7 +109,7 @@ def _compile(place: Place, wanted: list[Installed], python: str) -> str | None:
 def _refused(
     said: str, project: Project, target: Target, place: Place, wanted: list[Installed]
 ) -> list[Finding]:
-    flat = hidden(" ".join(said.split()))
+    flat = redact(" ".join(said.split()))
     known = [replace(one, evidence=f"uv says: {flat[-400:]}") for one in from_log(flat, project, target)]
     first = wanted[0].asked
     return known or [

@@ -19,7 +19,7 @@ from paceline.engines.words import BuildWish, build_words, inspect_words
 from paceline.images.api import Mended, apply, from_log, mend, unified_diff
 from paceline.images.log import outside_cause
 from paceline.images.project import Finding, Project, Target
-from paceline.kube.secrets import masked
+from paceline.redaction import LineRedactor, redact
 
 MOST_ATTEMPTS = 3
 _TAIL_LINES = 60
@@ -116,9 +116,10 @@ def _attempt(
     say: Callable[[str], None],
 ) -> Attempt:
     reading, begun = Reading(), clock.monotonic_s()
+    redactor = LineRedactor()
 
     def on_line(line: str) -> None:
-        told = reading.read(masked(line))
+        told = reading.read(redactor.line(line))
         if told is not None:
             say(told)
 
@@ -130,7 +131,7 @@ def _attempt(
         ok=done.is_well,
         seconds=clock.monotonic_s() - begun,
         failed_at=None if done.is_well else _where(done, reading, request.timeout_s),
-        log=masked(done.text),
+        log=redact(done.text),
         found=() if done.is_well else from_log(done.text, project, request.target),
     )
 
@@ -168,7 +169,7 @@ def _fixes(project: Project, findings: tuple[Finding, ...], attempt: int, found:
     for finding in findings:
         after = apply(project, (finding,), agreed=True)
         if after.fingerprint != project.fingerprint:
-            diff = unified_diff(project, after)
+            diff = redact(unified_diff(project, after))
             fixes.append(Fix(finding=finding, attempt=attempt, found=found, diff=diff))
         project = after
     return fixes
@@ -195,7 +196,7 @@ def _result(
         fixes=tuple(fixes),
         left=left,
         stopped=stopped,
-        diff=unified_diff(before, project),
+        diff=redact(unified_diff(before, project)),
         written=tuple(str(path) for path in written),
         image_id=image_id,
         size_bytes=size,

@@ -1,5 +1,6 @@
 """How do files on disk become a project to check, and a mended one files again?"""
 
+import os
 from collections.abc import Iterator, Sequence
 from os.path import relpath
 from pathlib import Path
@@ -10,6 +11,7 @@ from paceline.images.dockerfile import read_dockerfile
 from paceline.images.installs import pip_installs
 from paceline.images.project import DOCKERFILE, Project, Source
 from paceline.images.requirements import read_requirements
+from paceline.images.rules.secrets import is_secret_file
 
 _PATTERNS = (
     "requirements*.txt",
@@ -23,6 +25,8 @@ _PATTERNS = (
     "conda*.y*ml",
 )
 _MOST_BYTES = 1_000_000
+_NOT_ENTERED = (".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages")
+_DEEPEST, _MOST_FILES = 4, 20_000
 
 
 def load_project(folder: Path, dockerfile: Path | None = None, requirements: Sequence[Path] = ()) -> Project:
@@ -41,7 +45,7 @@ def load_project(folder: Path, dockerfile: Path | None = None, requirements: Seq
     wanted = [folder / one for one in requirements]
     for path in (*wanted, *filter(_is_readable, _beside(folder)), *_named(folder, name, text)):
         _add(found, folder, path, is_wanted=path in wanted)
-    names = frozenset(one.name for one in folder.iterdir())
+    names = frozenset(one.name for one in folder.iterdir()).union(_secret_files(folder))
     return Project(files=tuple(found.values()), dockerfile=name, names=names)
 
 
@@ -60,6 +64,21 @@ def write_project(folder: Path, before: Project, after: Project) -> list[Path]:
 def _beside(folder: Path) -> list[Path]:
     found = [path for pattern in _PATTERNS for path in sorted(folder.glob(pattern))]
     return [*found, folder / ".dockerignore"]
+
+
+def _secret_files(folder: Path) -> Iterator[str]:
+    """Paths below the folder whose names say that they hold secrets; a large context is looked at in part."""
+    looked_at = 0
+    for here, folders, files in os.walk(folder):
+        depth = len(Path(here).relative_to(folder).parts)
+        folders[:] = [one for one in sorted(folders) if one not in _NOT_ENTERED] if depth < _DEEPEST else []
+        looked_at += len(files)
+        if looked_at > _MOST_FILES:
+            return
+        for name in files:
+            path = _name(Path(here) / name, folder)
+            if is_secret_file(path):
+                yield path
 
 
 def _named(folder: Path, name: str, text: str) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from paceline.app.image_build import Built
 from paceline.app.image_push import Pushed
 from paceline.app.image_test import Tested
 from paceline.engines.judge import Verdict
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 from paceline.report.elements import Child, Markup, tag
 from paceline.report.page import definitions, page, scrolling
 
@@ -23,13 +23,13 @@ def build_page(built: Built) -> str:
         "Files changed": ", ".join(built.written) or "none: the fixes are in this report",
     }
     rows = [
-        (f.finding.id, f"{f.finding.path}:{f.finding.line}", str(f.attempt), f.found, masked(f.finding.why))
+        (f.finding.id, f"{f.finding.path}:{f.finding.line}", str(f.attempt), f.found, redact(f.finding.why))
         for f in built.fixes
     ]
     parts: list[Child] = [_head(headline, facts)]
     parts.append(_table("Fixes", ("fix", "place", "from attempt", "found", "why"), rows))
-    parts += [_code(f"{f.finding.id} in {f.finding.path}", masked(f.diff)) for f in built.fixes]
-    left = [(f.id, f.level.value, f"{f.path}:{f.line}", masked(f.why), f.advice) for f in built.left]
+    parts += [_code(f"{f.finding.id} in {f.finding.path}", redact(f.diff)) for f in built.fixes]
+    left = [(f.id, f.level.value, f"{f.path}:{f.line}", redact(f.why), f.advice) for f in built.left]
     parts.append(_table("Left as it is", ("finding", "level", "place", "why", "what to do"), left))
     for one in built.attempts:
         if not one.ok:
@@ -46,7 +46,7 @@ def test_page(tested: Tested) -> str:
         "Engine": f"{tested.engine.name} {tested.engine.version}",
         "Seconds": f"{tested.seconds:.1f}",
     }
-    rows = [(c.verdict.value, c.group, c.name, masked(c.detail), c.advice) for c in tested.checks]
+    rows = [(c.verdict.value, c.group, c.name, redact(c.detail), c.advice) for c in tested.checks]
     rows.sort(key=lambda row: (row[0] == "passed", row[0] == "warning"))
     heads = ("verdict", "group", "check", "what was seen", "what to do")
     return page(headline, _head(headline, facts), _table("Checks", heads, rows))

@@ -14,7 +14,7 @@ from paceline.engines.engine import Engine
 from paceline.engines.judge import Verdict
 from paceline.errors import CannotWriteError
 from paceline.images.project import Finding
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
@@ -42,11 +42,11 @@ def build_json(built: Built) -> "dict[str, Json]":
             for one in built.attempts
         ],
         "fixes": [
-            {**_finding(fix.finding), "attempt": fix.attempt, "found": fix.found, "diff": masked(fix.diff)}
+            {**_finding(fix.finding), "attempt": fix.attempt, "found": fix.found, "diff": redact(fix.diff)}
             for fix in built.fixes
         ],
         "left": [_finding(finding) for finding in built.left],
-        "diff": masked(built.diff),
+        "diff": redact(built.diff),
         "written": list(built.written),
     }
 
@@ -58,8 +58,8 @@ def _finding(finding: Finding) -> "dict[str, Json]":
         "level": finding.level.value,
         "path": finding.path,
         "line": finding.line,
-        "why": masked(finding.why),
-        "evidence": masked(finding.evidence),
+        "why": redact(finding.why),
+        "evidence": redact(finding.evidence),
         "advice": finding.advice,
     }
 
@@ -83,7 +83,7 @@ def test_json(tested: Tested) -> "dict[str, Json]":
                 "group": check.group,
                 "name": check.name,
                 "verdict": check.verdict.value,
-                "detail": masked(check.detail),
+                "detail": redact(check.detail),
                 "advice": check.advice,
                 "seconds": check.seconds,
             }
@@ -105,7 +105,7 @@ def _without_secrets(torch: "Json") -> "Json":
     """Its words are what an image's own code raised."""
     if not isinstance(torch, dict):
         return torch
-    return {name: masked(said) if isinstance(said, str) else said for name, said in torch.items()}
+    return {name: redact(said) if isinstance(said, str) else said for name, said in torch.items()}
 
 
 def push_json(pushed: Pushed) -> "dict[str, Json]":
@@ -168,10 +168,10 @@ def junit(tested: Tested) -> str:
         case = ElementTree.SubElement(suite, "testcase", classname=check.group, name=check.name)
         case.set("time", f"{check.seconds or 0.0:.3f}")
         if check.verdict is Verdict.FAILED:
-            failure = ElementTree.SubElement(case, "failure", message=_plain(masked(check.detail)))
+            failure = ElementTree.SubElement(case, "failure", message=_plain(redact(check.detail)))
             failure.text = _plain(check.advice)
         else:
-            said = " ".join(part for part in (masked(check.detail), check.advice) if part)
+            said = " ".join(part for part in (redact(check.detail), check.advice) if part)
             ElementTree.SubElement(case, "system-out").text = _plain(said)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -10,7 +10,6 @@ from paceline.errors import ConfigError, ManifestError, Problem, UnreadableFileE
 from paceline.kube.intent import Intent, Profile
 from paceline.kube.parts import Object
 from paceline.kube.render import ON_RAY, Target, render, to_yaml
-from paceline.kube.secrets import hidden
 from paceline.kube.torch_wishes import Travelling, torch_intent_of
 from paceline.kube.validate import Checked, findings, validate
 from paceline.kube.wishes import Wishes, intent_of
@@ -34,8 +33,7 @@ def render_job(
     try:
         intent = _intent(config, wishes, target, found, travelling)
     except ConfigError as error:
-        # What was typed at the wrong place may be a secret.
-        problems = [Problem(hidden(one.what), hidden(one.hint), one.where) for one in error.problems]
+        problems = [Problem(one.what, one.hint, one.where) for one in error.problems]
         raise ManifestError(problems) from None
     objects = render(intent, target)
     # Not only secrets: whatever our own check refuses must not leave the house.

@@ -15,12 +15,12 @@ from paceline.kube.diagnosis.record import narrowed
 from paceline.kube.diagnosis.retry import RetryPolicy
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of, namespace_of
 from paceline.kube.reading import mapping, mappings
-from paceline.kube.secrets import hidden
 from paceline.kube.submission.keeping import resumes_from
 from paceline.kube.submission.mark import Mark, read_mark, read_watch
 from paceline.kube.submission.prefix import prefix_of
 from paceline.kube.submission.state import Phase, has_own_retries, phase_of
 from paceline.kube.words import without_escapes
+from paceline.redaction import LineRedactor
 
 if TYPE_CHECKING:
     from paceline.cluster.job_logs import Line
@@ -178,11 +178,14 @@ def job_logs(cluster: Cluster, name: str, rank: int | None, tail: int | None) ->
         if rank is not None and rank_of(pod) != rank:
             continue
         for container in mappings(pod, "spec", "containers"):
+            redactor = LineRedactor()
             try:
                 its = cluster.api.logs(name_of(pod), cluster.namespace, str(container["name"]), tail=tail)
                 for line in its:
                     yield Line(
-                        prefix_of(pod, name), hidden(without_escapes(split_line(line)[1])), name_of(pod)
+                        prefix_of(pod, name),
+                        redactor.line(without_escapes(split_line(line)[1])),
+                        name_of(pod),
                     )
             except (NotThereError, RefusedError):  # it has not begun
                 continue

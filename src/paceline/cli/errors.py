@@ -5,6 +5,7 @@ One place for every command: a command's body simply raises.
 
 import errno
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -18,7 +19,7 @@ import click
 from paceline import environ
 from paceline.cli.output import emit_problems
 from paceline.cli.session import Session
-from paceline.errors import ExitCode, PacelineError, Problem
+from paceline.errors import ExitCode, PacelineError, Problem, without_secrets
 
 
 class Terminated(KeyboardInterrupt):
@@ -143,7 +144,7 @@ def _refused(error: OSError) -> Problem:
 
 
 def _internal_problem(error: BaseException, session: Session) -> Problem:
-    text = "".join(traceback.format_exception(error))
+    text = without_secrets("".join(traceback.format_exception(error)))
     if session.common.verbose:
         print(text, file=sys.stderr)
     what = f"internal error: {type(error).__name__}: {error}".splitlines()[0]
@@ -162,5 +163,7 @@ def _write_report(text: str) -> str:
 
     handle, name = tempfile.mkstemp(prefix="paceline-report-", suffix=".txt")
     with os.fdopen(handle, "w") as file:
-        file.write(f"paceline {__version__}, Python {sys.version}\n{' '.join(sys.argv)}\n\n{text}")
+        file.write(
+            f"paceline {__version__}, Python {sys.version}\n{without_secrets(shlex.join(sys.argv))}\n\n{text}"
+        )
     return name

@@ -24,8 +24,8 @@ def report_option(files: str) -> Callable[[Callable[..., object]], Callable[...,
 
 def refuse_secrets(given: tuple[str, ...], flag: str, hint: str) -> None:
     """Every user of the machine can read a command line: NAME=VALUE may be no secret."""
-    from paceline.kube.secrets import masked
+    from paceline.redaction import redact
 
     for text in given:
-        if masked(text) != text:
+        if redact(text) != text:
             raise ImageWishError([Problem(f"{flag} {text.partition('=')[0]} holds a secret", hint, flag)])

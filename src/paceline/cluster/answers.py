@@ -19,8 +19,8 @@ from paceline.cluster.port import (
 )
 from paceline.kube.reading import mappings
 from paceline.kube.rights import Right, grant
-from paceline.kube.secrets import masked
 from paceline.plan.codec import Json
+from paceline.redaction import redact
 
 AGAIN = "check that the cluster is up and the network is there (`kubectl cluster-info`), then run it again"
 _LOG_IN = "log in again: `aws sso login`, then `aws eks update-kubeconfig --name CLUSTER`"
@@ -32,7 +32,7 @@ def error_of(status: int, answer: Mapping[str, Json], asked: str, server: str) -
     kind, hint = _meaning(status, answer, message)
     # A webhook may quote the object that it refuses, with whatever stands in it.
     return kind(
-        f"{server} refuses {asked}: {masked(message)}", hint, status=status, reason=reason, answer=answer
+        f"{server} refuses {asked}: {redact(message)}", hint, status=status, reason=reason, answer=answer
     )
 
 

@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError, WaiterError
 
 from paceline.cluster.port import UnreachableError
 from paceline.errors import NotReadyError
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 _HINT = (
     "log in (`aws sso login`), name a region (--region), and have eks:ListClusters and eks:DescribeCluster"
@@ -109,7 +109,7 @@ def eks_clusters(region: str | None = None, profile: str | None = None) -> list[
 def issues_of(one: Told) -> tuple[str, ...]:
     """Of a cluster, a node group or an add-on: all three say it in the same way."""
     issues = (one.get("health") or {}).get("issues") or []
-    return tuple(masked(f"{issue.get('code')}: {issue.get('message')}") for issue in issues)
+    return tuple(redact(f"{issue.get('code')}: {issue.get('message')}") for issue in issues)
 
 
 def _told(one: Told, region: str, profile: str) -> EksCluster:
@@ -131,7 +131,7 @@ def _errors(service: str, operation: str) -> Iterator[None]:
         yield
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
-        what = f"Amazon refuses {action}: {masked(str(error))}"
+        what = f"Amazon refuses {action}: {redact(str(error))}"
         if code in _DENIED:
             raise DeniedError(what, f"have {action} allowed") from error
         if code in _NOT_THERE:

@@ -7,7 +7,7 @@ from paceline.cluster.eks_door import AbsentError, Aws, AwsError, Told, issues_o
 from paceline.cluster.port import UnreachableError
 from paceline.errors import NotReadyError
 from paceline.kube.checks.eks_facts import Addon, EksFacts, HyperPod, NodeGroup, Offer
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 Answer = TypeVar("Answer")
 
@@ -140,7 +140,7 @@ def _hyperpods(aws: Aws, arn: str) -> tuple[HyperPod, ...]:
             status=str(one.get("ClusterStatus", "")),
             node_recovery=str(one.get("NodeRecovery", "")),
             short=tuple(_short(one)),
-            failure=masked(str(one.get("FailureMessage") or "")),
+            failure=redact(str(one.get("FailureMessage") or "")),
         )
         for one in told
         if ((one.get("Orchestrator") or {}).get("Eks") or {}).get("ClusterArn") == arn

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from paceline import environ
 from paceline.errors import NotReadyError
 from paceline.kube.fixes.charts import Chart
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 _LAST_LINES = 5
 _MOST_S = 1200  # twice what a chart is given to get ready
@@ -88,7 +88,7 @@ class Helm:
             hint = f"look at it: helm {words[0]} --help, kubectl get pods -A"
             raise HelmError(f"helm {words[0]} has not ended in {_MOST_S} s, and was stopped", hint) from error
         if done.returncode != 0:
-            said = masked("; ".join(done.stderr.strip().splitlines()[-_LAST_LINES:]))
+            said = redact("; ".join(done.stderr.strip().splitlines()[-_LAST_LINES:]))
             hint = "what did not get ready was taken back by helm itself; type the command to see all it says"
             raise HelmError(f"helm {words[0]} ended with code {done.returncode}: {said}", hint)
         return done.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 from paceline import environ
 from paceline.errors import NotReadyError
 from paceline.kube.hyp import INSTALL, OLDEST, folder, read_version
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 _LAST_LINES = 5
 _MOST_S = 300
@@ -74,7 +74,7 @@ class Hyp:
             raise HypError(what, "try it by hand: hyp list hyp-pytorch-job") from error
         if done.returncode != 0:
             lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-            said = masked("; ".join(lines[-_LAST_LINES:]))
+            said = redact("; ".join(lines[-_LAST_LINES:]))
             hint = "send it without --through hyp: the same manifest goes to the API server itself"
             raise HypError(f"hyp {words[0]} ended with code {done.returncode}: {said}", hint)
         return done.stdout

@@ -14,10 +14,10 @@ from paceline.cluster.kinds import POD
 from paceline.cluster.port import Api, ApiError, ForbiddenError, NotThereError, RefusedError
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping, mappings
-from paceline.kube.secrets import hidden
 from paceline.kube.submission.log_lines import LogCursor
 from paceline.kube.submission.prefix import prefix_of
 from paceline.kube.words import without_escapes
+from paceline.redaction import LineRedactor
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
 _BEGUN = ("terminated", "running")
@@ -119,12 +119,13 @@ class LogStreams:
     def _take(self, of: "_Of", cursor: LogCursor, *, follow: bool = False, previous: bool = False) -> None:
         """Raises ApiError."""
         where = (of.pod, self.namespace, of.container)
+        redactor = LineRedactor()
         for line in self.api.logs(*where, since=cursor.since, follow=follow, previous=previous):
             text = cursor.take(line)
             if self._over.is_set():
                 return
             if text is not None:
-                self.put(Line(of.prefix, hidden(without_escapes(text)), of.pod))
+                self.put(Line(of.prefix, redactor.line(without_escapes(text)), of.pod))
 
     def _say_forbidden(self, of: "_Of", error: ApiError) -> None:
         if isinstance(error, ForbiddenError):

@@ -9,7 +9,7 @@ import yaml
 from paceline import environ
 from paceline.errors import NotReadyError
 from paceline.kube.reading import mapping, mappings
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 _HINT = "name one by --kubeconfig or KUBECONFIG, or make one: `aws eks update-kubeconfig --name CLUSTER`"
 
@@ -51,7 +51,7 @@ def contexts(files: Sequence[Path]) -> list[Context]:
         its = Context(
             name=name,
             cluster=cluster,
-            server=masked(servers.get(cluster, "")),
+            server=redact(servers.get(cluster, "")),
             namespace=str(inner.get("namespace") or "default"),
             is_current=name == current,
         )

@@ -33,8 +33,8 @@ from paceline.cluster.port import (
 )
 from paceline.errors import NotReadyError
 from paceline.kube.reading import mapping, mappings
-from paceline.kube.secrets import masked
 from paceline.plan.codec import Json
+from paceline.redaction import redact
 
 _ANSWER_S = 30.0  # for anything that is no stream
 _QUIET_S = 120.0  # for the next bytes of a stream; a watch is told to end before that
@@ -76,7 +76,7 @@ class KubernetesApi:
     def __init__(self, api: client.ApiClient) -> None:
         self._api = api
         self._url = str(api.configuration.host)
-        self.server = masked(self._url)  # a password may stand in it
+        self.server = redact(self._url)  # a password may stand in it
 
     def close(self) -> None:
         self._api.close()
@@ -328,7 +328,7 @@ class KubernetesApi:
         return error_of(status, answer, what, self.server)
 
     def _cut(self, what: str, error: Exception) -> UnreachableError:
-        return UnreachableError(f"{self.server} gave no answer to {what}: {masked(str(error))}", AGAIN)
+        return UnreachableError(f"{self.server} gave no answer to {what}: {redact(str(error))}", AGAIN)
 
 
 def _chosen(**wishes: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ from paceline.kube.checks.need import Target
 from paceline.kube.checks.rights import rights_for, rights_in
 from paceline.kube.checks.snapshot import Object, Rule, Snapshot
 from paceline.kube.reading import mapping
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 MOST_QUESTIONS = 25
 _PAGE = 500  # as the door asks
@@ -79,7 +79,7 @@ def take_snapshot(api: Looked, namespace: str, target: Target | None = None) -> 
             reading.get(CONFIG_MAP, name, space)
     rights = reading.rights(namespace, target)
     return Snapshot(
-        server=masked(api.server),
+        server=redact(api.server),
         version=version,
         namespace=namespace,
         served=served,

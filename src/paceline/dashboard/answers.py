@@ -27,6 +27,7 @@ from paceline.dashboard.found_runs import tail_of
 from paceline.dashboard.hall import Hall
 from paceline.dashboard.replaying import SPEEDS
 from paceline.plan.codec import Json
+from paceline.redaction import redact_lines
 
 HEARTBEAT_S = 15.0
 MOST_TRACED = 20_000  # steps, each of up to eight phases
@@ -178,7 +179,7 @@ async def logs(request: Request) -> Response:
     lines: list[Json] = []
     if worker in there:
         text = await asyncio.to_thread(tail_of, folder, f"logs/{worker}.log", MOST_LOG_BYTES)
-        lines = list(text.decode(errors="replace").splitlines()[-200:])
+        lines.extend([*redact_lines(text.decode(errors="replace").splitlines())][-200:])
     return as_json({"worker": worker, "lines": lines})
 
 

@@ -14,7 +14,7 @@ from paceline.engines.judge import Facts
 from paceline.engines.process import Finished, ask
 from paceline.engines.words import run_words
 from paceline.errors import NotReadyError, PacelineError
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 _PYTHONS = ("python3", "python")
 _NO_SUCH = ("executable file not found", "no such file or directory", "not found in $PATH")
@@ -83,7 +83,7 @@ def _answer(done: Finished, engine: Engine, image: str, inside: Inside) -> Facts
         raise ProbeError(f"{image} was still at it after {inside.timeout_s:g} s", hint)
     lines = [line for line in done.text.splitlines() if line.startswith("{")]
     if done.code != 0 or not lines:
-        last = masked("; ".join(done.errors.strip().splitlines()[-3:]))
+        last = redact("; ".join(done.errors.strip().splitlines()[-3:]))
         program = engine.kind.value
         hint = f"is it here? look: {program} image inspect {image}; run it: {program} run --rm {image}"
         raise ProbeError(f"{image} could not be looked into (code {done.code}): {last}", hint)

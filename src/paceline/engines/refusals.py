@@ -7,7 +7,7 @@ import re
 from typing import ClassVar
 
 from paceline.errors import ExitCode, PacelineError
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 
 class PushError(PacelineError):
@@ -118,7 +118,7 @@ def refusal(text: str, where: str) -> PushError:
     """The error that says so; what was said is in it, without its secrets."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     faults = [line for line in lines if _FAULT.search(line)]
-    said = masked(" ".join((faults or lines or ["it says nothing"])[-1].split()))[:400]
+    said = redact(" ".join((faults or lines or ["it says nothing"])[-1].split()))[:400]
     # What an engine prints on its way holds sizes and names, which may look like a status or a word of ours.
     told = "\n".join([*faults, *lines[-1:]])
     for pattern, kind, what, hint in _ROWS:

@@ -17,7 +17,7 @@ from paceline.engines.process import Finished, ask, stream
 from paceline.engines.refusals import DigestError, NoRegistryError, PushError, refusal
 from paceline.engines.registry import Registry
 from paceline.engines.words import push_words, tag_words
-from paceline.kube.secrets import masked
+from paceline.redaction import redact
 
 _SAID = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 _TIMEOUT_S = 3600.0
@@ -43,7 +43,7 @@ def push(engine: Engine, image: str, goal: Goal, logins: LoginFile) -> str:
     if not tagged.is_well:
         last = " ".join(tagged.errors.strip().splitlines()[-1:]) or f"no answer within {_TAGGED_S:g} s"
         raise PushError(
-            f"{engine.name} cannot name {image} {goal.name}: {masked(last)}",
+            f"{engine.name} cannot name {image} {goal.name}: {redact(last)}",
             f"build it first: paceline image build --tag {image}",
         )
     with tempfile.TemporaryDirectory(prefix="paceline-push-") as made:

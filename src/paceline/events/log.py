@@ -24,6 +24,7 @@ from typing import Protocol
 from paceline import environ
 from paceline.clock import Clock, SystemClock
 from paceline.disk import write_durably
+from paceline.errors import without_secrets
 from paceline.events.read import PlainEvent
 from paceline.events.sample_rows import CustomRow
 from paceline.events.schema import COLUMN_KINDS, SCHEMA, AbandonedRow, PartRow, Scalar, ServerRow, StepRow
@@ -32,6 +33,7 @@ FLUSH_NS = 500_000_000
 LIVE_FLUSH_NS = 50_000_000  # while somebody watches
 FLUSH_ROWS = 4096
 WAITING_BYTES = 32_000_000  # of lines that the disk refuses; beyond it the oldest are dropped, and counted
+_QUOTES = frozenset(("reason", "note", "message", "error", "why"))  # fields that quote errors of others
 
 
 def write_header(path: Path, *, run: str, plan: str, t0_ns: int, started_unix_s: float) -> None:
@@ -267,6 +269,9 @@ class EventLog:
 
     def write(self, kind: str, **fields: Scalar) -> None:
         self.flush()
+        for name in _QUOTES & fields.keys():
+            value = fields[name]
+            fields[name] = without_secrets(value) if isinstance(value, str) else value
         self._append({"kind": kind, "who": self._who, "at_ns": self._clock.now_ns(), **fields})
 
     def add_step(self, row: StepRow) -> None:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from paceline.images.log import findings_of
 from paceline.images.project import Edit, Finding, Level, Project, Target
 from paceline.images.rules import RULES
-from paceline.images.secrets import hidden
 from paceline.images.text import lines_of
 from paceline.images.view import places
+from paceline.redaction import redact
 
 _LEVELS = list(Level)
 _OTHER_ESCAPE = re.compile(r"\A\ufeff?(?:#[^\n]*\n)*#\s*escape\s*=\s*`", re.I)
@@ -162,4 +162,4 @@ def unified_diff(before: Project, after: Project) -> str:
 
 def shown_diff(project: Project, finding: Finding) -> str:
     """What one finding would change, for people and reports: secrets beside it are hidden."""
-    return hidden(unified_diff(project, apply(project, [finding], agreed=True)))
+    return redact(unified_diff(project, apply(project, [finding], agreed=True)))

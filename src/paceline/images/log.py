@@ -25,8 +25,8 @@ from paceline.images.rules import (
     wheels,
 )
 from paceline.images.rules.pattern import Pattern
-from paceline.images.secrets import hidden
 from paceline.images.view import Place
+from paceline.redaction import redact
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _finding(one: Signature, match: re.Match[str], log: str, there: list[Place])
             break
     found = one.pattern.found(place, at, why, f"the log says: {line}", one.pattern.fix, edits)
     level = Level.PROBLEM if edits or one.pattern.level is Level.PROBLEM else one.pattern.level
-    return replace(found, log_line=hidden(line), level=level)
+    return replace(found, log_line=redact(line), level=level)
 
 
 def _as_debian(place: Place) -> Place:

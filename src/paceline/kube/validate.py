@@ -15,7 +15,7 @@ from paceline.kube.kinds import KINDS
 from paceline.kube.manifest import Document, read_documents
 from paceline.kube.reading import mapping
 from paceline.kube.schema import Finding, Path, check
-from paceline.kube.secrets import find_secrets, hidden
+from paceline.kube.secrets import find_secrets
 from paceline.kube.strict import find_in_strict
 
 Spec = Mapping[str, object]
@@ -124,7 +124,7 @@ def _called(value: object) -> str:
 
 def _problem(finding: Finding, document: Document, name: str) -> Problem:
     where = f"{name}:{document.line(finding.path)}"
-    return Problem(hidden(f"{_dotted(finding.path)}: {finding.what}"), hidden(finding.hint), where)
+    return Problem(f"{_dotted(finding.path)}: {finding.what}", finding.hint, where)
 
 
 def _dotted(path: Path) -> str:

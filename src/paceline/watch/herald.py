@@ -17,6 +17,7 @@ from typing import Self
 from paceline.clock import monotonic_s
 from paceline.errors import PacelineError
 from paceline.events.log import EventLog
+from paceline.redaction import redact, redact_json
 from paceline.watch.courier import Courier, Limited, Message, Told
 from paceline.watch.feed import Feed
 from paceline.watch.notifiers import NotDeliveredError, Notifier, open_notifier
@@ -160,7 +161,9 @@ class _Line:
                 outcome = "failed"
                 self._undelivered.put(message)
                 is_known = isinstance(error, NotDeliveredError | OSError)
-                self._say(f"warning: {error}" if is_known else f"warning: {type(error).__name__}: {error}")
+                self._say(
+                    redact(f"warning: {error}" if is_known else f"warning: {type(error).__name__}: {error}")
+                )
             self._record(self._setting.name, outcome, len(message.alerts))
 
 
@@ -173,6 +176,7 @@ def deliver(
     is_over: threading.Event,
 ) -> None:
     """Again after 0.2, 0.4, 0.8 … seconds; the last failure is the caller's."""
+    alerts = redact_json(alerts)
     for attempt in range(retries + 1):
         try:
             return notifier.send(run, alerts, began_unix_s)

@@ -16,6 +16,7 @@ from paceline.images.rules import (
     hygiene,
     libraries,
     releases,
+    secrets,
     stack,
     wheels,
 )
@@ -34,6 +35,7 @@ RULES: tuple[Callable[[Place], Iterator[Finding]], ...] = (
     *build_steps.RULES,
     *libraries.RULES,
     *hygiene.RULES,
+    *secrets.RULES,
 )
 _GROUPS = (
     bases,
@@ -47,6 +49,7 @@ _GROUPS = (
     build_steps,
     libraries,
     hygiene,
+    secrets,
 )
 PATTERNS: tuple[Pattern, ...] = tuple(
     sorted(

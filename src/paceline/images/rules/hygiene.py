@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from paceline.images.dockerfile import Instruction, argument_values, env_values
+from paceline.images.dockerfile import Instruction
 from paceline.images.installs import PipInstall
 from paceline.images.project import Edit, Finding, Kind, Level
 from paceline.images.rules.pattern import Pattern
-from paceline.images.secrets import is_secret_name, is_switch
 from paceline.images.text import lines_of
 from paceline.images.view import Place
 
@@ -25,13 +24,6 @@ CONTEXT = Pattern(
     fix="a .dockerignore that names them",
     level=Level.WARNING,
 )
-SECRET = Pattern(
-    number=20,
-    id="secret-in-image",
-    what="A password, key or token is written into the image's layers or history by ENV or ARG.",
-    fix="only reported: give it to the build with `RUN --mount=type=secret`",
-    level=Level.PROBLEM,
-)
 ROOT = Pattern(
     number=20,
     id="runs-as-root",
@@ -46,27 +38,9 @@ SHM = Pattern(
     fix="only reported: `--shm-size`, `--ipc=host`, or a memory volume on /dev/shm",
     level=Level.NOTE,
 )
-PATTERNS = (ORDER, CONTEXT, SECRET, ROOT, SHM)
+PATTERNS = (ORDER, CONTEXT, ROOT, SHM)
 _NAME_FILES = {"PIP_CONSTRAINT", "PIP_FIND_LINKS", "PIP_REQUIREMENT", "PIP_CONFIG_FILE"}
 _UNWANTED = (".git", ".venv", "venv", "node_modules", "__pycache__", ".pytest_cache", ".mypy_cache")
-
-
-def secret_in_image(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
-        values = {"ENV": env_values, "ARG": argument_values}.get(step.word, lambda _: {})(step)
-        for name, value in values.items():
-            is_given = bool(value) and not value.startswith("$")
-            if is_given and is_switch(value):
-                continue
-            if is_secret_name(name) and (is_given or step.word == "ARG"):
-                yield SECRET.found(
-                    place,
-                    step,
-                    f"whoever has the image can read {name}: `docker history`",
-                    f"{step.word} {name}{'=***' if value else ''}",
-                    "take it out, change the secret, and give it to the build with RUN --mount=type=secret",
-                    level=Level.PROBLEM if is_given else Level.WARNING,
-                )
 
 
 def layer_order(place: Place) -> Iterator[Finding]:
@@ -176,4 +150,4 @@ def small_shared_memory(place: Place) -> Iterator[Finding]:
     )
 
 
-RULES = (layer_order, no_dockerignore, secret_in_image, runs_as_root, small_shared_memory)
+RULES = (layer_order, no_dockerignore, runs_as_root, small_shared_memory)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from paceline.images.dockerfile import Instruction
 from paceline.images.project import Edit, Finding, Level
 from paceline.images.requirements import Asked
-from paceline.images.secrets import hidden
 from paceline.images.view import Place
+from paceline.redaction import redact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class Pattern:
             level=level or self.level,
             path=path,
             line=line,
-            why=hidden(why),
-            evidence=hidden(evidence),
-            advice=hidden(advice),
+            why=redact(why),
+            evidence=redact(evidence),
+            advice=redact(advice),
             edits=edits,
             asks=asks,
         )

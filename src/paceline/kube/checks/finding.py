@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from paceline.kube.checks.eks_facts import AddonWanted
-from paceline.kube.secrets import masked
 from paceline.plan.codec import Json
+from paceline.redaction import redact
 
 _SHOWN = 3
 
@@ -32,13 +32,13 @@ class Finding:
     def lines(self) -> list[str]:
         first = f"{self.level.value:<8} {self.area:<18} {self.what}"
         if self.level is Level.OK:
-            return [masked(first)]
+            return [redact(first)]
         more = {"evidence": self.evidence, "why": self.why, "next": self.command}
-        return [masked(line) for line in (first, *(f"{'':9}{k}: {v}" for k, v in more.items() if v))]
+        return [redact(line) for line in (first, *(f"{'':9}{k}: {v}" for k, v in more.items() if v))]
 
     def to_json(self) -> dict[str, Json]:
         said = {"what": self.what, "evidence": self.evidence, "why": self.why, "next": self.command}
-        return {"area": self.area, "level": self.level.value, **{k: masked(v) for k, v in said.items()}}
+        return {"area": self.area, "level": self.level.value, **{k: redact(v) for k, v in said.items()}}
 
 
 def named(names: Sequence[str]) -> str:

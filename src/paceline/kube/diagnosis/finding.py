@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass
-from paceline.kube.secrets import masked
 from paceline.kube.words import without_escapes
 from paceline.plan.codec import Json
+from paceline.redaction import redact
 
 _MOST_EVIDENCE = 3
 _LONGEST = 300
@@ -128,5 +128,5 @@ def evidence_of(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 def tidy(text: str) -> str:
     """One line, not too long, and nothing in it that only a Secret should hold."""
-    line = " ".join(masked(without_escapes(text)).split())
+    line = " ".join(redact(without_escapes(text)).split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

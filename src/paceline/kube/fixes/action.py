@@ -11,8 +11,8 @@ from paceline.kube.checks.eks_facts import AddonWanted
 from paceline.kube.fixes.charts import Chart
 from paceline.kube.parts import Object
 from paceline.kube.reading import mapping
-from paceline.kube.secrets import masked
 from paceline.plan.codec import Json
+from paceline.redaction import redact
 
 
 class Tier(Enum):
@@ -85,11 +85,11 @@ class Fix:
     def lines(self) -> list[str]:
         more = {"why": self.why, "command": self.command}
         first = f"{self.tier.value:<8} {self.name:<12} {self.what}"
-        return [masked(line) for line in (first, *(f"{'':9}{k}: {v}" for k, v in more.items() if v))]
+        return [redact(line) for line in (first, *(f"{'':9}{k}: {v}" for k, v in more.items() if v))]
 
     def to_json(self) -> dict[str, Json]:
         said = {"what": self.what, "why": self.why, "command": self.command}
-        return {"name": self.name, "tier": self.tier.value, **{k: masked(v) for k, v in said.items()}}
+        return {"name": self.name, "tier": self.tier.value, **{k: redact(v) for k, v in said.items()}}
 
 
 def shown(manifest: Object) -> Object:

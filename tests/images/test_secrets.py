@@ -1,0 +1,312 @@
+"""No secret leaves through any output, ordinary words stay, and each secret in an image is a finding."""
+
+import json
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fixtures.command import paceline
+from tests.images.cases import TODAY
+
+from paceline.clock import SystemClock
+from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
+from paceline.events.log import EventLog
+from paceline.images.api import check, from_log, mend, shown_diff
+from paceline.images.project import Finding, Level, Project, Source, Target
+from paceline.redaction import LineRedactor, redact, redact_json, redact_lines
+
+TARGET = Target(today=TODAY)
+ALNUM = string.ascii_letters + string.digits
+UPPER = string.ascii_uppercase + string.digits
+URL_SAFE = ALNUM + "-_"
+PASSWORD = ALNUM + "/+=!%^*.,~-_"
+
+
+def _of(alphabet: str, least: int, most: int | None = None) -> st.SearchStrategy[str]:
+    """Neither an ordinary word nor a number: both cases and a digit."""
+    return st.text(alphabet, min_size=least - 3, max_size=(most or least + 20) - 3).map(
+        lambda text: "aB3" + text
+    )
+
+
+TOKENS = st.one_of(
+    st.builds("hf_{}".format, _of(ALNUM, 34)),
+    st.builds("{}{}".format, st.sampled_from(["AKIA", "ASIA"]), st.text(UPPER, min_size=16, max_size=16)),
+    st.builds("{}_{}".format, st.sampled_from(["ghp", "gho", "ghs", "ghu", "ghr"]), _of(ALNUM, 36)),
+    st.builds("github_pat_{}".format, _of(ALNUM + "_", 40)),
+    st.builds("glpat-{}".format, _of(URL_SAFE, 20)),
+    st.builds("sk-{}".format, _of(ALNUM, 40)),
+    st.builds("sk-{}-{}".format, st.sampled_from(["ant", "proj", "ant-api03"]), _of(URL_SAFE, 40)),
+    st.builds("xox{}-{}".format, st.sampled_from("abprs"), _of(ALNUM + "-", 20)),
+    st.builds("AIza{}".format, _of(URL_SAFE, 35)),
+    st.builds("npm_{}".format, _of(ALNUM, 36)),
+    st.builds("pypi-AgE{}".format, _of(URL_SAFE, 60)),
+    st.builds("dckr_pat_{}".format, _of(URL_SAFE, 27)),
+    st.builds("eyJ{}.eyJ{}.{}".format, _of(URL_SAFE, 20), _of(URL_SAFE, 20), _of(URL_SAFE, 20)),
+)
+NAMES = st.sampled_from(
+    [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "DB_PASSWORD",
+        "PGPASSWORD",
+        "client_secret",
+        "apiKey",
+        "GITHUB_TOKEN",
+        "MY_PASSPHRASE",
+        "private_key",
+        "GOOGLE_CREDENTIALS",
+        "secretAccessKey",
+        "npm_token",
+        "mysql-passwd",
+    ]
+)
+# What stands around a token does not matter; a password is recognized by what is around it.
+TOKEN_PLACES = (
+    "{}",
+    "ENV X={}",
+    "ARG {}",
+    "RUN pip install x && echo {} > /f",
+    "# note {}",
+    'LABEL a="{}"',
+    "'{}'",
+    "({})",
+    "RUN cat <<EOF > f\n{}\nEOF",
+    "https://host/{}/x",
+    "a,{},b",
+    "log: {}: refused",
+    "x={}&y=1",
+    "<{}>",
+    "a\\n{}",
+    "git+https://{}@h/x",
+)
+NAMED_PLACES = (
+    "ENV {name}={value}",
+    "ENV {name} {value} and more",
+    "ARG {name}='{value}'",
+    'RUN export {name}="{value}" && make',
+    "RUN {name}={value} make",
+    'CMD ["run", "--{name}", "{value}"]',
+    "RUN tool --{name} {value} x",
+    "RUN tool --{name}={value}",
+    '{{"{name}": "{value}"}}',
+    "{name}: {value}",
+    "  {name}: '{value}'\n",
+    'LABEL {name}="{value}"',
+    'docker run -e "{name}={value} x" y',
+    "+ENV {name}={value}",
+    "a\\n{name}={value}",
+    "#12 0.3 {name}={value}",
+    "https://h/p?{name}={value}",
+    "RUN aws configure set {name} {value}",
+)
+PASSWORD_PLACES = (
+    "RUN pip install -i https://me:{}@pypi.example.com/simple six",
+    "s3://key:{}@bucket/runs",
+    "--index-url=https://me:{}@h/",
+    'curl -H "Authorization: Bearer {}" https://x',
+    "curl -u me:{} https://x",
+    "machine h login me password {}",
+    "docker login -u me -p {} registry",
+    "postgresql://me:{}@db:5432/x",
+    "Authorization: Basic {}",
+    "RUN echo {} | docker login -u me --password-stdin",
+)
+SURROUNDINGS = st.text(" \n\tabz:=#'\"/.-{}[](),\\", max_size=12)
+
+
+@settings(max_examples=400, deadline=None)
+@given(token=TOKENS, place=st.sampled_from(TOKEN_PLACES), before=SURROUNDINGS, after=SURROUNDINGS)
+def test_no_token_of_a_known_shape_is_shown_wherever_it_stands(
+    token: str, place: str, before: str, after: str
+) -> None:
+    shown = redact(f"{before} {place.format(token)} {after}")
+    assert token not in shown
+    assert redact(shown) == shown
+
+
+@settings(max_examples=400, deadline=None)
+@given(name=NAMES, value=_of(PASSWORD, 8), place=st.sampled_from(NAMED_PLACES))
+def test_no_value_under_a_secret_name_is_shown(name: str, value: str, place: str) -> None:
+    shown = redact("FROM x\n" + place.format(name=name, value=value) + "\nRUN y")
+    assert value not in shown
+    assert name in shown
+    assert shown.startswith("FROM x")
+    assert shown.endswith("RUN y")
+
+
+@settings(max_examples=300, deadline=None)
+@given(value=_of(ALNUM + "/+=._~-", 8), place=st.sampled_from(PASSWORD_PLACES))
+def test_no_password_in_an_address_header_or_login_is_shown(value: str, place: str) -> None:
+    assert value not in redact(place.format(value))
+
+
+@given(body=st.lists(_of(ALNUM + "+/", 64, 64), min_size=1, max_size=6))
+def test_a_private_key_is_hidden_as_a_whole_and_line_by_line(body: list[str]) -> None:
+    kind = "OPENSSH PRIVATE KEY"
+    text = "\n".join([f"-----BEGIN {kind}-----", *body, "c2hvcnQ=", f"-----END {kind}-----", "RUN make"])
+    for shown in (redact(text), "\n".join(redact_lines(text.splitlines()))):
+        assert not any(line in shown for line in [*body, "c2hvcnQ="])
+        assert "RUN make" in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FROM nvidia/cuda:12.8.1-cudnn-devel-ubuntu24.04@sha256:" + "ab12" * 16,
+        "RUN pip install sk-learn scikit-learn==1.5.2 tokenizers==0.21.0 sk-video-tools-extra-long-name",
+        "RUN pip install git+https://github.com/a/b@0123456789abcdef0123456789abcdef01234567",
+        "ENV GPG_KEY=A035C8C19219BA821ECEA86B64E628F8D684696D PYTHON_SHA256=" + "0a" * 32,
+        "ENV HF_HUB_DISABLE_IMPLICIT_TOKEN=1 TOKENIZERS_PARALLELISM=false MAX_TOKENS=4096 pad_token=<pad>",
+        "RUN --mount=type=secret,id=hf_token HF_TOKEN=$(cat /run/secrets/hf_token) python get.py",
+        "ENV HF_TOKEN=${HF_TOKEN} API_KEY=$KEY",
+        "pip install -i https://${USER}:${TOKEN}@host/simple x",
+        "docker login --username NAME --password-stdin",
+        "ssh://git@github.com/a/b.git git@github.com:a/b.git",
+        "http://localhost:8080/a@1.2 https://host/p?name=x&page=2",
+        "COPY --chown=me:me /very/long/path/" + "folder/" * 20,
+        "error: the token: expired, or the password is wrong; --token is needed and --password must be given",
+        "basic authentication and bearer authentication are refused",
+        "secretKeyRef: {name: hub, key: token}",
+        "npm_config_registry=https://registry.npmjs.org pypi-attestations hf_hub_download ghp_x AKIA sk-",
+        "worker-3 lost: connection reset by peer while reading from 10.0.0.4:29500",
+        "key: value, sort_key=name",
+    ],
+)
+def test_ordinary_words_stay_as_they_are(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_redaction_reads_a_hostile_line_once() -> None:
+    for text in (
+        "a_" * 50_000,
+        "password=" * 5_000,
+        "://a:" * 20_000,
+        "ENV x " * 20_000,
+        '"' * 50_000,
+        "eyJ." * 20_000,
+    ):
+        assert isinstance(redact(text), str)  # the suite's limit ends what is not linear
+
+
+SECRETS = {
+    "hf": "hf_aB3dEfGhIjKlMnOpQrStUvWxYz012345678",
+    "aws": "AKIAIOSFODNN7EXAMPL1",
+    "github": "ghp_aB3dEfGhIjKlMnOpQrStUvWxYz0123456789",
+    "openai": "sk-aB3dEfGhIjKlMnOpQrStUvWxYz0123456789aB3dEfGhIj",
+    "index": "hunter2hunter2",
+}
+DOCKER = f"""FROM nvidia/cuda:11.8.0-cudnn8-devel-ubuntu20.04
+LABEL owner="{SECRETS["openai"]}"
+# {SECRETS["github"]}
+ENV CONFIG={SECRETS["aws"]} HF={SECRETS["hf"]}
+COPY . /app
+RUN pip install --index-url https://me:{SECRETS["index"]}@host/simple torch==2.1.0 && \\
+    git clone https://{SECRETS["github"]}@github.com/a/b
+RUN pip install -r requirements.txt
+"""
+
+
+def test_no_output_of_image_check_holds_a_secret(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(DOCKER)
+    (tmp_path / "requirements.txt").write_text(
+        f"--extra-index-url https://me:{SECRETS['index']}@host/\nsix\n"
+    )
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".env").write_text(f"X={SECRETS['hf']}\n")
+    outputs = []
+    for more in ((), ("--json",), ("--plain",)):
+        done = paceline("image", "check", str(tmp_path), *more)
+        assert done.code == 8
+        outputs.append(done.out + done.err)
+    assert not [kind for kind, secret in SECRETS.items() for text in outputs if secret in text]
+    found = json.loads(outputs[1].splitlines()[0])["data"]["findings"]
+    assert any(one["diff"] for one in found)
+    lines = {one["line"] for one in found if one["id"] == "secret-in-image" and one["file"] == "Dockerfile"}
+    assert lines == {2, 3, 4, 6, 7}
+    assert any(one["id"] == "secret-in-image" and one["file"] == "requirements.txt" for one in found)
+    assert any(one["id"] == "secret-file-copied" and ".env" in one["why"] for one in found)
+
+
+def test_findings_diffs_and_logs_hold_no_secret() -> None:
+    project = Project(files=(Source("Dockerfile", DOCKER),))
+    log = f"#9 0.4 ERROR: {SECRETS['hf']} https://me:{SECRETS['index']}@host: No matching distribution found"
+    found = [
+        *check(project, TARGET),
+        *from_log(log, project, TARGET),
+        *mend(project, TARGET, agreed=True).applied,
+    ]
+    told = "".join(
+        f"{one.why}{one.evidence}{one.advice}{one.log_line}{shown_diff(project, one)}"
+        for one in found
+        if one in check(project, TARGET)
+    )
+    assert told
+    assert not any(secret in told for secret in SECRETS.values())
+
+
+@pytest.mark.parametrize("secret", SECRETS.values())
+def test_errors_events_and_trees_hold_no_secret(secret: str, tmp_path: Path) -> None:
+    said = f"the store s3://key:{secret}@bucket refuses: token={secret}"
+    errors: list[PacelineError] = [NotReadyError(said, said), ConfigError([Problem(said, said)])]
+    told = "".join(f"{error}{error.what}{error.hint}{error.problems}{error.told()}" for error in errors)
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, who="worker-0", clock=SystemClock())
+    log.write("checkpoint_failed", path="at-1", step=1, reason=said)
+    log.close()
+    tree = redact_json({"labels": {"api_key": secret}, "lines": [said], "count": 3})
+    assert secret not in told + path.read_text() + json.dumps(tree)
+    assert tree["count"] == 3
+    redactor = LineRedactor()
+    assert secret not in redactor.line(said)
+
+
+def _copied(dockerfile: str, names: tuple[str, ...] = (), ignored: str | None = None) -> list[Finding]:
+    files = [Source("Dockerfile", f"FROM python:3.12-slim\n{dockerfile}\n")]
+    if ignored is not None:
+        files.append(Source(".dockerignore", ignored))
+    project = Project(files=tuple(files), names=frozenset(names))
+    return [one for one in check(project, TARGET) if one.id == "secret-file-copied"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".env",
+        "config/.env.production",
+        "id_rsa",
+        "keys/id_ed25519",
+        "tls/server-key.pem",
+        ".aws/credentials",
+        ".netrc",
+        ".docker/config.json",
+        "kaggle.json",
+        ".pypirc",
+        ".ssh/id_rsa",
+        "model.pem",
+    ],
+)
+def test_a_copied_file_of_keys_is_a_finding(path: str) -> None:
+    folder = path.rpartition("/")[0] or "."
+    assert _copied(f"COPY {path} /x/")
+    assert _copied("COPY . /app", (path,))
+    assert _copied(f"ADD ./{folder} /app", (path,))
+    assert not _copied("COPY . /app", (path,), f"**/{path.rpartition('/')[2]}\n")
+    assert not _copied("COPY src /app", (path,))
+    assert _copied("COPY . /app", (path,), f"*\n!{path}\n")
+
+
+@pytest.mark.parametrize(
+    "path", [".env.example", "id_rsa.pub", "ca-bundle.pem", "environment.yml", "keys.py", "config.json"]
+)
+def test_files_that_hold_no_secret_may_be_copied(path: str) -> None:
+    assert not _copied(f"COPY {path} /x/")
+
+
+def test_a_key_that_only_a_build_stage_sees_is_a_warning() -> None:
+    (one,) = _copied("COPY id_rsa /root/\nRUN git clone x\nFROM python:3.12-slim\nCOPY --from=0 /x /x")
+    assert one.level is Level.WARNING
