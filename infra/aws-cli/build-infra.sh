@@ -203,7 +203,22 @@ trust() {
     "Condition": {"StringEquals": {"aws:SourceAccount": "%s"}, "ArnEquals": {"aws:SourceArn": "%s"}}}]}' "$1" "$ACCOUNT" "$2"
 }
 
-# What a build may do. "*" as a resource stands once: a token for ECR cannot be asked for of one repository.
+# Whose images a build may begin with: AWS Deep Learning Containers, by account, one of which serves each region.
+# As of 2026-11-16, https://aws.github.io/deep-learning-containers/reference/available_images/
+BASE_ACCOUNTS=(
+  763104351884 626614931356 871362719292 975050140332 364406365360 772153158452 907027046896
+  457447274322 550225433462 590183813437 204538143572 380420809688 692866216735 503227376785
+  780543022126 914824155844 217643126080 637423239942 727897471807 446045086412 442386744353
+)
+base_repositories() {
+  local account sep=""
+  for account in "${BASE_ACCOUNTS[@]}"; do
+    printf '%s"arn:%s:ecr:*:%s:repository/*"' "$sep" "$PARTITION" "$account"
+    sep=", "
+  done
+}
+
+# What a build may do: push to the repository of this name in every region, pull bases. "*" as a resource stands once: a token for ECR cannot be asked for of one repository.
 build_policy() {
   cat <<EOF
 {"Version": "2012-10-17", "Statement": [
@@ -217,7 +232,10 @@ build_policy() {
   {"Sid": "Images", "Effect": "Allow", "Action": [
      "ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:CompleteLayerUpload", "ecr:DescribeImages",
      "ecr:DescribeRepositories", "ecr:GetDownloadUrlForLayer", "ecr:InitiateLayerUpload", "ecr:PutImage", "ecr:UploadLayerPart"],
-   "Resource": ["$IMAGES_ARN"]},
+   "Resource": ["arn:$PARTITION:ecr:*:$ACCOUNT:repository/$NAME"]},
+  {"Sid": "Bases", "Effect": "Allow", "Action": [
+     "ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+   "Resource": [$(base_repositories)]},
   {"Sid": "Reports", "Effect": "Allow", "Action": [
      "codebuild:BatchPutTestCases", "codebuild:CreateReport", "codebuild:CreateReportGroup", "codebuild:UpdateReport"],
    "Resource": ["arn:$PARTITION:codebuild:$REGION:$ACCOUNT:report-group/$NAME-image-tests"]}
@@ -298,14 +316,14 @@ make_nightly() {
     return 0
   fi
   local project="arn:$PARTITION:codebuild:$REGION:$ACCOUNT:project/$NAME"
-  make_role "$NAME-nightly" "$(trust events.amazonaws.com "arn:$PARTITION:events:$REGION:$ACCOUNT:rule/$NAME-nightly")" nightly \
+  make_role "$NIGHTLY_ROLE" "$(trust events.amazonaws.com "arn:$PARTITION:events:$REGION:$ACCOUNT:rule/$NAME-nightly")" nightly \
     '{"Version": "2012-10-17", "Statement": [{"Sid": "Start", "Effect": "Allow", "Action": ["codebuild:StartBuild"], "Resource": ["'"$project"'"]}]}'
   say "== rule $NAME-nightly"
   aws events put-rule --name "$NAME-nightly" --description "Starts $NAME every night" --state ENABLED \
     --schedule-expression "$NIGHTLY_SCHEDULE" >/dev/null
   aws events tag-resource --resource-arn "arn:$PARTITION:events:$REGION:$ACCOUNT:rule/$NAME-nightly" --tags "$(tags Key Value)"
   aws events put-targets --rule "$NAME-nightly" --targets \
-    "[{\"Id\": \"build\", \"Arn\": \"$project\", \"RoleArn\": \"arn:$PARTITION:iam::$ACCOUNT:role/$NAME-nightly\"}]" >/dev/null
+    "[{\"Id\": \"build\", \"Arn\": \"$project\", \"RoleArn\": \"arn:$PARTITION:iam::$ACCOUNT:role/$NIGHTLY_ROLE\"}]" >/dev/null
 }
 
 logs_there() {
@@ -336,7 +354,7 @@ nothing_of_others() {
   if project_there; then
     is_ours "project $NAME" aws codebuild batch-get-projects --names "$NAME" --query "projects[0].tags[?key=='Project'].value"
   fi
-  for role in "$NAME-build" "$NAME-nightly"; do
+  for role in "$BUILD_ROLE" "$NIGHTLY_ROLE"; do
     if role_there "$role"; then
       is_ours "role $role" aws iam list-role-tags --role-name "$role" --query "Tags[?Key=='Project'].Value"
     fi
@@ -358,15 +376,15 @@ delete_nightly() {
     aws events remove-targets --rule "$NAME-nightly" --ids build >/dev/null
     aws events delete-rule --name "$NAME-nightly"
   fi
-  delete_role "$NAME-nightly" nightly
+  delete_role "$NIGHTLY_ROLE" nightly
 }
 
 create() {
   make_logs
   make_bucket
   make_repository
-  BUILD_ROLE_ARN="arn:$PARTITION:iam::$ACCOUNT:role/$NAME-build"
-  make_role "$NAME-build" "$(trust codebuild.amazonaws.com "arn:$PARTITION:codebuild:$REGION:$ACCOUNT:project/$NAME")" build "$(build_policy)"
+  BUILD_ROLE_ARN="arn:$PARTITION:iam::$ACCOUNT:role/$BUILD_ROLE"
+  make_role "$BUILD_ROLE" "$(trust codebuild.amazonaws.com "arn:$PARTITION:codebuild:$REGION:$ACCOUNT:project/$NAME")" build "$(build_policy)"
   make_project
   make_webhook
   make_nightly
@@ -390,7 +408,7 @@ teardown() {
     say "== deleting project $NAME"
     aws codebuild delete-project --name "$NAME"
   fi
-  delete_role "$NAME-build" build
+  delete_role "$BUILD_ROLE" build
   if images_there; then
     say "== deleting repository $NAME"
     aws ecr delete-repository --repository-name "$NAME" >/dev/null
@@ -410,5 +428,8 @@ check_choices
 WORK="$(mktemp -d)"
 trap 'rm -rf "$WORK"' EXIT
 have_aws
+# Roles are of the whole account: with the region in their names, what is made in one region leaves the others alone.
+BUILD_ROLE="$NAME-build-$REGION"
+NIGHTLY_ROLE="$NAME-nightly-$REGION"
 nothing_of_others
 "$command"

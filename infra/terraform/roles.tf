@@ -1,7 +1,19 @@
 # Who may do what. "*" as a resource stands once: a token for ECR cannot be asked for of one repository.
 
+locals {
+  # AWS Deep Learning Containers, by account, one of which serves each region. As of 2026-11-16,
+  # https://aws.github.io/deep-learning-containers/reference/available_images/
+  base_accounts = [
+    "763104351884", "626614931356", "871362719292", "975050140332", "364406365360", "772153158452",
+    "907027046896", "457447274322", "550225433462", "590183813437", "204538143572", "380420809688",
+    "692866216735", "503227376785", "780543022126", "914824155844", "217643126080", "637423239942",
+    "727897471807", "446045086412", "442386744353",
+  ]
+}
+
+# Roles are of the whole account: the region in the name keeps those of two regions apart.
 resource "aws_iam_role" "build" {
-  name = "${var.name}-build"
+  name = "${var.name}-build-${local.region}"
   tags = local.tags
   assume_role_policy = jsonencode({
     Version = "2012-10-17"
@@ -59,7 +71,14 @@ resource "aws_iam_role_policy" "build" {
           "ecr:PutImage",
           "ecr:UploadLayerPart",
         ]
-        Resource = [aws_ecr_repository.images.arn]
+        # In every region: a build may push to the repositories of the same name that other regions have.
+        Resource = ["arn:${data.aws_partition.here.partition}:ecr:*:${local.account}:repository/${var.name}"]
+      },
+      {
+        Sid      = "Bases"
+        Effect   = "Allow"
+        Action   = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
+        Resource = [for account in local.base_accounts : "arn:${data.aws_partition.here.partition}:ecr:*:${account}:repository/*"]
       },
       {
         Sid    = "Reports"
@@ -79,7 +98,7 @@ resource "aws_iam_role_policy" "build" {
 resource "aws_iam_role" "nightly" {
   count = var.nightly ? 1 : 0
 
-  name = "${var.name}-nightly"
+  name = "${var.name}-nightly-${local.region}"
   tags = local.tags
   assume_role_policy = jsonencode({
     Version = "2012-10-17"

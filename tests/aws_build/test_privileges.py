@@ -1,5 +1,6 @@
 """What may a build do? No more than it needs, and only where it needs it."""
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -27,10 +28,44 @@ def test_a_permission_names_what_it_is_for(statement: dict[str, Any]) -> None:
     assert statement["Effect"] == "Allow"
     assert not [action for action in statement["Action"] if "*" in action]
     named = [resource for resource in statement["Resource"] if resource != "*"]
+    if statement["Sid"] == "Bases":
+        return  # images of AWS, which are read: below
     # Stars stand only at the end of what is ours: objects of our bucket, streams of our log group. Not behind
-    # a hyphen: team-vision-* would also be what belongs to team-vision-two.
-    assert all("*" not in resource[:-1] and "team-vision" in resource for resource in named)
+    # a hyphen: team-vision-* would also be what belongs to team-vision-two. Regions share the name.
+    own = [resource.replace(":ecr:*:ACCOUNT:", ":ecr:REGION:ACCOUNT:") for resource in named]
+    assert all("*" not in resource[:-1] and "team-vision" in resource for resource in own)
     assert not [resource for resource in named if resource.endswith("-*")]
+
+
+def _allows(action: str, resource: str) -> bool:
+    return any(
+        action in statement["Action"] and any(fnmatchcase(resource, one) for one in statement["Resource"])
+        for statement in STATEMENTS
+    )
+
+
+def test_a_build_may_push_to_its_repository_in_every_region_and_to_no_other() -> None:
+    for action in (
+        "ecr:InitiateLayerUpload",
+        "ecr:UploadLayerPart",
+        "ecr:CompleteLayerUpload",
+        "ecr:PutImage",
+    ):
+        for region in ("us-east-1", "eu-central-1"):
+            assert _allows(action, f"arn:aws:ecr:{region}:ACCOUNT:repository/team-vision")
+            assert not _allows(action, f"arn:aws:ecr:{region}:ACCOUNT:repository/team-vision-two")
+            assert not _allows(action, f"arn:aws:ecr:{region}:763104351884:repository/pytorch-training")
+
+
+def test_a_build_may_begin_with_an_image_of_aws_and_only_read_it() -> None:
+    for place in ("us-east-1:763104351884", "ap-east-1:871362719292", "af-south-1:626614931356"):
+        base = f"arn:aws:ecr:{place}:repository/pytorch-training"
+        assert all(_allows(f"ecr:{each}", base) for each in ("BatchGetImage", "GetDownloadUrlForLayer"))
+    assert not _allows("ecr:BatchGetImage", "arn:aws:ecr:us-east-1:999999999999:repository/pytorch-training")
+
+
+def test_roles_of_two_regions_have_two_names() -> None:
+    assert set(ROLES) == {"team-vision-build-us-east-1", "team-vision-nightly-us-east-1"}
 
 
 def test_the_reports_of_the_buildspec_may_be_written() -> None:

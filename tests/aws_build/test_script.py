@@ -1,6 +1,7 @@
 """Does the script make what the template says, and take it away? With the real AWS CLI, on emulators."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ def test_what_others_have_under_the_name_stays_and_a_half_made_role_goes(tmp_pat
             resourceArn=theirs["repositoryArn"], tags=[{"Key": "Project", "Value": OTHER["Name"]}]
         )
         iam.create_role(
-            RoleName="team-vision-build",
+            RoleName="team-vision-build-us-east-1",
             AssumeRolePolicyDocument='{"Version": "2012-10-17", "Statement": []}',
             Tags=[{"Key": "Project", "Value": OTHER["Name"]}],
         )
@@ -116,6 +117,40 @@ def test_who_may_not_see_what_is_left_deletes_nothing(tmp_path: Path) -> None:
     assert "AccessDenied" in done.err
     assert "s3api list-object-versions" in calls.read_text()
     assert "delete" not in calls.read_text()
+
+
+def test_a_teardown_touches_only_the_roles_of_its_region(tmp_path: Path) -> None:
+    answers = """
+      *get-caller-identity*) echo arn:aws:sts::123456789012:user/me ;;
+      *list-object-versions*|*list-images*) echo 0 ;;
+      *head-bucket*|*describe-repositories*|*batch-get-projects*|*describe-log-groups*) ;;
+      *tags*) echo team-vision ;;
+      *get-role*|*describe-rule*) echo '{}' ;;
+    """
+    cli, calls = stand_in(tmp_path, answers)
+    done = cli.run(SCRIPT, "teardown", "--name", "team-vision", variables={"AWS_DEFAULT_REGION": "eu-west-1"})
+    assert done.code == 0, done.err
+    roles = re.findall(r"--role-name (\S+)", calls.read_text())
+    assert set(roles) == {"team-vision-build-eu-west-1", "team-vision-nightly-eu-west-1"}
+    assert "iam delete-role " in calls.read_text()
+
+
+@pytest.mark.soak  # the AWS CLI is started more than a hundred times
+def test_a_second_region_leaves_the_first_as_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("moto.server", reason="the script is NOT tested: pip install 'moto[server]'")
+    with moto(tmp_path) as cloud, aws_cli(tmp_path) as cli:
+        there = {**cloud.variables, "AWS_DEFAULT_REGION": "eu-west-1", "AWS_REGION": "eu-west-1"}
+        done = cli.run(SCRIPT, "create", *as_flags(OTHER), variables=cloud.variables)
+        assert done.code == 0, done.err
+        first = read_back(cloud)["roles"]
+        done = cli.run(SCRIPT, "create", *as_flags(OTHER), variables=there)
+        assert done.code == 0, done.err
+        both = read_back(cloud)["roles"]
+        assert len(both) == 2 * len(first)
+        assert {name: both[name] for name in first} == first
+        done = cli.run(SCRIPT, "teardown", "--name", OTHER["Name"], "--delete-data", variables=there)
+        assert done.code == 0, done.err
+        assert read_back(cloud)["roles"] == first
 
 
 def test_a_token_in_an_address_is_not_repeated(tmp_path: Path) -> None:
