@@ -1,11 +1,15 @@
 """Is everybody told what they want to hear, once? Through real servers, processes and files."""
 
 import json
+import socket
+import ssl
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.fixtures.certificates import tls_contexts
 from tests.fixtures.waiting import until
 from tests.watch.scripted_log import ScriptedLog, a_plan
 from tests.watch.sinks import mail_sink, web_sink
@@ -17,7 +21,7 @@ from paceline.watch.courier import Courier, Limited, Message
 from paceline.watch.herald import AlreadyWatchedError, Herald
 from paceline.watch.notifiers import NotDeliveredError, discord_message, sample_alert
 from paceline.watch.rule_file import read_rules
-from paceline.watch.rules import NotifierKind, NotifierSetting, Severity
+from paceline.watch.rules import NotifierKind, NotifierSetting, Rules, Severity
 
 TWO_CONDITIONS = """
 rules:
@@ -133,6 +137,105 @@ notifiers:
         "resolved",
     ]
     assert said == [f"INFO Test: {sentence}", f"RESOLVED Test: {sentence}"]
+
+
+class MailServer(threading.Thread):
+    """One that speaks SMTP with STARTTLS; `got` is every command that it received, in clear or not."""
+
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        super().__init__(daemon=True)
+        self._context = context
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.got: list[str] = []
+
+    def run(self) -> None:
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except OSError:
+                return  # closed: the test is over
+            with suppress(OSError), line:
+                self._serve(line)
+
+    def _serve(self, line: socket.socket) -> None:
+        line.sendall(b"220 here\r\n")
+        self._answer(line, is_secure=False)
+
+    def _answer(self, line: socket.socket, *, is_secure: bool) -> None:
+        while words := _read_line(line):
+            self.got.append(words)
+            verb = words.upper().split()[0]
+            if verb == "EHLO":
+                offers = "AUTH PLAIN" if is_secure or self._context is None else "STARTTLS"
+                line.sendall(f"250-here\r\n250 {offers}\r\n".encode())
+            elif verb == "STARTTLS" and self._context is not None:
+                line.sendall(b"220 go\r\n")
+                with self._context.wrap_socket(line, server_side=True) as secured:
+                    return self._answer(secured, is_secure=True)
+            elif verb == "QUIT":
+                line.sendall(b"221 bye\r\n")
+                return None
+            elif verb == "AUTH":
+                line.sendall(b"235 welcome\r\n")
+            elif verb == "DATA":
+                line.sendall(b"354 go\r\n")
+                while _read_line(line) != ".":
+                    pass
+                line.sendall(b"250 kept\r\n")
+            else:
+                line.sendall(b"250 fine\r\n")
+        return None
+
+    def __enter__(self) -> "MailServer":
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.join()
+
+    def verbs(self) -> list[str]:
+        return [words.upper().split()[0] for words in self.got]
+
+
+def _read_line(line: socket.socket) -> str:
+    data = b""
+    while not data.endswith(b"\r\n"):
+        more = line.recv(1)
+        if not more:
+            return ""
+        data += more
+    return data.decode().rstrip("\r\n")
+
+
+def _mail_rules(port: int, more: str, host: str = "127.0.0.1") -> Rules:
+    login = "user: me, password_file: password, retries: 0"
+    mail = f"{{kind: smtp, host: {host}, port: {port}, from: us@a.org, to: you@a.org, {login}{more}}}"
+    return read_rules(f"rules: []\nnotifiers: [{mail}]", "test")
+
+
+@pytest.mark.parametrize("fault", ["unknown authority", "other name", "no STARTTLS"])
+def test_a_mail_server_that_cannot_prove_who_it_is_gets_no_password(fault: str, tmp_path: Path) -> None:
+    server, _ = tls_contexts(tmp_path)
+    (tmp_path / "password").write_text("hunter2\n")
+    more = ", ca_file: certificate.pem" if fault == "other name" else ""
+    host = "localhost" if fault == "other name" else "127.0.0.1"  # the certificate is of 127.0.0.1
+    context = None if fault == "no STARTTLS" else server
+    with MailServer(context) as mails, pytest.raises(NotDeliveredError) as refused:
+        try_notifier(_mail_rules(mails.port, more, host), "smtp", tmp_path, print)
+    assert "hunter2" not in f"{refused.value}{refused.value.hint}"
+    assert not {"AUTH", "MAIL", "DATA"} & set(mails.verbs())
+
+
+def test_a_mail_server_of_a_named_authority_gets_login_and_message(tmp_path: Path) -> None:
+    server, _ = tls_contexts(tmp_path)
+    (tmp_path / "password").write_text("hunter2\n")
+    with MailServer(server) as mails:
+        try_notifier(_mail_rules(mails.port, ", ca_file: certificate.pem"), "smtp", tmp_path, print)
+    verbs = mails.verbs()
+    assert verbs.index("STARTTLS") < verbs.index("AUTH") < verbs.index("DATA")
 
 
 def test_what_cannot_be_delivered_is_an_error_with_its_reason(tmp_path: Path) -> None:

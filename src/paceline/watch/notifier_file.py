@@ -17,7 +17,7 @@ _NEEDS: dict[NotifierKind, tuple[str, ...]] = {  # what it cannot do without; of
 _MAY: dict[NotifierKind, tuple[str, ...]] = {
     NotifierKind.TERMINAL: ("bell",),
     NotifierKind.WEBHOOK: ("format",),
-    NotifierKind.SMTP: ("port", "user", "password_file"),
+    NotifierKind.SMTP: ("port", "user", "password_file", "ca_file"),
 }
 FORMATS = ("slack", "discord", "json")
 

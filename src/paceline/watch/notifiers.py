@@ -7,6 +7,7 @@ a file of its own (`url_file`, `password_file`), and no error says it.
 import json
 import shlex
 import smtplib
+import ssl
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -163,15 +164,29 @@ class Mail:
         try:
             port = int(options.get("port", "25"))
             with smtplib.SMTP(options["host"], port, timeout=self._setting.timeout_s) as server:
+                if "user" in options or "ca_file" in options:
+                    # Before the login. It raises without STARTTLS, and on a certificate that does not verify.
+                    server.starttls(context=self._trust())
                 if "user" in options:
-                    server.starttls()
                     secret = (self._folder / options["password_file"]).read_text().strip()
                     server.login(options["user"], secret)
                 server.send_message(message)
+        except ssl.SSLCertVerificationError as error:
+            what = f"the certificate of the mail server {options['host']} is refused: {error.verify_message}"
+            hint = "name the server as its certificate does (host), or its authority's certificate (ca_file)"
+            raise _failed(f"{what}; no password was sent", hint) from None
+        except smtplib.SMTPNotSupportedError as error:
+            what = f"the mail server {options['host']}: {error}; a password is sent with STARTTLS only"
+            raise _failed(what, "name a port that offers STARTTLS, most often port: 587") from None
         except smtplib.SMTPAuthenticationError as error:
             raise _failed(f"the mail server {options['host']} refuses the login: {error.smtp_code}") from None
         except (OSError, smtplib.SMTPException) as error:
             raise _failed(f"the mail server {options['host']}: {error}") from error
+
+    def _trust(self) -> ssl.SSLContext:
+        """Of this machine's authorities, or of `ca_file` alone; the host name is checked either way."""
+        named = self._setting.options.get("ca_file")
+        return ssl.create_default_context(cafile=None if named is None else str(self._folder / named))
 
 
 class Alertmanager:

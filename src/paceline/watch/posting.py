@@ -23,10 +23,8 @@ class NotDeliveredError(PacelineError):
     code = "E320"
 
 
-def not_delivered(what: str) -> NotDeliveredError:
-    return NotDeliveredError(
-        f"a message about alerts was not delivered: {what}", "try it: paceline alerts test"
-    )
+def not_delivered(what: str, hint: str = "try it: paceline alerts test") -> NotDeliveredError:
+    return NotDeliveredError(f"a message about alerts was not delivered: {what}", hint)
 
 
 def without_secret(url: str) -> str:
