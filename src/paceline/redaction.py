@@ -167,7 +167,9 @@ _REFERENCE = re.compile(
     | \$\(.* | `.* | \$\{\w+:?[?].*
     | [*.x…]+ | \[.*\]? | \{ | \( | [|>][-+]?
     | \d{1,3} | true|false|yes|no|on|off|none|null|nil|undefined|optional|required
-    | VALUE|TOKEN|PASSWORD|SECRET|NAME|KEY|FILE|PATH|STRING|TEXT|USER|VAR
+    | (?:VALUE|TOKEN|PASSWORD|SECRET|NAME|KEY|FILE|PATH|STRING|TEXT|USER|VAR)(?:\[.*)?
+    | [a-z]+(?:-[a-z]+)*/[a-z]+(?:[._-][a-z]+)*  # a Secret and a key in it
+    | (?:[a-z]+-)+(?:token|secret|password|credentials|key)
     | (?:type|id|name)=[\w.,=/${}-]* | /(?:run/secrets|var/run/secrets)/\S*
     """,
     re.VERBOSE,
@@ -176,7 +178,7 @@ _REFERENCE = re.compile(
 
 def is_reference(value: str) -> bool:
     """A variable, a placeholder or a switch: nothing that must be hidden."""
-    bare = value.strip().strip("\"'\\,;").strip()
+    bare = value.strip().strip("\"'`\\,;").strip()
     return _REFERENCE.fullmatch(bare) is not None or bare.lower() in ("true", "false", "none", "null")
 
 
@@ -311,7 +313,7 @@ _FLAG = re.compile(
     rf"(?<![A-Za-z0-9])--?(?P<name>[A-Za-z_][A-Za-z0-9_.-]{{0,60}})(?:[\"']\s*,\s*|[ \t]+(?:\\\r?\n\s*)?)"
     rf"(?P<value>(?!-){_WORD})"
 )
-_SETTING = re.compile(rf"\b(?:set|setx|config|put)[ \t]+(?P<name>\S{{1,120}})[ \t]+(?P<value>{_WORD})")
+_SETTING = re.compile(rf"\b(?:set|setx|config|put)[ \t]+(?P<name>[^\s,;]{{1,120}})[ \t]+(?P<value>{_WORD})")
 _PROSE = frozenset(
     (
         *("a", "an", "and", "are", "as", "at", "be", "both", "but", "by", "can", "cannot", "could", "does"),
@@ -342,13 +344,13 @@ def _assigned(text: str) -> Iterator[Secret]:
         _OWN_LINE,
         _BLOCK,
         _ENV_LINE,
-        _SETTING,
     ):
         for found in _overlapping(pattern, text):
             yield from _named(found)
-    for found in _overlapping(_FLAG, text):
-        if found["value"].lower().rstrip(".,;:") not in _PROSE:
-            yield from _named(found)
+    for pattern in (_FLAG, _SETTING):
+        for found in _overlapping(pattern, text):
+            if found["value"].lower().rstrip(".,;:") not in _PROSE:
+                yield from _named(found)
     for pattern in (_COLON, _TIGHT_COLON):
         for found in _overlapping(pattern, text):
             value = found["value"]
@@ -394,7 +396,7 @@ _AROUND: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "an Authorization header",
             r"\b(?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?"
-            r"(?:(?:bearer|basic|token|digest|negotiate|apikey)\s+)?(?!(?:bearer|basic|token)\s)(?P<value>[^\s\"',;]{4,}|AWS4-HMAC-SHA256[^\n\"']+)",
+            r"(?:(?:bearer|basic|token|digest|negotiate|apikey)\s+)?(?!(?:bearer|basic|token)\s)(?P<value>[^\s\"',;`]{4,}|AWS4-HMAC-SHA256[^\n\"']+)",
         ),
         ("an Authorization header", r"\bAWS4-HMAC-SHA256\s+(?P<value>Credential=[^\n\"']+)"),
         (

@@ -2,6 +2,7 @@
 
 import pytest
 
+from paceline.app.resume import plan_in_store
 from paceline.config.facts import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.errors import ConfigError
@@ -28,6 +29,28 @@ def test_three_checkpoints_stay_unless_more_or_fewer_are_asked_for() -> None:
     assert plan_of(keep_checkpoints=1).keep_checkpoints == 1
     with pytest.raises(ConfigError, match="keep_checkpoints is 0"):
         plan_of(keep_checkpoints=0)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "s3://AKIAIOSFODNN7EXAMPLE:hunter/2+x@bucket/runs",
+        "s3://:hunter/2+x@bucket",
+        "https://me:hunter/2+x@host/bucket",
+        "key:hunter/2+x@bucket/runs",
+        "s3://bucket/runs?X-Amz-Signature=hunter/2+x",
+        "s3://bucket/runs?whatever=hunter/2+x",
+    ],
+)
+def test_a_password_in_a_store_is_refused_and_not_repeated(store: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan_of(checkpoint_store=store)
+    with pytest.raises(ConfigError) as refused_too:
+        plan_in_store(store)
+    for error in (refused.value, refused_too.value):
+        told = f"{error}{error.hint}{error.problems}{error.told()}"
+        assert "hunter" not in told
+        assert "AKIA" not in told
 
 
 def test_the_plan_says_where_copies_go() -> None:

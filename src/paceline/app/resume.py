@@ -7,8 +7,9 @@ from pathlib import Path
 from paceline.checkpoints.catalog import Checkpoint, newest_complete, newest_shared, number_of
 from paceline.checkpoints.object_store import PLAN, ObjectStore, StoreError, fetch_newest
 from paceline.checkpoints.retention import set_aside
-from paceline.errors import NoCheckpointError
+from paceline.errors import ConfigError, NoCheckpointError, Problem
 from paceline.plan.catalog import is_split, server_names
+from paceline.plan.check_checkpoints import store_problem
 from paceline.plan.codec import loads
 from paceline.plan.plan import Plan
 
@@ -49,6 +50,9 @@ def forget_newer(
 
 def plan_in_store(url: str) -> tuple[Plan, str]:
     """(the plan, its text) of the run that is kept in this store, for a machine that has nothing of it."""
+    wrong = store_problem(url)
+    if wrong is not None:
+        raise ConfigError([Problem(*wrong, "--resume")])
     text = ObjectStore(url).plan()
     if text is None:
         raise NoCheckpointError(

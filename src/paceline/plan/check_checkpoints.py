@@ -14,9 +14,28 @@ def split_store(text: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], (found[2] or "").strip("/"))
 
 
+def may_hold_secret(url: str) -> bool:
+    """User and password before an `@`, or a signature or token behind a `?`."""
+    rest = url.partition("://")[2] or url
+    return "@" in rest or "?" in rest
+
+
+def store_problem(url: str) -> tuple[str, str] | None:
+    """(what, hint) of an address that cannot be a store; what may be secret in it is not repeated."""
+    if may_hold_secret(url):
+        return (
+            "checkpoint_store may hold a password or a token, which would end up in plans and logs",
+            "write s3://BUCKET/PREFIX, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+        )
+    if split_store(url) is None:
+        return (
+            f"checkpoint_store is {url!r}, but it must be s3://BUCKET/PREFIX",
+            "for example s3://my-bucket/runs/first",
+        )
+    return None
+
+
 def check_checkpoints(config: TrainConfig) -> list[Problem]:
     store = config.checkpoint_store
-    if store is None or split_store(store) is not None:
-        return []
-    what = f"checkpoint_store is {store!r}, but it must be s3://BUCKET/PREFIX"
-    return [Problem(what, "for example s3://my-bucket/runs/first", config.origin("checkpoint_store"))]
+    wrong = None if store is None else store_problem(store)
+    return [] if wrong is None else [Problem(*wrong, config.origin("checkpoint_store"))]

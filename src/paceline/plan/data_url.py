@@ -2,7 +2,7 @@
 
 import re
 
-from paceline.plan.check_checkpoints import split_store
+from paceline.plan.check_checkpoints import may_hold_secret, split_store
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)")
 FILE = "file://"
@@ -31,7 +31,7 @@ def what_is_wrong(text: str) -> tuple[str, str] | None:
     found = _URL.fullmatch(text)
     if found is None or not is_remote(text):
         return None
-    if "@" in found[2] or "?" in found[2]:
+    if may_hold_secret(text):
         what = (
             f"the {found[1]}:// address may hold a password or a token, which would end up in plans and logs"
         )
