@@ -314,13 +314,13 @@ def wrong_platform(place: Place) -> Iterator[Finding]:
     if place.stage.number not in reached:
         return
     # Made for the other processor on purpose: its name, or what it fetches, says so.
-    words = " ".join([place.docker.path, *place.words, place.stage.base])
+    words = " ".join([place.docker.path, *place.words])
     on_purpose = re.search(r"aarch64|arm64|jetson|l4t|sbsa|graviton|armv[78]", words, re.I) is not None
     other = re.match(r"^(arm64v8|arm32v7|i386)/", place.stage.base)
     if said is not None and not said.startswith("$") and said.split("/")[:2] != wanted.split("/")[:2]:
         if on_purpose:
             return
-        edits = _platform_edit(place, origin, said, wanted)
+        edits = _platform_edit(place, origin, said, wanted) if place.kind is Kind.GPU else ()
         why = f"it is built for {said}, and shall run on {wanted}"
         # The default of --platform is a guess: certain only where the rest of the image is for NVIDIA's GPUs.
         level = Level.PROBLEM if place.kind is Kind.GPU else Level.WARNING
@@ -338,7 +338,7 @@ def wrong_platform(place: Place) -> Iterator[Finding]:
             edits,
             level=Level.WARNING,
         )
-    elif other is not None and wanted == "linux/amd64":
+    elif other is not None and wanted == "linux/amd64" and not on_purpose:
         new = place.stage.base.removeprefix(other[0])
         why = f"{place.stage.base} is for {other[1]}, and shall run on {wanted}"
         edits = another_base(place, new)

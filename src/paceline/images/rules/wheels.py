@@ -241,6 +241,8 @@ def _may_have(place: Place, one: Installed, build: str) -> bool:
     """PyTorch's index for this build, or an address that only the user can judge."""
     if one.by.values("torch-backend") or "UV_TORCH_BACKEND" in place.environment(one.by):
         return True
+    if re.search(r"ppc64le|s390x|aarch64|arm64", f"{place.docker.path} {place.stage.base}"):
+        return True  # another processor, with an index of its own
     if not one.by.is_pip or any(word == "config" for word in place.words if "pip" in " ".join(place.words)):
         return True  # pip config set, or the settings of another tool
     own = [address for address in place.indexes(one) if not _is_other_build(address, build)]
