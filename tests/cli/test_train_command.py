@@ -46,6 +46,7 @@ class FakeTrainer:
                     workers_alive=2,
                     num_workers=2,
                     elapsed_s=step / 100,
+                    steps_per_s=100.0,
                 )
             )
         watcher.note("all done")
