@@ -1,5 +1,8 @@
 """Do findings become the right fixes, of the right tier, and is nothing offered that would do harm?"""
 
+import json
+from datetime import date
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -8,11 +11,12 @@ from tests.kube.test_cluster_checks import FITS
 
 from paceline.cli import cluster_fix
 from paceline.kube.checks.check import check
+from paceline.kube.checks.machines import efa_of, machines
 from paceline.kube.checks.need import Need, Target, read_need
 from paceline.kube.checks.snapshot import read_snapshot
 from paceline.kube.fixes import manifests
 from paceline.kube.fixes.action import Create, Fix, Install, Tier, shown
-from paceline.kube.fixes.charts import CHARTS
+from paceline.kube.fixes.charts import CHARTS, EFA_PLUGIN
 from paceline.kube.fixes.manifests import ClaimAsked
 from paceline.kube.fixes.plan import NAMES, Asked, finished_helpers, plan
 from paceline.kube.intent import Profile
@@ -200,3 +204,28 @@ def test_only_takes_what_it_names_and_knows_every_name() -> None:
     cluster["objects"]["namespaces"] = []
     assert tiers(fixes(cluster, Need(target=Target.RAYJOB), only=("kuberay",))) == [("planned", "kuberay")]
     assert tuple(cluster_fix._ONLY) == NAMES  # a list of its own: --help is quick
+
+
+@pytest.mark.parametrize(
+    "data", ["images/data/bases.json", "images/data/matrix.json", "kube/data/machines.json"]
+)
+def test_tables_of_other_makers_are_not_older_than_a_year(data: str) -> None:
+    told = json.loads((files("paceline") / data).read_text("utf-8"))
+    age = date.today() - date.fromisoformat(told["dated"])
+    assert age.days <= 365, f"compare {data} with what its makers publish now, and date it"
+
+
+def test_a_newer_chart_for_efa_asks_for_another_look_at_the_machines() -> None:
+    assert machines().efa_chart == EFA_PLUGIN.version
+
+
+def test_machines_with_efa_of_each_generation_are_known() -> None:
+    known = {
+        "p4d.24xlarge": 4,
+        "p5.48xlarge": 32,
+        "p5en.48xlarge": 16,
+        "p6-b200.48xlarge": 8,
+        "trn2.48xlarge": 16,
+    }
+    assert {name: efa_of(name) for name in known} == known
+    assert efa_of("m5.large") is None

@@ -1,43 +1,35 @@
-"""How many GPUs and EFA devices does a type of machine have? As Amazon lists them; others are not known."""
+"""GPUs and EFA devices of each type of machine, from `kube/data/machines.json`; other types are not known."""
 
-_GPUS = {
-    "p3.2xlarge": 1,
-    "p3.8xlarge": 4,
-    "p3.16xlarge": 8,
-    "p3dn.24xlarge": 8,
-    "p4d.24xlarge": 8,
-    "p4de.24xlarge": 8,
-    "p5.4xlarge": 1,
-    "p5.48xlarge": 8,
-    "p5e.48xlarge": 8,
-    "p5en.48xlarge": 8,
-    "p6-b200.48xlarge": 8,
-    "p6-b300.48xlarge": 8,
-    "g4dn.12xlarge": 4,
-    "g4dn.metal": 8,
-}
-_GPUS |= {f"g4dn.{size}": 1 for size in ("xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge")}
-for _family in ("g5", "g6", "g6e"):
-    _GPUS |= {f"{_family}.{size}": 1 for size in ("xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge")}
-    _GPUS |= {f"{_family}.12xlarge": 4, f"{_family}.24xlarge": 4, f"{_family}.48xlarge": 8}
+import json
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from importlib.resources import files
 
-_EFA = {
-    "p4d.24xlarge": 4,
-    "p4de.24xlarge": 4,
-    "p5.48xlarge": 32,
-    "p5e.48xlarge": 32,
-    "p5en.48xlarge": 16,
-    "p6-b200.48xlarge": 8,
-    "p6-b300.48xlarge": 16,
-}
-for _family in ("g5", "g6", "g6e"):
-    _EFA |= {f"{_family}.{n}xlarge": 1 for n in (8, 12, 16, 24, 48)}
-_EFA |= {"g6e.24xlarge": 2, "g6e.48xlarge": 4}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    dated: date
+    efa_chart: str  # the chart that was pinned at that date; a newer one asks for another look at this list
+    gpus: dict[str, int]
+    efa: dict[str, int]
+
+
+@cache
+def machines() -> Machines:
+    told = json.loads((files("paceline.kube") / "data" / "machines.json").read_text("utf-8"))
+    rows = told["machines"]
+    return Machines(
+        dated=date.fromisoformat(told["dated"]),
+        efa_chart=told["efa_chart"],
+        gpus={name: row["gpus"] for name, row in rows.items() if "gpus" in row},
+        efa={name: row["efa"] for name, row in rows.items() if "efa" in row},
+    )
 
 
 def gpus_of(machine: str) -> int | None:
-    return _GPUS.get(machine)
+    return machines().gpus.get(machine)
 
 
 def efa_of(machine: str) -> int | None:
-    return _EFA.get(machine)
+    return machines().efa.get(machine)
