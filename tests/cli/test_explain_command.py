@@ -84,6 +84,20 @@ def test_a_file_that_is_no_recording_is_one_clear_error(
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("lines", [1, 2])
+def test_a_log_of_json_lines_is_read_as_a_log(lines: int, tmp_path: Path, capsys: Captured) -> None:
+    line = '{"level":"error","msg":"failed","error":"RuntimeError: CUDA error: no kernel image is available"}'
+    (tmp_path / "x.log").write_text(f"{line}\n" * lines)
+    assert explain(tmp_path, "--from", "x.log", "--json") != ExitCode.BAD_CONFIG
+    assert "cuda-architecture" in capsys.readouterr().out
+
+
+def test_a_recording_that_was_cut_is_one_clear_error(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "x.json").write_text('{"apiVersion": "v1", "items": [\n{"kind": "Pod",')
+    assert explain(tmp_path, "--from", "x.json") == ExitCode.BAD_CONFIG
+    assert "not JSON" in capsys.readouterr().err
+
+
 def test_a_file_that_is_not_there_is_said_with_its_name(tmp_path: Path, capsys: Captured) -> None:
     assert explain(tmp_path, "--from", "none.json") == ExitCode.TRAINING_FAILED
     assert "none.json" in capsys.readouterr().err

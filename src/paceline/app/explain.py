@@ -23,7 +23,9 @@ from paceline.kube.diagnosis.snapshot import Log, Snapshot
 from paceline.kube.diagnosis.unknown import unreadable
 from paceline.redaction import redact, redact_lines
 
-_OPENS_JSON = re.compile(r"\s*\{\s*(?:\"|$)")
+# A recording that was cut is an error. A log may also consist of JSON, one object per line.
+_OPENS_RECORDING = re.compile(r"\s*\{\s*(?:$|\"(?:apiVersion|kind|items|objects|metadata|at|logs|answers)\")")
+_IN_RECORDINGS = ("items", "objects", "logs", "answers", "watch", "kind", "apiVersion")
 _YAML = re.compile(r"^(?:- )?apiVersion: ", re.MULTILINE)
 
 
@@ -67,10 +69,13 @@ def _objects(text: str, path: Path) -> object | None:
     if text.lstrip()[:1] in ("{", "["):
         try:
             value: object = json.loads(text)
-            return value
+            is_log_line = (
+                isinstance(value, dict) and bool(value) and not any(key in value for key in _IN_RECORDINGS)
+            )
+            return None if is_log_line else value
         except (json.JSONDecodeError, RecursionError) as error:
-            if not _OPENS_JSON.match(text):
-                return None  # a line of a log may begin like this
+            if not _OPENS_RECORDING.match(text) or _is_json(text.lstrip().partition("\n")[0]):
+                return None  # a log, whose lines may begin like this
             said = (
                 f"{error.msg}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "too deep"
             )
@@ -83,6 +88,14 @@ def _objects(text: str, path: Path) -> object | None:
     except (yaml.YAMLError, RecursionError):
         return None  # a log that quotes a manifest
     return {"items": documents} if documents else None
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (json.JSONDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _judged(snapshot: Snapshot, *, timeless: bool) -> Explained:

@@ -29,6 +29,7 @@ _LISTED = re.compile(
     r"^(?:\S+\s+)?(?P<age>(?:\d+[dhms])+|<unknown>)\s+(?P<type>Normal|Warning)\s+(?P<reason>[A-Z]\w*)\s+"
     r"(?P<kind>[a-z]+)/(?P<name>[\w.-]+)\s+(?P<message>\S.*)$"
 )
+_ALLOCATABLE = re.compile(r"^Allocatable:\n((?:[ \t]+\S+:[ \t]+\S+(?:\n|$))+)", re.MULTILINE)
 _HEAD = re.compile(r"^Name:\s+(?P<name>\S+)\s*$", re.MULTILINE)
 # Words by which describe shows which kind it describes, where it does not say so itself.
 _MARKS = {
@@ -64,14 +65,31 @@ def read_text(text: str, name: str = "") -> Snapshot:
     """`name` is the pod's, if the text is a log in a file that is called like it."""
     blocks = _blocks(text)
     objects = [one for block in blocks for one in _described(block)]
-    if not objects:
-        objects = [event for line in text.splitlines() for event in _listed(line)]
+    objects += _headless_nodes(text, objects)
+    if not any(one["kind"] == "Event" for one in objects):
+        objects += [event for line in text.splitlines() for event in _listed(line)]
     if objects and _is_all_described(text):
         return Snapshot(at_s=_AT_S, objects=tuple(objects))
     # What stands beside it, or instead of it, is read line by line.
     rest = text if not objects else _without_described(text)
     logs = (Log(pod=name, text=rest, mixed=True),) if rest.strip() else ()
     return Snapshot(at_s=_AT_S, objects=tuple(objects), logs=logs)
+
+
+def _headless_nodes(text: str, known: list[dict[str, Json]]) -> list[dict[str, Json]]:
+    """Nodes of which only capacity and allocatable were pasted."""
+    if any(one["kind"] == "Node" for one in known):
+        return []
+    found = _ALLOCATABLE.finditer(text)
+    return [
+        {"kind": "Node", "metadata": {"name": f"node-{number}"}, "status": {"allocatable": _amounts(one[1])}}
+        for number, one in enumerate(found)
+    ]
+
+
+def _amounts(lines: str) -> dict[str, Json]:
+    pairs = (line.strip().partition(":") for line in lines.splitlines())
+    return {name: value.strip() for name, _, value in pairs}
 
 
 def _is_all_described(text: str) -> bool:
@@ -122,6 +140,8 @@ def _described(block: str) -> Iterator[dict[str, Json]]:
     one: dict[str, Json] = {"kind": kind, "metadata": metadata}
     if kind == "Pod":
         one |= _pod(tree, metadata)
+    elif kind == "Node" and (found := _ALLOCATABLE.search(block)) is not None:
+        one["status"] = {"allocatable": _amounts(found[1])}
     elif kind in JOB_KINDS:
         one["status"] = _job_status(tree, block)
     yield one

@@ -5,6 +5,7 @@ says when another one has died. What is known exactly counts more than any excep
 than complaints about peers.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +19,9 @@ from paceline.kube.diagnosis.torchelastic import first_failure
 
 _PREFIX = re.compile(
     r"(?:\[pod/[^\]]*\] ?)?(?:\([\w.:]+ pid=\d+[^)]*\) ?)?"
+    # Launchers name the stream, the host or the task: [stderr], [1,3]<stderr>:, worker-0:, 3:, worker-0 |
+    r"(?:\[std(?:err|out)\]:? ?|\[\d+,\d+\]<std(?:err|out)>: ?"
+    r"|[\w.-]*\d[\w.-]*(?:: |\s{1,8}\| )(?=Traceback | {2,4}\S|(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b))?"
     r"(?:\[(?:rank|default|r|trainer|worker)-?(\d+)(?:\|\d+)?[^\]]*\]:? ?)?"
 )
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\[(?:\d{1,2}(?:;\d{1,2})*)m")
@@ -34,6 +38,11 @@ _OTHERS = re.compile(
     r"\b(?:ChildFailedError|SignalException|DistBackendError|DistNetworkError|DistStoreError|KeyboardInterrupt|ConnectionResetError"
     r"|BrokenPipeError|ActorDiedError|WorkerCrashedError|ProcessRaisedException|ProcessExitedException|RendezvousClosedError"
     r"|CalledProcessError|EOFError: $|ConnectionRefusedError)"
+)
+# Errors of the API server, which a client library raises in the program or an operator writes to its log.
+_API_CLIENT = re.compile(
+    r"\bApiException\b|\bError from server\b|HTTP response body: |\bis forbidden: |failed calling webhook"
+    r"|admission webhook|\blevel=(?:fatal|error)\b[^\n]*\bserver\b"
 )
 _PRODUCT = re.compile(r"error\[E\d+\]: ")  # the product's own last words
 _RAISED = re.compile(r"\s*(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b")
@@ -89,13 +98,26 @@ def _lines(text: str) -> list[_Line]:
     lines = []
     for number, raw in enumerate(text.splitlines()[-_MOST_LINES:]):
         at_s, rest = split_line(raw[-_LONGEST_LINE:] if len(raw) > _LONGEST_LINE else raw)
-        rest = _COLOURS.sub("", rest)
-        prefix = _PREFIX.match(rest)
-        rank = int(prefix[1]) if prefix and prefix[1] else None
-        rest = rest[prefix.end() :] if prefix else rest
-        if not any(word in rest for word in _CHATTER):
-            lines.append(_Line(number, at_s, rank, rest))
+        for part in _unpacked(_COLOURS.sub("", rest)):
+            prefix = _PREFIX.match(part)
+            rank = int(prefix[1]) if prefix and prefix[1] else None
+            message = part[prefix.end() :] if prefix else part
+            if not any(word in message for word in _CHATTER):
+                lines.append(_Line(number, at_s, rank, message))
     return lines
+
+
+def _unpacked(line: str) -> list[str]:
+    """The texts in a line of JSON, as structured loggers write it; escaped quotes become plain ones."""
+    if line.lstrip().startswith("{"):
+        try:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            texts = [text for text in value.values() if isinstance(text, str)]
+            return [part for text in texts for part in text.splitlines()]
+    return [line.replace('\\"', '"')]
 
 
 def _blocks(lines: list[_Line]) -> Iterator[_Block]:
@@ -115,7 +137,11 @@ def _blocks(lines: list[_Line]) -> Iterator[_Block]:
 
 
 def _is_of_others(block: _Block) -> bool:
-    return bool(_OTHERS.search(_exception(block).text))
+    """Whether it complains about a peer or a store, so that an earlier exception is the cause."""
+    exception = _exception(block).text
+    found = classify(exception, Source.LOG)
+    is_consequence = found is not None and found.failure.weight is Weight.CONSEQUENCE
+    return is_consequence or _OTHERS.search(exception) is not None
 
 
 def _end_of_chain(lines: list[_Line], start: int) -> int:
@@ -155,7 +181,12 @@ def _sign(block: _Block, log: Log, pod: Object) -> Sign | None:
     found = _recognised(block, log)
     if found is None:
         return None
-    values, weight = dict(found.values), _weight(found, block)
+    values = dict(found.values)
+    weight = _weight(found, block)
+    if Source.LOG not in found.by.sources:
+        # A call to the API that was refused: the cause only if the program ended with it.
+        is_handled = block.is_traceback and not block.is_last
+        weight = Weight.HINT if is_handled else min(weight, weight if log.mixed else Weight.MASK)
     telling = _line_of(block, found)
     if found.failure is USER_EXCEPTION and block.is_traceback:
         telling = _exception(block)
@@ -178,6 +209,10 @@ def _recognised(block: _Block, log: Log) -> Recognised | None:
     is_program = (
         block.is_traceback or block.lines[0].rank is not None or _RAISED.match(block.text) is not None
     )
+    if (is_program or not log.mixed) and _API_CLIENT.search(block.text):
+        found = classify(block.text, Source.API)
+        if found is not None:
+            return found
     found = classify(block.text, Source.LOG) if is_program or not log.mixed else None
     return classify(block.text) if found is None and log.mixed else found
 

@@ -51,6 +51,7 @@ TEXTS: tuple[Text, ...] = (
     *images.TEXTS,
     *starting.TEXTS,
     *ray.TEXTS,
+    *storage.FULL_TEXTS,
     *application.TEXTS,
     *images.LATE_TEXTS,
     *cloud.TEXTS,

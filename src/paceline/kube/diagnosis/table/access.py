@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import conditions
@@ -59,6 +60,18 @@ WEBHOOK_DOWN = Failure(
     command="kubectl get pods -A | grep -E 'operator|kueue|controller-manager'",
     remedy=Remedy.REPEAT,
     most=5,
+)
+WEBHOOK_WRONG = replace(
+    WEBHOOK_DOWN,
+    name="webhook-wrong",
+    what="an operator's webhook is registered with an address that does not exist",
+    kind=FailureClass.CONFIG,
+    cause="the webhook {webhook} is registered with an address that does not exist: {said}",
+    why="the webhook configuration names a service, port or path that the installed operator does not have; "
+    "install both from the same release",
+    command="kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
+    remedy=Remedy.STOP,
+    most=None,
 )
 LOG_DROPPED = Failure(
     number=48,
@@ -158,6 +171,7 @@ ROWS = (
     UNAUTHORIZED,
     FORBIDDEN,
     WEBHOOK_DOWN,
+    WEBHOOK_WRONG,
     LOG_DROPPED,
     DELETED_OUTSIDE,
     API_THROTTLED,
@@ -170,13 +184,22 @@ ROWS = (
 
 _SAID = (Source.API, Source.CLUSTER)
 _CANNOT = (
-    r'(?P<user>User "[^"]*") cannot (?P<verb>\w+) resource "(?P<plural>[^"]+)"'
+    r'(?P<user>User "[^"]*") cannot (?P<verb>\w+) (?:resource )?"?(?P<plural>[^"\s]+)"?'
     r'(?: in API group "(?P<group>[^"]*)")?(?: in the namespace "(?P<where>[^"]*)")?'
 )
 _NOBODY = r'User "system:anonymous"'  # who comes without credentials is called so, and then refused (403)
 TEXTS = (
     text(API_THROTTLED, r"\(TooManyRequests\)|server has received too many requests", *_SAID),
     text(API_THROTTLED, r"client rate limiter Wait returned an error", *_SAID),
+    text(
+        WEBHOOK_WRONG,
+        r'failed (?:calling|to call) webhook(?: "(?P<webhook>[^"]+)")?[^\n]*'
+        r'(?P<said>no service port \S+ found for service[^\n]*|service "[^"]*" not found[^\n]*'
+        r"|could not find the requested resource[^\n]*|: 404\b[^\n]*"
+        r"|\bx509: certificate is (?:not )?valid for[^\n]*"
+        r"|server gave HTTP response to HTTPS client[^\n]*|unsupported protocol scheme[^\n]*)",
+        *_SAID,
+    ),
     text(WEBHOOK_DOWN, r'failed (?:calling|to call) webhook(?: "(?P<webhook>[^"]+)")?', *_SAID),
     text(WEBHOOK_DOWN, r'no endpoints available for service "(?P<webhook>[^"]*)"', *_SAID),
     text(
@@ -223,7 +246,12 @@ TEXTS = (
         API_DOWN,
         r"(?P<said>etcdserver: (?:request timed out|leader changed|no leader)[^\n]*"
         r"|server is currently unable to handle the "
-        r"request[^\n]*|connection to the server \S+ was refused[^\n]*"
+        r"request[^\n]*|server was unable to return a response in the time allotted[^\n]*"
+        r"|Error from server \((?:Timeout|ServiceUnavailable)\)[^\n]*"
+        r"|(?:dial tcp|Get|Post|Put|Patch|Delete|List|Watch)[^\n]{0,200}:6443\b[^\n]*(?:connection refused"
+        r"|i/o timeout|TLS handshake timeout|no route to host|connection reset by peer|\bEOF\b)[^\n]*"
+        r"|http2: server sent GOAWAY[^\n]*|error retrieving resource lock[^\n]*"
+        r"|connection to the server \S+ was refused[^\n]*"
         r"|Unable to connect to the server[^\n]*|http2: client "
         r"connection lost[^\n]*|apiserver[^\n]*(?:shutting down|not ready)[^\n]*)",
         *_SAID,

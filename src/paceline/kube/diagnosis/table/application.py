@@ -133,7 +133,7 @@ TEXTS = (
         soft=True,
     ),
     text(CHECKPOINT, r"(?P<said>EOFError: Ran out of input|BadZipFile[^\n]*)", *_LOG),
-    text(CHECKPOINT, r"(?P<said>PytorchStreamReader failed[^\n]*|PytorchStreamWriter failed[^\n]*)", *_LOG),
+    text(CHECKPOINT, r"(?P<said>PytorchStreamReader failed[^\n]*)", *_LOG),
     text(
         CHECKPOINT,
         r"(?P<said>SafetensorError[^\n]*|invalid header or archive is corrupted|CheckpointException[^\n]*)",
@@ -147,10 +147,9 @@ TEXTS = (
     text(CHECKPOINT, r"(?P<said>Error\(s\) in loading state_dict[^\n]*)", *_LOG),
     text(
         CHECKPOINT,
-        r"(?P<said>(?:checkpoint|ckpt)[^\n]*(?:No space left on device|size 0|is empty|corrupt)[^\n]*)",
+        r"(?P<said>(?:checkpoint|ckpt)[^\n]*(?:size 0|is empty|corrupt)[^\n]*)",
         *_LOG,
     ),
-    text(CHECKPOINT, r"(?P<said>No space left on device[^\n]*(?:checkpoint|ckpt)[^\n]*)", *_LOG),
     # These are mistakes of the program, though they look like NCCL's or CUDA's.
     text(
         USER_EXCEPTION,

@@ -5,6 +5,7 @@ A deep health check ends by itself.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import condition, phase
@@ -68,6 +69,16 @@ NEURON_HARDWARE = Failure(
     remedy=Remedy.RESUBMIT,
     excludes_node=True,
 )
+NEURON_BUSY = replace(
+    NEURON_HARDWARE,
+    name="neuron-busy",
+    what="the NeuronCores of the pod are still held by another process",
+    cause="the NeuronCores on node {node} are still held by another process: {said}",
+    why="a process of an earlier pod has not ended, or several processes of this pod take the same cores "
+    "(NEURON_RT_VISIBLE_CORES); another node is tried once",
+    command="kubectl exec {pod} -n {namespace} -- neuron-ls",
+    most=1,
+)
 HEALTH_CHECK = Failure(
     number=61,
     name="health-check",
@@ -82,7 +93,7 @@ HEALTH_CHECK = Failure(
     weight=Weight.MASK,
     patience_s=None,
 )
-ROWS = (IAM, HUB_OFFLINE, DOWNLOAD, NEURON_SETUP, NEURON_HARDWARE, HEALTH_CHECK)
+ROWS = (IAM, HUB_OFFLINE, DOWNLOAD, NEURON_SETUP, NEURON_HARDWARE, NEURON_BUSY, HEALTH_CHECK)
 
 _LOG = (Source.LOG, Source.CLUSTER)
 _HOST = (
@@ -193,6 +204,12 @@ TEXTS = (
         r"|hardware error|ECC error|(?:HBM|SRAM|DMA) (?:error|abort|uncorr\w*)|NC_UNCORRECTABLE"
         r"|DMA_ERROR)[^\n]*"
         r"|NeuronHas(?:Error|\w*Hardware\w*)[^\n]*|Neuron(?:DMA|HBM|NC|SRAM)\w*Error[^\n]*)",
+    ),
+    # The device is there, and none of its cores is free.
+    text(
+        NEURON_BUSY,
+        r"(?P<said>Neuron ?Core\(s\) not available[^\n]*Available: ?0\b[^\n]*"
+        r"|(?:neuron|nrt|nrtd|TDRV)[^\n]*(?:device or resource busy|already in use|is in use by)[^\n]*)",
     ),
     text(
         NEURON_SETUP,

@@ -63,6 +63,17 @@ RENDEZVOUS_MESH = replace(
     change="mesh",
     most=1,
 )
+RENDEZVOUS_WRONG = replace(
+    RENDEZVOUS,
+    name="rendezvous-address",
+    what="the address of rank 0 cannot be one",
+    kind=FailureClass.CONFIG,
+    cause="the ranks look for rank 0 at an address that no host can have: {said}",
+    why="MASTER_ADDR or --rdzv-endpoint is empty, a wildcard or a netmask; a retry meets the same",
+    command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
+    remedy=Remedy.STOP,
+    weight=Weight.MASK,
+)
 EFA_UNUSED = Failure(
     number=37,
     name="efa-unused",
@@ -102,6 +113,7 @@ ROWS = (
     NCCL_ERROR,
     RENDEZVOUS,
     RENDEZVOUS_MESH,
+    RENDEZVOUS_WRONG,
     EFA_UNUSED,
     EFA_MEMORY,
     NETWORK_SETUP,
@@ -200,6 +212,14 @@ TEXTS = (
         r"|version `)[^\n]*)",
         *_LOG,
     ),
+    # Queue pairs that cannot be connected: the GID, the HCA or the routing of the fabric does not match.
+    text(
+        NETWORK_SETUP,
+        r"(?P<said>ibv_\w+ failed[^\n]*(?:Network is unreachable|No route to host|Invalid argument"
+        r"|No data available|Bad address|Operation not supported|No such device|Protocol not supported"
+        r"|Operation not permitted|Permission denied|errno (?:1|13|14|19|22|61|95|101|113)\b)[^\n]*)",
+        *_LOG,
+    ),
     text(NETWORK_SETUP, r"(?P<said>Duplicate GPU detected[^\n]*)", *_LOG, weight=Weight.CAUSE),
     text(
         NETWORK_SETUP,
@@ -224,6 +244,13 @@ TEXTS = (
     text(NCCL_TIMEOUT, r"watchdog got stuck for|Timed out waiting \d+ms for (?:recv|send) operation", *_LOG),
     text(
         NCCL_TIMEOUT, r"monitoredBarrier|failed to pass monitored ?Barrier|collective[^\n]*timed out", *_LOG
+    ),
+    text(
+        RENDEZVOUS_WRONG,
+        r"(?P<said>client socket has (?:timed out|failed to connect)[^\n]*[(\[ :]"
+        r"(?:0\.0\.0\.0|255\.\d+\.\d+\.\d+|None|null|,)[,\]:) ][^\n]*"
+        r"|network addresses of \((?:0\.0\.0\.0|255\.\d+\.\d+\.\d+|None|null|) ?,[^\n]*)",
+        *_LOG,
     ),
     text(RENDEZVOUS, r"(?P<said>retrieving ncclUniqueId from [^\n]*|store->get\([^\n]*)", *_LOG),
     text(
@@ -254,6 +281,14 @@ TEXTS = (
         r"(?P<said>recvValue failed[^\n]*|failed to recv, got 0 bytes|DistStoreError[^\n]*"
         r"|TCPStore[^\n]*(?:time|fail)"
         r"[^\n]*|Timed out waiting for (?:the )?(?:rendezvous|workers|peers|other)[^\n]*)",
+        *_LOG,
+    ),
+    # A store of torch.distributed that does not answer raises a plain RuntimeError.
+    text(
+        RENDEZVOUS,
+        r"(?P<said>^(?:RuntimeError|TimeoutError|ValueError): (?:Socket Timeout|Timeout waiting for key"
+        r"|Stop_waiting response is expected|Connection reset by peer|Connection refused|Broken pipe"
+        r"|Wait timeout|Interrupted system call|failed to recv)[^\n]*)",
         *_LOG,
     ),
     text(RENDEZVOUS, r"(?P<said>DistNetworkError[^\n]*|connection to the C10d store has failed)", *_LOG),

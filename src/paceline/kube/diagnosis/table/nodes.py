@@ -249,9 +249,12 @@ TEXTS = (
         *_SAID,
     ),
 )
+# A line of `kubectl get nodes`.
+_LISTED_NODE = r"^(?P<node>\S+)\s+NotReady(?:,\S+)?\s+\S+\s+\d+[dhms]\S*\s+v\d"
 # After all that says why: a signal says only that something outside wanted the end.
 _CODE = r"(?:exit ?code|return ?code|exit status|exited with(?: code)?) *[:=]? *"
 LATE_TEXTS = (
+    text(NODE_LOST, _LISTED_NODE, *_SAID, weight=Weight.MASK),
     text(
         OUT_OF_MEMORY,
         rf"(?P<said>{_CODE}(?:-9|137)\b[^\n]*|Signal 9 \(SIGKILL\)[^\n]*|^Killed$)",

@@ -72,6 +72,12 @@ TEXTS = (
         r"insufficient[^\n]*|ClusterQueue \S* ?is stopped[^\n]*)",
         *_SAID,
     ),
+    # Kueue puts a workload that it preempts back into its queue.
+    text(
+        QUEUE_WAITING,
+        r"(?P<said>Preempted to accommodate a workload[^\n]*(?:ClusterQueue|cohort)[^\n]*)",
+        *_SAID,
+    ),
     text(QUEUE_WAITING, r"(?P<said>insufficient unused quota.*)", *_SAID),
     text(QUEUE_WAITING, r"(?P<said>couldn't assign flavors to pod set.*)", *_SAID),
 )

@@ -1,12 +1,22 @@
 """Nodes for pods, now or ever. Rows 9 to 15."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
-from paceline.kube.diagnosis.fits import Need, holders, is_autoscaled, matching, requests, too_large, too_many
+from paceline.kube.diagnosis.fits import (
+    Need,
+    allocatable,
+    holders,
+    is_autoscaled,
+    matching,
+    requests,
+    too_large,
+    too_many,
+)
 from paceline.kube.diagnosis.pods import condition, events_of, phase, pod_of_event
-from paceline.kube.diagnosis.snapshot import Object, Snapshot, event_time, message_of, name_of
+from paceline.kube.diagnosis.snapshot import Object, Snapshot, event_time, first_time, message_of, name_of
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mappings
 from paceline.kube.words import is_extended
@@ -21,6 +31,14 @@ NEVER_FITS = Failure(
     command="kubectl get nodes -o custom-columns=NAME:.metadata.name,HAS:.status.allocatable",
     remedy=Remedy.STOP,
     patience_s=60.0,  # an autoscaler needs some seconds to say that it adds a node
+)
+NOT_ADVERTISED = replace(
+    NEVER_FITS,
+    name="device-plugin",
+    what="no node offers the device that the pod requests",
+    cause="no node offers {resource}, which pod {pod} requests",
+    why="the driver or the device plugin is not installed on the nodes, or reports no healthy device",
+    command="kubectl get pods -A -o wide | grep -iE 'device-plugin|gpu-operator'",
 )
 CLUSTER_BUSY = Failure(
     number=10,
@@ -114,6 +132,7 @@ GATED = Failure(
 )
 ROWS = (
     NEVER_FITS,
+    NOT_ADVERTISED,
     CLUSTER_BUSY,
     SCALING_UP,
     NOT_SCALING,
@@ -133,6 +152,14 @@ _OUT = (
     r"|no nodes available to schedule pods"
 )
 TEXTS = (
+    # A device plugin that runs on a node without a usable driver or container runtime.
+    text(
+        NOT_ADVERTISED,
+        r"(?P<said>No devices found\. Waiting indefinitely|did you (?:set the docker default runtime"
+        r"|configure the NVIDIA Container Toolkit)|Incompatible (?:platform|strategy) detected"
+        r"|(?:No|no) valid resources detected)",
+        *_SAID,
+    ),
     text(DEVICE_CLASS, r"device class (?P<device>\S+) does not exist", *_SAID),
     text(
         VOLUME_ZONE,
@@ -195,6 +222,8 @@ TEXTS = (
         *_SAID,
     ),
 )
+_INSUFFICIENT = re.compile(r"\d+ Insufficient ([\w.-]+/[\w.-]*\w)")
+_OF_NODES = re.compile(r"\b0/(\d+) nodes are")
 _GROWING = ("TriggeredScaleUp", "Nominated")
 
 
@@ -213,6 +242,25 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
             yield Sign(GATED, (line,), _since(pod), pod, {"gate": gates or "that it does not name"})
         elif not is_grown_for(pod, snapshot):
             yield from _unschedulable(pod, snapshot)
+    yield from _not_advertised(snapshot)
+
+
+def _not_advertised(snapshot: Snapshot) -> Iterator[Sign]:
+    """Events of pods without a recorded condition: the device is missing on every node, and all are known."""
+    if is_autoscaled(snapshot.nodes):
+        return
+    for event in events_of(snapshot, "FailedScheduling"):
+        pod, said = pod_of_event(snapshot, event), message_of(event)
+        number = _OF_NODES.search(said)
+        if number is None or condition(pod, "PodScheduled").get("message"):
+            continue
+        known = [node for node in snapshot.nodes if allocatable(node)]
+        if not known or len(known) < int(number[1]):
+            continue
+        for name in _INSUFFICIENT.findall(said):
+            if all(allocatable(node).get(name, 0) == 0 for node in known):
+                line = f"event FailedScheduling: {said}"
+                yield Sign(NOT_ADVERTISED, (line,), first_time(event), pod, {"resource": name})
 
 
 def is_grown_for(pod: Object, snapshot: Snapshot) -> bool:

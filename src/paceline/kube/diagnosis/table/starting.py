@@ -57,6 +57,16 @@ GPU_MISSING = Failure(
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].resources}}'",
     remedy=Remedy.STOP,
 )
+CUDA_ARCHITECTURE = replace(
+    GPU_MISSING,
+    name="cuda-architecture",
+    what="the image holds no GPU code for the node's GPU",
+    cause="the image holds no code for the architecture of this GPU: {said}",
+    why="PyTorch or an extension was built for other compute capabilities (sm_XX); take a build that lists "
+    "this one, or nodes with a GPU that it lists",
+    command="kubectl exec {pod} -n {namespace} -- "
+    "python -c 'import torch; print(torch.cuda.get_arch_list())'",
+)
 SANDBOX = Failure(
     number=76,
     name="pod-sandbox",
@@ -90,6 +100,16 @@ MOUNT = replace(
     remedy=Remedy.WAIT,
     weight=Weight.WAITING,
     patience_s=600.0,
+)
+MOUNT_STUCK = replace(
+    MOUNT,
+    kind=FailureClass.INFRA,
+    cause="the volumes of pod {pod} are not attached or mounted in time: {said}",
+    why="the storage driver or the node's client hangs, or an earlier node has not released the volume; "
+    "after 10 minutes the job is started again",
+    remedy=Remedy.RESUBMIT,
+    most=2,
+    excludes_node=True,
 )
 MOUNT_WRONG = replace(
     MOUNT_EXCLUSIVE,
@@ -136,16 +156,33 @@ ROWS = (
     GPU_RUNTIME,
     MOUNT_EXCLUSIVE,
     MOUNT,
+    MOUNT_STUCK,
     MOUNT_WRONG,
     NO_POD_IP,
     INIT_STUCK,
     INIT_RUNNING,
     GPU_MISSING,
+    CUDA_ARCHITECTURE,
     SANDBOX,
 )
 
 _SAID = (Source.CLUSTER,)
 TEXTS = (
+    text(
+        CUDA_ARCHITECTURE,
+        r"(?P<said>no kernel image is available[^\n]*|cudaErrorNoKernelImageForDevice[^\n]*"
+        r"|(?:CUDA_ERROR|hipError)_?No_?Binary_?For_?GPU[^\n]*|unsupported gpu architecture[^\n]*"
+        r"|Value 'sm_\w+' is not defined for option[^\n]*"
+        r"|FlashAttention only supports [^\n]*GPUs or newer[^\n]*"
+        r"|only supported on (?:GPUs|devices) with compute capability[^\n]*"
+        r"|requires (?:a )?(?:GPU with )?(?:CUDA )?compute capability[^\n]*)",
+    ),
+    text(
+        CUDA_ARCHITECTURE,
+        r"(?P<said>(?:CUDA capability sm_\w+ )?is not compatible with the current PyTorch installation[^\n]*"
+        r"|PyTorch no longer supports this GPU[^\n]*)",
+        soft=True,
+    ),
     # An image that asks for a newer driver than the node has, and a pod without a GPU, stay as they are.
     text(
         GPU_MISSING,
@@ -159,12 +196,9 @@ TEXTS = (
         r"(?P<said>CUDA_ERROR_NO_DEVICE[^\n]*|no CUDA-capable device is detected[^\n]*"
         r"|No CUDA GPUs are available[^\n]*|invalid device "
         r"ordinal[^\n]*|libcuda\.so\S*: cannot open shared[^\n]*"
-        r"|Torch not compiled with CUDA enabled[^\n]*|no kernel image is available"
-        r"[^\n]*|ProcessGroupNCCL is only supported with GPUs[^\n]*"
+        r"|Torch not compiled with CUDA enabled[^\n]*|ProcessGroupNCCL is only supported with GPUs[^\n]*"
         r"|Could not load dynamic library 'libcud\w+[^\n]*|CUDA_VISIBLE_DEVICES[^\n]*"
-        r"(?:invalid|no device)[^\n]*|CUDA is not available[^\n]*"
-        r"|is not compatible with the current PyTorch installation[^\n]*)",
-        soft=False,
+        r"(?:invalid|no device)[^\n]*|CUDA is not available[^\n]*)",
     ),
     text(
         GPU_MISSING,
@@ -216,6 +250,8 @@ TEXTS = (
         *_SAID,
         weight=Weight.WAITING,
     ),
+    # An attachment without a pod that uses it is left from a node that was lost: it is released in minutes.
+    text(MOUNT_STUCK, r"(?P<said>Multi-Attach error[^\n]*exclusively attached to one node[^\n]*)", *_SAID),
     text(MOUNT_EXCLUSIVE, r'Multi-Attach error(?: for volume "(?P<volume>[^"]+)")?', *_SAID),
     # A path, an access point or a server that does not exist, and a driver that is not installed.
     text(
@@ -224,8 +260,23 @@ TEXTS = (
         r"|hostPath type check failed|wrong fs type|Is the MGS "
         r"specification correct|Failed to resolve|Name or service not known|access point[^\n]*not"
         r"|file system[^\n]*does not exist"
-        r"|subPath|not a directory|bad option|unknown filesystem)[\s\S]{0,200}"
+        r"|subPath|not a directory|bad option|unknown filesystem|special device[^\n]*does not exist"
+        r"|Could not mount \"\"|no such file or directory|mount point[^\n]*does not exist"
+        r"|not found in the list of registered CSI drivers|volumeHandle|invalid volume ?(?:id|handle)"
+        r"|code = (?:NotFound|InvalidArgument)|volume attribute[^\n]*(?:missing|required|invalid)"
+        r"|attribute is not valid|illegal NFS|unsupported (?:volume|fs|filesystem))[\s\S]{0,200}"
+        r"|AttachVolume\S* failed[^\n]*(?:InvalidVolume\.(?:NotFound|ZoneMismatch)|NotFound|not found"
+        r"|does not exist|(?:different|same|another) (?:availability )?zone|code = InvalidArgument)[^\n]*"
+        r"|can't find in /etc/fstab[^\n]*"
         r"|failed to (?:prepare|create) subPath[^\n]*|error mounting \S+ to rootfs[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        MOUNT_STUCK,
+        r"(?P<said>(?:Unable to (?:attach or )?mount volumes|(?:Mount|Attach|Map)Volume\S* failed)[^\n]*"
+        r"(?:timed out|DeadlineExceeded|deadline exceeded|code = (?:Unavailable|Aborted)|being deleted"
+        r"|already exists|transport|connection refused|in use|VolumeInUse|attaching|detaching)[^\n]*"
+        r"|timed? ?out (?:expired )?waiting for (?:volumes to attach|external-attacher)[^\n]*)",
         *_SAID,
     ),
     text(
@@ -265,7 +316,8 @@ TEXTS = (
     ),
     text(
         BAD_COMMAND,
-        r"(?P<said>python[\d.]*: can't open file '[^']+'|python[\d.]*: No module named [^\n]*"
+        r"(?P<said>python[\d.]*: can't open file '[^']+'(?!: \[Errno (?:1|5|13|116)\])"
+        r"|python[\d.]*: No module named [^\n]*"
         r"|Error while finding module specification for [^\n]*)",
     ),
     text(

@@ -89,6 +89,21 @@ EARLY_TEXTS = (
         *_SAID,
     ),
 )
+# Before checkpoints, which a full volume cuts off.
+FULL_TEXTS = (
+    text(
+        VOLUME_FULL,
+        r"(?P<said>\[Errno (?:28|122)\][^\n]*|Disk quota exceeded[^\n]*|EDQUOT[^\n]*"
+        r"|\(os error (?:28|122)\)[^\n]*)",
+        Source.LOG,
+        Source.CLUSTER,
+    ),
+    text(
+        VOLUME_FULL,
+        r"(?P<said>No space left on device[^\n]*|not enough (?:free )?disk space[^\n]*)",
+        Source.LOG,
+    ),
+)
 TEXTS = (
     text(
         VOLUME_PERMISSION,
@@ -119,9 +134,10 @@ TEXTS = (
     ),
     text(
         VOLUME_IO,
-        r"(?P<said>Stale (?:NFS )?file handle[^\n]*|Transport endpoint is not connected[^\n]*"
-        r"|Cannot send after transport endpoint shutdown[^\n]*|Remote I/O error[^\n]*"
-        r"|Input/output error[^\n]*)",
+        # Network libraries use the same errno texts for their links.
+        r"^(?![^\n]*(?:NCCL|NET/|libfabric|\bibv_|\befa\b|\bgloo\b|\bmlx5|\bUCX\b|\brdma))(?P<said>[^\n]*"
+        r"(?:Stale (?:NFS )?file handle|Transport endpoint is not connected"
+        r"|Cannot send after transport endpoint shutdown|Remote I/O error|Input/output error)[^\n]*)",
         Source.LOG,
         Source.CLUSTER,
     ),
@@ -134,18 +150,14 @@ TEXTS = (
         Source.LOG,
         Source.CLUSTER,
     ),
+    # The writer of PyTorch reports only that a write was short.
     text(
         VOLUME_FULL,
-        r"(?P<said>\[Errno 122\][^\n]*|Disk quota exceeded[^\n]*|EDQUOT[^\n]*)",
+        r"(?P<said>PytorchStreamWriter failed[^\n]*"
+        r"|inline_container\.cc[^\n]*unexpected pos \d+ vs \d+[^\n]*)",
         Source.LOG,
         Source.CLUSTER,
     ),
-    text(
-        VOLUME_FULL,
-        r"(?P<said>(?:OSError: )?\[Errno 28\] No space left on device[^\n]*)",
-        Source.LOG,
-    ),
-    text(VOLUME_FULL, r"(?P<said>No space left on device[^\n]*)", Source.LOG),
 )
 
 
