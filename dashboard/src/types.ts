@@ -18,7 +18,7 @@ export interface Alert {
   runbook: string; silenced: boolean; values?: [number, number][]; inhibited_by: string | null; injected: boolean;
 }
 export interface Happening { seq: number; t_s: number; kind: string; who: string; glyph: string; text: string; fields: Record<string, Json> }
-export interface RaftNode { node: number | string; address: string; role: string; term: number | null; commit: number | null; applied: number | null; lag: number | null; is_connected: boolean | null; round_trip_s?: number | null; roles?: [number, string][] }
+export interface RaftNode { node: number | string; address: string; name: string; is_reachable: boolean; since_s: number; role: string; term: number | null; commit: number | null; applied: number | null; lag: number | null; is_connected: boolean | null; round_trip_s?: number | null; roles?: [number, string][] }
 export interface Coordinator {
   has_leader: boolean; leader: number | string | null; term: number | null; commit: number | null; applied: number | null;
   voters: number | null; missing: number | (number | string)[]; terms?: [number, number, number | string | null][]; leader_changes: number; round_trip_s: number | null; nodes: RaftNode[];

@@ -385,3 +385,13 @@ def test_no_event_is_called_the_cause_of_a_falling_loss() -> None:
     assert told["loss"]["change_s"] is None
     assert "worker-1" not in told["loss"]["words"]
     assert "fall" in told["loss"]["words"]
+
+
+def test_a_coordinator_node_that_is_unreachable_keeps_its_name_and_says_since_when() -> None:
+    log = ScriptedLog()
+    facts = {"term": 3, "commit": 7, "applied": 7, "leader": 1, "is_voter": True}
+    for at_s, node, role in ((1.0, 2, "follower"), (2.0, None, ""), (3.0, None, "")):
+        at_ns = T0_NS + round(at_s * 1e9)
+        log.rows("watch", "coordinators", 1, at_ns=at_ns, address="h:1", node=node, role=role, **facts)
+    (told,) = shot(seen(log))["coordinator"]["nodes"]
+    assert (told["name"], told["is_reachable"], told["since_s"]) == ("2", False, pytest.approx(2.0))

@@ -88,7 +88,7 @@ function Raft({ found }: { found: Nodes }) {
       <Roles nodes={nodes} now_s={view.value!.now_s} />
       <div class="scroll" tabIndex={0} role="region" aria-label="Table of nodes"><table>
         <thead><tr>{["node", "role", "term", "commit", "applied", "lag", "connected", "round trip", "address"].map((h) => <th scope="col" key={h}>{h}</th>)}</tr></thead>
-        <tbody>{nodes.map((n) => <tr key={n.address}><th scope="row">{n.node ?? "?"}</th><td><span aria-hidden="true">{glyph(n)}</span> {n.role || "down"}</td><td>{plain(n.term)}</td><td>{plain(n.commit)}</td><td>{plain(n.applied)}</td><td>{plain(n.lag)}</td><td>{n.is_connected === null ? NOTHING : n.is_connected ? "yes" : "no"}</td><td>{seconds(n.round_trip_s)}</td><td>{n.address}</td></tr>)}</tbody>
+        <tbody>{nodes.map((n) => <tr key={n.address}><th scope="row">{n.name}</th><td><span aria-hidden="true">{glyph(n)}</span> {n.is_reachable ? n.role : `unreachable since ${seconds(n.since_s)}`}</td><td>{plain(n.term)}</td><td>{plain(n.commit)}</td><td>{plain(n.applied)}</td><td>{plain(n.lag)}</td><td>{n.is_connected === null ? NOTHING : n.is_connected ? "yes" : "no"}</td><td>{seconds(n.round_trip_s)}</td><td>{n.address}</td></tr>)}</tbody>
       </table></div>
       <Cutting found={found} />
     </>
@@ -122,7 +122,7 @@ function Roles({ nodes, now_s }: { nodes: RaftNode[]; now_s: number }) {
       <h3>Roles</h3>
       <ul class="roles">{known.map((node) => {
         const roles = node.roles!, words = roles.map(([t, role]) => `${role} from ${seconds(t)}`);
-        return <li key={node.address}><span><span aria-hidden="true">{glyph(node)}</span> {node.node ?? node.address}</span><svg class="generations terms" viewBox="0 0 1000 22" preserveAspectRatio="none" role="img" aria-label={`node ${node.node ?? node.address}: ${words.join(", ")}`}>
+        return <li key={node.address}><span><span aria-hidden="true">{glyph(node)}</span> {node.name}</span><svg class="generations terms" viewBox="0 0 1000 22" preserveAspectRatio="none" role="img" aria-label={`node ${node.name}: ${words.join(", ")}`}>
           {roles.map(([t, role], i) => <rect key={t} x={x(t)} y="3" width={Math.max(2, x(roles[i + 1]?.[0] ?? end) - x(t))} height="16" class={`is-${role}`}><title>{words[i]}</title></rect>)}
         </svg></li>;
       })}</ul>
@@ -138,7 +138,7 @@ function Node({ node, x, y, share }: { node: RaftNode; x: number; y: number; sha
     <g class={`node ${node.role}`}>
       <circle cx={x} cy={y} r="22" />
       <text x={x} y={y + 1} text-anchor="middle" class="glyph">{glyph(node)}</text>
-      <text x={x} y={y + 14} text-anchor="middle" class="name">{String(node.node ?? "?")}</text>
+      <text x={x} y={y + 14} text-anchor="middle" class="name">{node.name}</text>
       <rect x={x - 22} y={y + 26} width="44" height="5" class="track" />
       <rect x={x - 22} y={y + 26} width={44 * Math.min(1, share)} height="5" class="log" />
     </g>

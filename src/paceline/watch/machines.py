@@ -95,6 +95,7 @@ class CoordinatorTrack:
         default_factory=dict
     )  # by address: at_s, role from then on
     timings: dict[str, NodeTimings] = field(default_factory=dict)  # by address
+    numbers: dict[str, int] = field(default_factory=dict)  # by address, as each node last said its own
     last_s: float = 0.0
 
     def take(self, columns: Columns, origin_ns: int) -> None:
@@ -104,6 +105,7 @@ class CoordinatorTrack:
             self.last_s = (row.at_ns - origin_ns) / 1e9
             self._note_role(row, self.last_s)
             if row.node is not None:  # what a silent one counted is not known, and did not go back to nothing
+                self.numbers[row.address] = row.node
                 self.timings.setdefault(row.address, NodeTimings()).take(row, self.last_s)
         newest = max((r for r in rows if r.term is not None), key=lambda r: r.term or 0, default=None)
         leader = None if newest is None else newest.leader
@@ -123,9 +125,9 @@ class CoordinatorTrack:
             del known[:-MOST_ROLES]
 
     def name_of(self, address: str) -> str:
-        """A node by its number; one that never said its own, by its address."""
-        row = self.nodes[address]
-        return address if row.node is None else str(row.node)
+        """A node by its number, also while it is unreachable; one that never said its own, by its address."""
+        number = self.numbers.get(address)
+        return address if number is None else str(number)
 
     @property
     def voters(self) -> list[CoordinatorRow]:
@@ -163,6 +165,9 @@ class CoordinatorTrack:
                 {
                     **{n: getattr(row, n) for n in names},
                     **self._timed(address),
+                    "name": self.name_of(address),
+                    "is_reachable": row.node is not None,
+                    "since_s": self.roles[address][-1][0],  # of its present role, or of being unreachable
                     "roles": self._told_roles(address),
                 }
                 for address, row in sorted(self.nodes.items())
