@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paceline.events.sample_rows import SAMPLE_KINDS
 from paceline.events.schema import COLUMN_KINDS, SCHEMA
-from paceline.plan.codec import dumps
+from paceline.plan.codec import dumps, plan_hash
 from paceline.plan.plan import Plan
 
 T0_NS = 5_000_000_000_000
@@ -91,6 +91,7 @@ class ScriptedLog:
     def write(self, run_dir: Path, plan: Plan) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         (run_dir / "plan.json").write_text(dumps(plan))
+        self.lines = [line.replace('"plan":"p"', f'"plan":"{plan_hash(plan)}"') for line in self.lines]
         (run_dir / "events.jsonl").write_text("".join(line + "\n" for line in self.lines))
 
 

@@ -76,7 +76,7 @@ def _watch_or_say(run_dir: Path, rules: Rules, note: Callable[[str], None], is_o
     try:
         watch(run_dir, rules, note, is_over)
     except (PacelineError, OSError) as error:
-        note(f"warning: the run goes on, but nobody is told about its alerts any more: {error}")
+        note(f"warning: the run continues, but its alerts are no longer sent: {error}")
 
 
 def try_notifier(rules: Rules, name: str, folder: Path, say: Callable[[str], None]) -> NotifierSetting:

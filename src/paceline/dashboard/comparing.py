@@ -13,7 +13,7 @@ from paceline.plan.codec import Json
 from paceline.report.assess import a_little_more
 
 MOST_RUNS = 6
-_LEFT_OUT = ("run", "schema")
+_LEFT_OUT = ("run", "schema", "hash")
 
 
 def compared(rows: list[dict[str, Json]], runs: FoundRuns) -> dict[str, Json]:
@@ -58,7 +58,7 @@ def _groups(
 
 def plan_text(plan: Mapping[str, Json]) -> str:
     """Equal for repeats: everything but the run's name and its seed."""
-    kept = {name: value for name, value in plan.items() if name not in ("run", "seed", "schema")}
+    kept = {name: value for name, value in plan.items() if name not in (*_LEFT_OUT, "seed")}
     return json.dumps(kept, sort_keys=True)
 
 

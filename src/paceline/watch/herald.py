@@ -53,7 +53,11 @@ class Herald:
                 f"another command already sends the messages of {self._run_dir}", "end that one first"
             ) from error
         path = self._run_dir / "events.jsonl"
-        self._log = EventLog(path, who="herald", clock=RunClock(path))
+        try:
+            self._log = EventLog(path, who="herald", clock=RunClock(path))
+        except BaseException:
+            self._lock.close()
+            raise
         self._lines = [
             _Line(s, self._rules, self._run_dir, self._say, self._record) for s in self._rules.notifiers
         ]
