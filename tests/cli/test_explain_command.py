@@ -92,6 +92,14 @@ def test_a_log_of_json_lines_is_read_as_a_log(lines: int, tmp_path: Path, capsys
     assert "cuda-architecture" in capsys.readouterr().out
 
 
+def test_a_refusal_by_the_api_is_read_as_a_log(tmp_path: Path, capsys: Captured) -> None:
+    said = 'pods is forbidden: User "a" cannot create resource "pods" in API group "" in the namespace "b"'
+    status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "message": said, "code": 403}
+    (tmp_path / "x.json").write_text(json.dumps(status))
+    assert explain(tmp_path, "--from", "x.json", "--json") != ExitCode.BAD_CONFIG
+    assert '"forbidden"' in capsys.readouterr().out
+
+
 def test_a_recording_that_was_cut_is_one_clear_error(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "x.json").write_text('{"apiVersion": "v1", "items": [\n{"kind": "Pod",')
     assert explain(tmp_path, "--from", "x.json") == ExitCode.BAD_CONFIG

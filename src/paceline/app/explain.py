@@ -69,10 +69,7 @@ def _objects(text: str, path: Path) -> object | None:
     if text.lstrip()[:1] in ("{", "["):
         try:
             value: object = json.loads(text)
-            is_log_line = (
-                isinstance(value, dict) and bool(value) and not any(key in value for key in _IN_RECORDINGS)
-            )
-            return None if is_log_line else value
+            return None if _is_log_line(value) else value
         except (json.JSONDecodeError, RecursionError) as error:
             if not _OPENS_RECORDING.match(text) or _is_json(text.lstrip().partition("\n")[0]):
                 return None  # a log, whose lines may begin like this
@@ -88,6 +85,13 @@ def _objects(text: str, path: Path) -> object | None:
     except (yaml.YAMLError, RecursionError):
         return None  # a log that quotes a manifest
     return {"items": documents} if documents else None
+
+
+def _is_log_line(value: object) -> bool:
+    """One object that is no part of a recording; a refusal by the API is such a line, too."""
+    if not isinstance(value, dict) or not value:
+        return False
+    return value.get("kind") == "Status" or not any(key in value for key in _IN_RECORDINGS)
 
 
 def _is_json(line: str) -> bool:

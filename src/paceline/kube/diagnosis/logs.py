@@ -47,6 +47,11 @@ _API_CLIENT = re.compile(
 _PRODUCT = re.compile(r"error\[E\d+\]: ")  # the product's own last words
 _RAISED = re.compile(r"\s*(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b")
 _NUMBER = re.compile(r"\d+")
+# A line that begins a record of its own, and so ends the message of an exception.
+_RECORD = re.compile(
+    r"\[[EWIF]\d* |[EWIF]\d{4} \d\d:|\[?\d{4}-\d\d-\d\d|(?:ERROR|WARNING|INFO|CRITICAL|DEBUG)\b"
+    r"|terminate called|torch\.distributed\.elastic|[\w.-]+:\d+:\d+ \[\d+\] |\$ "
+)
 _AFTER = 6  # lines of an exception's message that may follow its first
 # A program's end is at the end of its log; a progress bar may be one line of a megabyte.
 _MOST_LINES = 5000
@@ -172,7 +177,7 @@ def _end_of_message(lines: list[_Line], start: int, end: int) -> int:
             end += 1
         end = min(end + 1, len(lines))
     for number in range(start + 1, end):
-        if _TRACEBACK.search(lines[number].text):
+        if _TRACEBACK.search(lines[number].text) or _RECORD.match(lines[number].text):
             return number
     return end
 

@@ -1,6 +1,7 @@
 """The program's own failures, its models from the hub, its checkpoint. Rows 39 to 43, 47, 71 and 72."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import ended, said_exit, waiting
@@ -70,6 +71,14 @@ CHECKPOINT = Failure(
     change="previous-checkpoint",
     most=1,
 )
+CHECKPOINT_OTHER = replace(
+    CHECKPOINT,
+    cause="a checkpoint does not belong to this model: {said}",
+    why="its parameters have other names or shapes; an earlier checkpoint of the same run has them, too",
+    remedy=Remedy.STOP,
+    change="",
+    most=None,
+)
 PACKAGES = Failure(
     number=71,
     name="packages",
@@ -94,7 +103,17 @@ PROBE = Failure(
     weight=Weight.WAITING,
     patience_s=600.0,
 )
-ROWS = (HUB_ACCESS, HUB_SLOW, USER_EXCEPTION, LISTED_EXIT_CODE, CRASH_LOOP, CHECKPOINT, PACKAGES, PROBE)
+ROWS = (
+    HUB_ACCESS,
+    HUB_SLOW,
+    USER_EXCEPTION,
+    LISTED_EXIT_CODE,
+    CRASH_LOOP,
+    CHECKPOINT,
+    CHECKPOINT_OTHER,
+    PACKAGES,
+    PROBE,
+)
 
 _LOG = (Source.LOG, Source.CLUSTER)
 _REPOSITORY = r"https://(?:huggingface\.co|hf\.co)/(?:api/models/|datasets/)?[\w.-]+/[\w.-]+"
@@ -144,7 +163,7 @@ TEXTS = (
         r"(?P<said>unexpected EOF, expected \d+ more bytes[^\n]*|storage has wrong byte size[^\n]*)",
         *_LOG,
     ),
-    text(CHECKPOINT, r"(?P<said>Error\(s\) in loading state_dict[^\n]*)", *_LOG),
+    text(CHECKPOINT_OTHER, r"(?P<said>Error\(s\) in loading state_dict[^\n]*)", *_LOG),
     text(
         CHECKPOINT,
         r"(?P<said>(?:checkpoint|ckpt)[^\n]*(?:size 0|is empty|corrupt)[^\n]*)",
@@ -195,12 +214,19 @@ LATE_TEXTS = (
         r"(?:: [^\n]*)?)$",
         *_LOG,
     ),
+    # The watchdog of NCCL ends a process like this, after it has reported why.
+    text(
+        USER_EXCEPTION,
+        r"(?P<said>terminate called after throwing[^\n]*|Fatal Python error: Aborted[^\n]*)",
+        *_LOG,
+        weight=Weight.CONSEQUENCE,
+    ),
     text(
         USER_EXCEPTION,
         r"(?P<said>Fatal Python error: [^\n]*|Segmentation fault[^\n]*|Signal 11 \(SIGSEGV\)[^\n]*"
         r"|(?:exit ?code|return ?code) ?[:=]? ?(?:-11|139)\b[^\n]*"
         r"|\w*: error while loading shared libraries: [^\n]*|panic: [^\n]*"
-        r"|terminate called after throwing[^\n]*)",
+        r"|An error occurred \((?:NoSuch\w+|404|\w*NotFound\w*|Invalid\w+|ValidationException)\)[^\n]*)",
         *_LOG,
     ),
     text(

@@ -114,6 +114,11 @@ TEXTS = (
     ),
     text(
         VOLUME_PERMISSION,
+        r"(?P<said>^\S*sh: (?:line )?(?:\d+: )?\S+: (?:Permission denied|Read-only file system))",
+        Source.LOG,
+    ),
+    text(
+        VOLUME_PERMISSION,
         r"(?P<said>(?:OSError: )?\[Errno 30\] Read-only file system[^\n]*|\S+: Read-only file system$)",
         Source.LOG,
         Source.CLUSTER,
