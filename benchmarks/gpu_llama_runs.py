@@ -16,8 +16,8 @@ from pathlib import Path
 from paceline.checkpoints.catalog import folders
 from paceline.events.read import read_history
 from paceline.events.schema import StepRow
-from paceline.events.speed import WARM_STEPS, peak_flops
-from paceline.events.summary import end_ns
+from paceline.events.speed import peak_flops
+from paceline.events.summary import WARM_STEPS, end_ns
 from paceline.tasks.llama_shapes import SHAPES
 
 Row = dict[str, object]

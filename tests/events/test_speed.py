@@ -5,7 +5,8 @@ from tests.events.test_summary import row
 
 from paceline.app.speeds import memory_json, speed_json
 from paceline.events.read import History
-from paceline.events.speed import WARM_STEPS, peak_flops, speed, steady_samples_per_s
+from paceline.events.speed import peak_flops, speed
+from paceline.events.summary import WARM_STEPS, totals_of
 from paceline.plan.codec import Json
 from paceline.plan.plan import Launcher, Plan
 
@@ -19,16 +20,16 @@ def _history(slow: int, quick: int) -> History:
 
 
 def test_first_steps_do_not_count() -> None:
-    assert steady_samples_per_s(_history(WARM_STEPS, 10)) == pytest.approx(4.0)
-    assert steady_samples_per_s(_history(0, 3)) == pytest.approx(4.0)  # there are no others
-    assert steady_samples_per_s(History()) == 0.0
+    assert totals_of(_history(WARM_STEPS, 10)).steady_samples_per_s() == pytest.approx(4.0)
+    assert totals_of(_history(0, 3)).steady_samples_per_s() == pytest.approx(4.0)  # there are no others
+    assert totals_of(History()).steady_samples_per_s() == 0.0
 
 
 def test_after_a_resume_only_the_last_session_counts() -> None:
     history = _history(0, 20)
     history.steps[0] += [row(20 + i, 1000.0 + 2 * i) for i in range(WARM_STEPS + 10)]
     history.sessions.append({0: 20})
-    assert steady_samples_per_s(history) == pytest.approx(40 / 19)
+    assert totals_of(history).steady_samples_per_s() == pytest.approx(40 / 19)
 
 
 def test_utilisation_is_work_over_what_all_gpus_could_do() -> None:
@@ -47,17 +48,17 @@ def test_names_find_their_own_row() -> None:
 
 
 def test_a_result_says_only_what_was_reported() -> None:
-    history = _history(0, 10)
-    assert speed_json(PLAN, {"worker-0": {}}, history) == {}
+    rate = totals_of(_history(0, 10)).steady_samples_per_s()
+    assert speed_json(PLAN, {"worker-0": {}}, rate) == {}
     assert memory_json({"worker-0": {}}) == {}
     gpu: dict[str, Json] = {"device": "NVIDIA H200", "device_id": "a", "peak_device_bytes": 7}
     said: dict[str, dict[str, Json]] = {
         "worker-0": {"tokens_per_sample": 3, "flops_per_sample": 989e12, **gpu},
         "worker-1": gpu,
     }
-    found = speed_json(PLAN, said, history)["speed"]
+    found = speed_json(PLAN, said, rate)["speed"]
     assert isinstance(found, dict)
     assert found["mfu"] == pytest.approx(4.0)  # two workers on one GPU
     assert memory_json(said) == {"peak_device_bytes": {"worker-0": 7, "worker-1": 7}}
     virtual = Plan(**{**{f: getattr(PLAN, f) for f in PLAN.__slots__}, "launcher": Launcher.VIRTUAL})
-    assert speed_json(virtual, said, history) == {}
+    assert speed_json(virtual, said, rate) == {}

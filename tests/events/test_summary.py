@@ -5,7 +5,7 @@ import pytest
 from paceline.events.log import MemoryLog
 from paceline.events.read import History
 from paceline.events.schema import PHASES, AbandonedRow, ServerRow, StepRow
-from paceline.events.summary import LAST_LOSSES, Adaptations, adaptations, end_ns, staleness, summarise
+from paceline.events.summary import LAST_LOSSES, Adaptations, end_ns, staleness, summarise
 
 S = 1_000_000_000
 
@@ -41,11 +41,11 @@ def act(op: str, value: int, gap: int = 0, age_s: float = 0.0) -> ServerRow:
 
 def test_adaptations_are_counted_and_the_last_one_is_told() -> None:
     log = MemoryLog().of(0)
-    assert adaptations(log.plain) is None
+    assert summarise(History(plain=log.plain)).adapted is None
     log.write("adapted", step=8, to="batch", shares="40,24", reason="one is slow")
     log.write("checkpoint", path="at-00000009", step=9)
     log.write("adapted", step=32, to="ssgd", shares="32,32", reason="no longer")
-    assert adaptations(log.plain) == Adaptations(count=2, way="ssgd", shares="32,32")
+    assert summarise(History(plain=log.plain)).adapted == Adaptations(count=2, way="ssgd", shares="32,32")
     assert [event.who for event in log.plain] == ["worker-0"] * 3
 
 

@@ -1,14 +1,13 @@
-"""What does result.json say? What the participants reported at their end, and what their log adds up to."""
+"""The contents of result.json: what the participants reported at their end, and what their log adds up to."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from paceline import __version__
 from paceline.app.evaluations import evaluations_json
 from paceline.app.speeds import memory_json, speed_json
-from paceline.events.read import History, read_history
-from paceline.events.summary import Summary, summarise
+from paceline.events.log_summary import LogSummary, summarise_log
+from paceline.events.summary import Summary
 from paceline.launchers.local import Message
 from paceline.plan.catalog import data_of, hides_waiting
 from paceline.plan.codec import Json, plan_hash, to_json
@@ -22,8 +21,9 @@ def result_json(
     plan: Plan, run_dir: Path, reports: Mapping[str, Message], *, wall_s: float, stopped: bool
 ) -> dict[str, Json]:
     """`reports`: what each participant said at its end. What the log knows is left out with events off."""
-    history = read_history(run_dir / "events.jsonl")
-    summary, recorded = summarise(history), plan.events is EventDetail.FULL
+    record = summarise_log(run_dir / "events.jsonl")
+    summary = record.summary
+    recorded = plan.events is EventDetail.FULL
     hashes: dict[str, Json] = {
         who: report["state_sha256"] for who, report in reports.items() if "state_sha256" in report
     }
@@ -43,22 +43,16 @@ def result_json(
         # The slowest worker's loop alone, from first to last step; known also with events off.
         "steps_s": max(float(str(r["steps_s"])) for r in reports.values() if "steps_s" in r),
         "stopped_early": stopped,
-        **({"diverged": True} if has_diverged(history) else {}),
+        **({"diverged": True} if record.has_diverged else {}),
         **evaluations_json(reports),
         "metrics": metrics,
         "state_sha256": hashes,
         **(_summary_json(summary) if recorded else {}),
         **(_compression_json(plan, summary) if recorded else {}),
-        **_record_json(history),
+        **_record_json(record),
         **memory_json(reports),
-        **(speed_json(plan, reports, history) if recorded else {}),
+        **(speed_json(plan, reports, record.steady_samples_per_s) if recorded else {}),
     }
-
-
-def has_diverged(history: History) -> bool:
-    """Was the last loss of every worker NaN or infinite? One bad shard alone does not spoil the model."""
-    last = [rows[-1].loss for rows in history.steps.values() if rows]
-    return bool(last) and not any(map(math.isfinite, last))
 
 
 def _summary_json(summary: Summary) -> dict[str, Json]:
@@ -69,16 +63,16 @@ def _summary_json(summary: Summary) -> dict[str, Json]:
     return numbers
 
 
-def _record_json(history: History) -> dict[str, Json]:
+def _record_json(record: LogSummary) -> dict[str, Json]:
     """What is wrong with the event log; nothing where it is whole."""
-    told = [event.fields for event in history.plain if event.kind == "record_interrupted"]
-    if not told and not history.torn.count:
+    told = [event.fields for event in record.interruptions]
+    if not told and not record.torn.count:
         return {}
     return {
         "record": {
             "interruptions": len(told),
             "reasons": [*sorted({str(fields["reason"]) for fields in told})],
-            "torn_lines": history.torn.count,
+            "torn_lines": record.torn.count,
             "missing_lines": sum(int(str(fields["dropped"])) for fields in told),
         }
     }

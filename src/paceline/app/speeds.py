@@ -1,9 +1,8 @@
-"""How fast was it, and how much memory did it take? For result.json, from what the workers reported."""
+"""Speed and memory of a run, for result.json, from what the workers reported."""
 
 from collections.abc import Mapping
 
-from paceline.events.read import History
-from paceline.events.speed import speed, steady_samples_per_s
+from paceline.events.speed import speed
 from paceline.plan.codec import Json, to_json
 from paceline.plan.plan import Launcher, Plan
 
@@ -18,7 +17,7 @@ def memory_json(reports: Reports) -> dict[str, Json]:
     return {"peak_device_bytes": peaks} if peaks else {}
 
 
-def speed_json(plan: Plan, reports: Reports, history: History) -> dict[str, Json]:
+def speed_json(plan: Plan, reports: Reports, steady_samples_per_s: float) -> dict[str, Json]:
     """Only where the task says what a sample is, and where time is real."""
     said = next((report for report in reports.values() if "tokens_per_sample" in report), None)
     said = said or next((report for report in reports.values() if "flops_per_sample" in report), None)
@@ -27,7 +26,7 @@ def speed_json(plan: Plan, reports: Reports, history: History) -> dict[str, Json
     devices = {str(report["device"]) for report in reports.values() if "device" in report}
     found = to_json(
         speed(
-            steady_samples_per_s(history),
+            steady_samples_per_s,
             tokens=_number(said.get("tokens_per_sample")),
             flops=_number(said.get("flops_per_sample")),
             device=devices.pop() if len(devices) == 1 else None,

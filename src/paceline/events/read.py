@@ -10,18 +10,18 @@ inside of JSON strings the quotes of these bytes are escaped, so the whole line 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import starmap
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from paceline.errors import DamagedRecordError, NoSuchRunError
 from paceline.events.sample_rows import SAMPLE_KINDS
 from paceline.events.schema import SCHEMA, AbandonedRow, PartRow, ServerRow, StepRow
 
-READ_BYTES = 4_000_000
+READ_BYTES = 262_144
 UNREADABLE = (
     ValueError,
     LookupError,
@@ -29,6 +29,7 @@ UNREADABLE = (
     AttributeError,
     AssertionError,
 )  # what parsing damage raises
+ELASTIC_SERVERS = ("server_started", "server_promoted")  # events that only elastic servers write
 _BEGINS = b'{"kind":'
 _NAMED = 20  # lines that are named; of more only the number is kept
 
@@ -84,6 +85,50 @@ class RolledBack:
     updates: int
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A run resumed from a checkpoint: of the rows before, those that the checkpoint holds count."""
+
+    version: int
+    clocks: tuple[int, ...]  # steps kept, by rank
+    by_position: bool  # elastic workers count their own steps, of several shards: positions are the run's
+
+    def keeps_step(self, rank: int, step: int, position: int) -> bool:
+        if self.by_position:
+            shards = len(self.clocks)
+            return position // shards < self.clocks[position % shards]
+        return step < self._clock(rank)
+
+    def keeps_server(self, op: str, rank: int, step: int, version: int) -> bool:
+        # What was abandoned by then stays so, although the step's number is still to come.
+        return version <= self.version and (op == "abandon" or step < self._clock(rank))
+
+    def keeps_abandoned(self, version: int) -> bool:
+        return version < self.version
+
+    def keeps_adapted(self, step: int) -> bool:
+        return step <= sum(self.clocks) // len(self.clocks)
+
+    def _clock(self, rank: int) -> int:
+        """There may have been more workers before."""
+        return self.clocks[rank] if rank < len(self.clocks) else max(self.clocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A server began again with an older version: what came after that version never counted."""
+
+    at_ns: int
+    version: int
+    part: int
+
+    def keeps_step(self, start_ns: int, version: int) -> bool:
+        return start_ns > self.at_ns or version < self.version
+
+    def keeps_server(self, at_ns: int, version: int) -> bool:
+        return at_ns > self.at_ns or version <= self.version
+
+
 @dataclass(slots=True)
 class History:
     """Everything a run's log says, by participant."""
@@ -103,28 +148,31 @@ class History:
 
     @property
     def has_elastic_servers(self) -> bool:
-        return any(event.kind in ("server_started", "server_promoted") for event in self.plain)
+        return any(event.kind in ELASTIC_SERVERS for event in self.plain)
 
     def resume(self, version: int, clocks: Sequence[int]) -> None:
         """The run went on from a checkpoint: what came after that checkpoint never happened."""
-        if any(event.kind == "generation_entered" for event in self.plain):
-            # Workers of an elastic run count their own steps, of several shards: positions are the run's.
-            shards = len(clocks)
-            for rank, rows in self.steps.items():
-                self.steps[rank] = [r for r in rows if r.position // shards < clocks[r.position % shards]]
-        else:
-            for rank in {*range(len(clocks)), *self.steps}:  # there may have been more workers before
-                clock = clocks[rank] if rank < len(clocks) else max(clocks)
-                self.steps[rank] = [row for row in self.steps.get(rank, []) if row.step < clock]
-        # What was abandoned by then stays so, although the step's number is still to come.
-        kept = [
-            r for r in self.server if r.version <= version and (r.step < clocks[r.rank] or r.op == "abandon")
-        ]
+        by_position = any(event.kind == "generation_entered" for event in self.plain)
+        resumed = Resumed(version, tuple(clocks), by_position)
+        if not by_position:
+            for rank in range(len(clocks)):
+                self.steps.setdefault(rank, [])
+        self.keep_steps(lambda rank, row: resumed.keeps_step(rank, row.step, row.position))
+        kept = [r for r in self.server if resumed.keeps_server(r.op, r.rank, r.step, r.version)]
         self.keep(kept, version)
-        self.abandoned = {k: [r for r in rows if r.version < version] for k, rows in self.abandoned.items()}
-        whole_steps = sum(clocks) // max(1, len(clocks))
-        self.plain = [e for e in self.plain if e.kind != "adapted" or _int(e.fields["step"]) <= whole_steps]
+        for rank, abandoned in self.abandoned.items():
+            self.abandoned[rank] = [row for row in abandoned if resumed.keeps_abandoned(row.version)]
+        self.plain = [
+            e for e in self.plain if e.kind != "adapted" or resumed.keeps_adapted(_int(e.fields["step"]))
+        ]
         self.sessions.append({rank: len(rows) for rank, rows in self.steps.items()})
+
+    def keep_steps(self, keeps: Callable[[int, StepRow], bool]) -> None:
+        """These of the workers' rows count; where sessions begin among them is counted again."""
+        for rank, rows in self.steps.items():
+            for session in self.sessions:
+                session[rank] = sum(keeps(rank, row) for row in rows[: session.get(rank, 0)])
+            self.steps[rank] = [row for row in rows if keeps(rank, row)]
 
     def keep(self, kept: list[ServerRow], to_version: int) -> None:
         """These of the servers' rows count; which updates do not any more is remembered."""
@@ -135,7 +183,7 @@ class History:
         self.server = kept
 
 
-def _rank(who: str) -> int:
+def rank_of(who: str) -> int:
     return int(who.rpartition("-")[2])
 
 
@@ -173,14 +221,21 @@ class Line:
     said: dict[str, object]
 
 
-def read_events(path: Path, torn: Torn) -> Iterator[Header | Line]:
-    """Every line of a log, one at a time; lines that cannot be read are only counted in `torn`."""
+def read_events(
+    path: Path, torn: Torn, is_skipped: Callable[[bytes], bool] | None = None
+) -> Iterator[Header | Line]:
+    """Every line of a log, one at a time; lines that cannot be read are only counted in `torn`.
+
+    Lines that `is_skipped` are not parsed. It is given lines with one event only.
+    """
     for number, raw in enumerate(_raw_lines(path), start=1):
         if number == 1:
             yield _header(path, raw)
             continue
         if not raw:
             continue  # the newline that ends a fragment, behind a line that another process had glued to it
+        if is_skipped is not None and raw.find(_BEGINS, 1) < 0 and is_skipped(raw):
+            continue
         lines, is_torn = sound(raw)
         for line in lines:
             try:
@@ -252,19 +307,24 @@ def put_in_order(history: History) -> None:
     history.parts = list(dict.fromkeys(sorted(history.parts, key=lambda row: row.at_ns)))
     for event in history.plain:
         if event.kind == "server_restored":
-            back, at_ns, part = _int(event.fields["version"]), event.at_ns, _int(event.fields["part"])
-            history.parts = [
-                r for r in history.parts if r.part != part or r.at_ns > at_ns or r.version <= back
-            ]
-            if part != 0:
-                continue
-            before = [r for r in history.server if r.at_ns <= at_ns]
-            after = [r for r in history.server if r.at_ns > at_ns]
-            history.server = before
-            history.keep([r for r in before if r.version <= back], back)
-            history.server += after
-            for rank, rows in history.steps.items():
-                history.steps[rank] = [r for r in rows if r.start_ns > at_ns or r.version < back]
+            _restore(history, restored_of(event))
+
+
+def _restore(history: History, restored: Restored) -> None:
+    history.parts = [
+        r for r in history.parts if r.part != restored.part or restored.keeps_server(r.at_ns, r.version)
+    ]
+    if restored.part == 0:
+        after = [r for r in history.server if r.at_ns > restored.at_ns]
+        history.server = [r for r in history.server if r.at_ns <= restored.at_ns]
+        kept = [r for r in history.server if restored.keeps_server(r.at_ns, r.version)]
+        history.keep(kept, restored.version)
+        history.server += after
+        history.keep_steps(lambda _, row: restored.keeps_step(row.start_ns, row.version))
+
+
+def restored_of(event: PlainEvent) -> Restored:
+    return Restored(event.at_ns, _int(event.fields["version"]), _int(event.fields["part"]))
 
 
 def take(history: History, line: str, *, is_header: bool) -> None:
@@ -289,9 +349,9 @@ def _take(history: History, event: dict[str, object]) -> None:
     if isinstance(columns, dict):
         count = int(str(event["rows"]))
         if kind == "steps":
-            history.steps.setdefault(_rank(who), []).extend(rows_of(StepRow, columns, count))
+            history.steps.setdefault(rank_of(who), []).extend(rows_of(StepRow, columns, count))
         elif kind == "abandoned":
-            history.abandoned.setdefault(_rank(who), []).extend(rows_of(AbandonedRow, columns, count))
+            history.abandoned.setdefault(rank_of(who), []).extend(rows_of(AbandonedRow, columns, count))
         elif kind == "part":
             history.parts.extend(rows_of(PartRow, columns, count))
         else:
@@ -315,19 +375,32 @@ def clocks_of(resumed: PlainEvent) -> list[int]:
 
 
 Row = TypeVar("Row", StepRow, AbandonedRow, PartRow, ServerRow)
+# By name, with a value per row. Any: each column has the type of the row's field, which `_column` checks.
+Columns: TypeAlias = Mapping[str, Sequence[Any]]
 _NUMBERS = frozenset({int, float, bool, type(None)})
 
 
 def rows_of(kind: type[Row], columns: Mapping[str, object], count: int) -> list[Row]:
     """All rows of a line, or ValueError and none of them."""
-    full = [_column(name, value, count) for name, value in columns.items()]
-    names = tuple(columns)
-    if names == kind._fields[: len(names)]:
-        return list(starmap(kind, zip(*full, strict=True)))
-    return [kind(**dict(zip(names, row, strict=True))) for row in zip(*full, strict=True)]
+    return list(starmap(kind, zip(*columns_of(kind, columns, count).values(), strict=True)))
 
 
-def _column(name: str, value: object, count: int) -> list[object]:
+def columns_of(kind: type[Row], columns: Mapping[str, object], count: int) -> Columns:
+    """All columns of a line, each with a value per row, in the order of the row's fields; or ValueError."""
+    if unknown := columns.keys() - set(kind._fields):
+        raise ValueError(f"columns {sorted(unknown)} are unknown")
+    found: dict[str, list[Any]] = {}
+    for name in kind._fields:
+        if name in columns:
+            found[name] = _column(name, columns[name], count)
+        elif name in kind._field_defaults:
+            found[name] = [kind._field_defaults[name]] * count
+        else:
+            raise ValueError(f"column {name} is missing")
+    return found
+
+
+def _column(name: str, value: object, count: int) -> list[Any]:
     values = value if isinstance(value, list) else [value] * count
     wanted = {str} if name == "op" else _NUMBERS
     if len(values) != count or not wanted.issuperset(map(type, values)):

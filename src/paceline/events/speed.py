@@ -10,12 +10,6 @@ sense. A CPU, or a GPU that is not in the table, has FLOP/s but no MFU.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paceline.events.read import History
-from paceline.events.schema import StepRow
-from paceline.events.summary import end_ns, evaluating_s
-
-WARM_STEPS = 5
-
 # Dense bf16 matrix products on tensor cores, in FLOP/s, as the makers state them. By what the name contains;
 # the first that fits counts.
 PEAKS: Mapping[str, float] = {
@@ -45,16 +39,6 @@ def peak_flops(device: str) -> float | None:
     return next((peak for name, peak in PEAKS.items() if name in device), None)
 
 
-def steady_samples_per_s(history: History) -> float:
-    """Of the last session, beyond the first steps of each worker; of all its steps, if there are no more."""
-    began = history.sessions[-1] if history.sessions else {}
-    rows = {rank: mine[began.get(rank, 0) :] for rank, mine in history.steps.items()}
-    steady = {rank: mine[WARM_STEPS:] for rank, mine in rows.items()}
-    counted = [row for mine in (steady if all(steady.values()) else rows).values() for row in mine]
-    lasted_s = _span_s(counted) - evaluating_s(counted, history)
-    return sum(row.samples for row in counted) / lasted_s if lasted_s > 0 else 0.0
-
-
 def speed(
     samples_per_s: float, *, tokens: float | None, flops: float | None, device: str | None, gpus: int
 ) -> Speed:
@@ -67,7 +51,3 @@ def speed(
         flops_per_s=work,
         mfu=None if work is None or peak is None else work / (peak * gpus),
     )
-
-
-def _span_s(rows: list[StepRow]) -> float:
-    return (max(map(end_ns, rows)) - min(r.start_ns for r in rows)) / 1e9 if rows else 0.0

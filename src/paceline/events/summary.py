@@ -1,15 +1,26 @@
-"""Summary of a run's history: rows in, the numbers of result.json out. Pure."""
+"""Summary of a run: rows in, the numbers of result.json out. Pure.
+
+`Totals` takes rows as columns, in any number of pieces, and keeps sums: its memory grows with workers,
+resumes and evaluations, not with steps. It is given only rows that count; events/log_summary.py finds
+them in a log without holding it, and a `History` holds nothing else.
+
+Where servers are elastic, a step counts if a server applied it. Its two rows come from two processes, so
+the first one waits for the other. Rows that wait for ever are those that a lost process left behind.
+"""
 
 import heapq
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import NamedTuple
 
-from paceline.events.read import History, PlainEvent
+from paceline.events.read import Columns, History, PlainEvent
 from paceline.events.schema import PHASES, ServerRow, StepRow
 
 LAST_LOSSES = 20  # steps per worker over which the final training loss is averaged
+WARM_STEPS = 5  # of each worker, which compile and warm up: they are no steady speed
 _TAIL_KEPT = (
     1024  # gradients that a tail keeps at least: batches of several workers arrive one after the other
 )
@@ -22,15 +33,23 @@ class Tail:
     largest positions, whichever worker computed them: a worker that left early is not averaged in.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int = 0) -> None:
+        """`workers`: how many there will be at most, where that is known before."""
+        self._workers = workers
         self._ranks: set[int] = set()
-        self._largest: list[tuple[int, float]] = []  # heap of (position, value)
+        self._largest: list[tuple[int, float]] = []  # (position, value), the largest and some others
 
     def take(self, rank: int, position: int, value: float) -> None:
+        self.take_all(rank, ((position, value),))
+
+    def take_all(self, rank: int, values: Iterable[tuple[int, float]]) -> None:
+        """(position, value) of each step."""
         self._ranks.add(rank)
-        heapq.heappush(self._largest, (position, value))
-        if len(self._largest) > max(_TAIL_KEPT, LAST_LOSSES * len(self._ranks)):
-            heapq.heappop(self._largest)
+        self._largest.extend(values)
+        kept = max(_TAIL_KEPT, LAST_LOSSES * max(self._workers, len(self._ranks)))
+        if len(self._largest) >= 2 * kept:
+            self._largest.sort()
+            del self._largest[:-kept]
 
     def mean(self) -> float | None:
         """None: no step was made."""
@@ -103,102 +122,362 @@ class Summary:
     checkpoints: Checkpoints | None  # None: nothing was to be saved
 
 
-def summarise(history: History) -> Summary:
-    made = [row for mine in history.steps.values() for row in mine]
-    thrown_away = {(r.rank, r.step) for r in history.server if r.op == "discard"}
-    # A gradient that was discarded is none of the run's work, but it took time and travelled.
-    rows = [r for rank, mine in history.steps.items() for r in mine if (rank, r.step) not in thrown_away]
-    if history.has_elastic_servers:  # what a lost worker made counts only if it was applied
-        counted = {(r.rank, r.position, r.read_version) for r in history.server if r.op == "apply"}
-        rows = [r for k, mine in history.steps.items() for r in mine if (k, r.position, r.version) in counted]
-    given_up = [row for mine in history.abandoned.values() for row in mine]
-    first = min((end_ns(r) for r in rows), default=None)
-    training_s = sum(_span_s(session) - evaluating_s(session, history) for session in _sessions(history))
-    samples = sum(r.samples for r in rows)
-    losses, norms = Tail(), Tail()
-    for rank, row in _last_session(history):
-        losses.take(rank, row.position, row.loss)
-        if row.grad_norm is not None:
-            norms.take(rank, row.position, row.grad_norm)
-    return Summary(
-        steps=len(rows) // max(1, len(history.steps.keys() | history.abandoned.keys())),
-        gradients=len(rows),
-        samples=samples,
-        loss=losses.mean(),
-        training_s=training_s,
-        samples_per_s=samples / training_s if training_s > 0 else 0.0,
-        bytes_saved=sum(r.bytes_saved for r in rows),
-        phases_s={p: sum(getattr(r, f"{p}_ns") for r in made) / 1e9 for p in PHASES},
-        bytes_out=sum(r.bytes_out for r in made),
-        bytes_in=sum(r.bytes_in for r in made) + sum(r.bytes_in for r in given_up),
-        grad_norm=norms.mean(),
-        first_step_s=None if first is None else (first - history.t0_ns) / 1e9,
-        staleness=staleness(history.server),
-        discarded=len(thrown_away),
-        abandoned=abandoned(history.server),
-        adapted=adaptations(history.plain),
-        checkpoints=checkpoints(history.plain),
-    )
+class StepSet:
+    """A set of (rank, step), a bit for each step."""
+
+    _BITS = 1024
+
+    def __init__(self, pairs: Iterable[tuple[int, int]] = ()) -> None:
+        self._blocks: dict[tuple[int, int], int] = {}
+        for rank, step in pairs:
+            self.add(rank, step)
+
+    def add(self, rank: int, step: int) -> None:
+        block = (rank, step // self._BITS)
+        self._blocks[block] = self._blocks.get(block, 0) | 1 << step % self._BITS
+
+    def has(self, rank: int, step: int) -> bool:
+        return bool(self._blocks.get((rank, step // self._BITS), 0) >> step % self._BITS & 1)
+
+    def __len__(self) -> int:
+        return sum(bits.bit_count() for bits in self._blocks.values())
 
 
-def checkpoints(events: Sequence[PlainEvent]) -> Checkpoints | None:
-    kinds = Counter(event.kind for event in events)
-    written = [event.fields for event in events if event.kind == "checkpoint"]
-    if not written and not kinds["checkpoint_failed"] and not kinds["checkpoint_skipped"]:
-        return None
-    # Logs of older versions do not say what a checkpoint cost.
-    pauses_s = [float(str(fields.get("snapshot_ns", 0))) / 1e9 for fields in written]
-    return Checkpoints(
-        written=len(written),
-        failed=kinds["checkpoint_failed"],
-        skipped=kinds["checkpoint_skipped"],
-        bytes=sum(int(str(fields.get("bytes", 0))) for fields in written),
-        pause_s=sum(pauses_s),
-        longest_pause_s=max(pauses_s, default=0.0),
-        write_s=sum(float(str(fields.get("write_s", 0.0))) for fields in written),
-    )
+class _Gradient(NamedTuple):
+    """What a step adds to the run's work."""
+
+    samples: int
+    bytes_saved: int
+    end_ns: int
 
 
-def adaptations(events: Sequence[PlainEvent]) -> Adaptations | None:
-    adapted = [event.fields for event in events if event.kind == "adapted"]
-    if not adapted:
-        return None
-    return Adaptations(count=len(adapted), way=str(adapted[-1]["to"]), shares=str(adapted[-1]["shares"]))
+@dataclass(slots=True)
+class _Span:
+    """From the first start to the last end of some steps, and their samples."""
+
+    began_ns: int | None = None
+    ended_ns: int = 0
+    samples: int = 0
+
+    def take(self, starts_ns: Sequence[int], ends_ns: Sequence[int], samples: Sequence[int]) -> None:
+        if not starts_ns:
+            return
+        began_ns = min(starts_ns)
+        ended_ns = max(ends_ns)
+        if self.began_ns is None:
+            self.began_ns = began_ns
+            self.ended_ns = ended_ns
+        self.began_ns = min(self.began_ns, began_ns)
+        self.ended_ns = max(self.ended_ns, ended_ns)
+        self.samples += sum(samples)
+
+    def training_s(self, evaluations: Sequence[tuple[int, float]]) -> float:
+        """Without the evaluations (when, how long) between: no worker trained meanwhile."""
+        if self.began_ns is None:
+            return 0.0
+        paused_s = sum(took_s for at_ns, took_s in evaluations if self.began_ns <= at_ns <= self.ended_ns)
+        return (self.ended_ns - self.began_ns) / 1e9 - paused_s
 
 
-def _sessions(history: History) -> list[list[StepRow]]:
-    """The rows of each stretch between two resumes."""
-    return [[row for _, row in session] for session in _ranked_sessions(history)]
+@dataclass(slots=True)
+class _Acts:
+    """Sums over the rows of a parameter server."""
 
+    staleness: Counter[int] = field(default_factory=Counter)
+    max_gap: int = 0
+    age_ns: int = 0
+    abandoned: int = 0
+    abandoned_ns: int = 0
 
-def _ranked_sessions(history: History) -> list[list[tuple[int, StepRow]]]:
-    ends = [*history.sessions, {rank: len(rows) for rank, rows in history.steps.items()}]
-    begins: dict[int, int] = {}
-    found = []
-    for end in ends:
-        found.append(
-            [(k, r) for k, rows in history.steps.items() for r in rows[begins.get(k, 0) : end.get(k, 0)]]
+    def take(self, rows: Columns) -> None:
+        ops = rows["op"]
+        is_applied = [op == "apply" for op in ops]
+        self.staleness.update(compress(rows["staleness"], is_applied))
+        self.max_gap = max(self.max_gap, max(compress(rows["gap"], is_applied), default=0))
+        self.age_ns += sum(compress(rows["age_ns"], is_applied))
+        given_up = [age for op, age in zip(ops, rows["age_ns"], strict=True) if op == "abandon"]
+        self.abandoned += len(given_up)
+        self.abandoned_ns += sum(given_up)
+
+    def staleness_found(self) -> Staleness | None:
+        counts = self.staleness
+        applied = counts.total()
+        if not applied:
+            return None
+        return Staleness(
+            mean=sum(value * times for value, times in counts.items()) / applied,
+            max=max(counts),
+            histogram={str(value): counts[value] for value in sorted(counts)},
+            max_gap=self.max_gap,
+            mean_age_s=self.age_ns / applied / 1e9,
         )
-        begins = end
-    return found
+
+    def abandoned_found(self) -> Abandoned | None:
+        if not self.abandoned:
+            return None
+        return Abandoned(steps=self.abandoned, lost_s=self.abandoned_ns / 1e9)
 
 
-def _last_session(history: History) -> list[tuple[int, StepRow]]:
-    """The newest session in which a step was made: earlier workers, and their losses, are not of it."""
-    return next((session for session in reversed(_ranked_sessions(history)) if session), [])
+@dataclass(slots=True)
+class _Saves:
+    """Sums over the events of checkpoints."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+    pause_s: float = 0.0
+    longest_pause_s: float = 0.0
+    write_s: float = 0.0
+
+    def take(self, event: PlainEvent) -> None:
+        self.kinds[event.kind] += 1
+        if event.kind == "checkpoint":
+            # Logs of older versions do not say what a checkpoint cost.
+            pause_s = float(str(event.fields.get("snapshot_ns", 0))) / 1e9
+            self.bytes += int(str(event.fields.get("bytes", 0)))
+            self.pause_s += pause_s
+            self.longest_pause_s = max(self.longest_pause_s, pause_s)
+            self.write_s += float(str(event.fields.get("write_s", 0.0)))
+
+    def found(self) -> Checkpoints | None:
+        if not self.kinds:
+            return None
+        return Checkpoints(
+            written=self.kinds["checkpoint"],
+            failed=self.kinds["checkpoint_failed"],
+            skipped=self.kinds["checkpoint_skipped"],
+            bytes=self.bytes,
+            pause_s=self.pause_s,
+            longest_pause_s=self.longest_pause_s,
+            write_s=self.write_s,
+        )
 
 
-def _span_s(rows: Sequence[StepRow]) -> float:
-    return (max(map(end_ns, rows)) - min(r.start_ns for r in rows)) / 1e9 if rows else 0.0
+class Totals:
+    """What the rows and events of a run add up to. Each row is given once, in the order of sessions."""
+
+    def __init__(self, *, t0_ns: int, workers: int, has_elastic_servers: bool, discarded: StepSet) -> None:
+        """`workers`: at most so many ranks made steps. `discarded`: by a server, as too stale."""
+        self._t0_ns = t0_ns
+        self._workers = workers
+        self._discarded = discarded
+        self._ranks: set[int] = set()
+        self._abandoning: set[int] = set()  # ranks
+        self._phases_ns = [0] * len(PHASES)
+        self._bytes_out = 0
+        self._bytes_in = 0
+        self._gradients = 0
+        self._samples = 0
+        self._bytes_saved = 0
+        self._first_ns: int | None = None
+        self._is_joined = has_elastic_servers
+        self._applied: Counter[tuple[int, int, int]] = (
+            Counter()
+        )  # (rank, position, version) without a step yet
+        self._refused: Counter[tuple[int, int, int]] = Counter()  # discarded, without a step yet
+        self._made: dict[tuple[int, int, int], list[_Gradient]] = {}  # not applied yet
+        self._sessions: list[_Span] = [_Span()]
+        self._counts: Counter[int] = Counter()  # steps of this session, by rank
+        self._steady = _Span()
+        self._is_new_session = True
+        self._losses = Tail(workers)
+        self._norms = Tail(workers)
+        self._last_loss: dict[int, float] = {}  # by rank
+        self._evaluations: list[tuple[int, float]] = []  # when, how long
+        self._acts = _Acts()
+        self._saves = _Saves()
+        self._adapted: Adaptations | None = None
+
+    def add_ranks(self, ranks: Iterable[int]) -> None:
+        """Workers of the run, which need not have made a step that counts."""
+        self._ranks.update(ranks)
+
+    def begin_session(self) -> None:
+        """The run was resumed."""
+        self._sessions.append(_Span())
+        self._counts.clear()
+        self._steady = _Span()
+        self._is_new_session = True
+
+    def take_steps(self, rank: int, rows: Columns) -> None:
+        """Columns of StepRow."""
+        self._ranks.add(rank)
+        starts_ns: Sequence[int] = rows["start_ns"]
+        if not starts_ns:
+            return
+        phases = [rows[f"{phase}_ns"] for phase in PHASES]
+        ends_ns = list(map(sum, zip(starts_ns, *phases, strict=True)))
+        for number, durations_ns in enumerate(phases):
+            self._phases_ns[number] += sum(durations_ns)
+        self._bytes_out += sum(rows["bytes_out"])
+        self._bytes_in += sum(rows["bytes_in"])
+        self._last_loss[rank] = rows["loss"][-1]
+        self._take_tails(rank, rows)
+        samples: Sequence[int] = rows["samples"]
+        self._sessions[-1].take(starts_ns, ends_ns, samples)
+        warm = max(0, WARM_STEPS - self._counts[rank])
+        self._steady.take(starts_ns[warm:], ends_ns[warm:], samples[warm:])
+        self._counts[rank] += len(starts_ns)
+        self._take_work(rank, rows, ends_ns)
+
+    def take_abandoned(self, rank: int, rows: Columns) -> None:
+        """Columns of AbandonedRow."""
+        self._abandoning.add(rank)
+        self._bytes_in += sum(rows["bytes_in"])
+
+    def take_server(self, rows: Columns) -> None:
+        """Columns of ServerRow."""
+        self._acts.take(rows)
+        if self._is_joined:
+            keys = zip(rows["rank"], rows["position"], rows["read_version"], strict=True)
+            for op, key in zip(rows["op"], keys, strict=True):
+                if op in ("apply", "discard"):
+                    self._decide(key, counts=op == "apply")
+
+    def take_plain(self, event: PlainEvent) -> None:
+        if event.kind == "evaluated":
+            self._evaluations.append((event.at_ns, float(str(event.fields["took_s"]))))
+        elif event.kind in ("checkpoint", "checkpoint_failed", "checkpoint_skipped"):
+            self._saves.take(event)
+        elif event.kind == "adapted":
+            before = 0 if self._adapted is None else self._adapted.count
+            to, shares = str(event.fields["to"]), str(event.fields["shares"])
+            self._adapted = Adaptations(count=before + 1, way=to, shares=shares)
+
+    def summary(self) -> Summary:
+        training_s = sum(session.training_s(self._evaluations) for session in self._sessions)
+        first_ns = self._first_ns
+        return Summary(
+            steps=self._gradients // max(1, len(self._ranks | self._abandoning)),
+            gradients=self._gradients,
+            samples=self._samples,
+            loss=self._losses.mean(),
+            training_s=training_s,
+            samples_per_s=self._samples / training_s if training_s > 0 else 0.0,
+            bytes_saved=self._bytes_saved,
+            phases_s={phase: ns / 1e9 for phase, ns in zip(PHASES, self._phases_ns, strict=True)},
+            bytes_out=self._bytes_out,
+            bytes_in=self._bytes_in,
+            grad_norm=self._norms.mean(),
+            first_step_s=None if first_ns is None else (first_ns - self._t0_ns) / 1e9,
+            staleness=self._acts.staleness_found(),
+            discarded=len(self._discarded),
+            abandoned=self._acts.abandoned_found(),
+            adapted=self._adapted,
+            checkpoints=self._saves.found(),
+        )
+
+    def steady_samples_per_s(self) -> float:
+        """Of the last session, beyond the first steps of each worker; of all its steps, if these are all."""
+        is_steady = all(self._counts[rank] > WARM_STEPS for rank in self._ranks)
+        span = self._steady if is_steady else self._sessions[-1]
+        lasted_s = span.training_s(self._evaluations)
+        return span.samples / lasted_s if lasted_s > 0 else 0.0
+
+    def has_diverged(self) -> bool:
+        """Was the last loss of every worker NaN or infinite? One bad shard alone does not spoil the model."""
+        return bool(self._last_loss) and not any(map(math.isfinite, self._last_loss.values()))
+
+    def _take_tails(self, rank: int, rows: Columns) -> None:
+        if self._is_new_session:
+            # Earlier workers, and their losses, are not of the newest session in which a step was made.
+            self._losses = Tail(self._workers)
+            self._norms = Tail(self._workers)
+            self._is_new_session = False
+        self._losses.take_all(rank, zip(rows["position"], rows["loss"], strict=True))
+        norms = zip(rows["position"], rows["grad_norm"], strict=True)
+        known = [(position, norm) for position, norm in norms if norm is not None]
+        if known:
+            self._norms.take_all(rank, known)
+
+    def _take_work(self, rank: int, rows: Columns, ends_ns: Sequence[int]) -> None:
+        """A gradient that was discarded is none of the run's work, but it took time and travelled."""
+        if self._is_joined:
+            gradients = map(_Gradient, rows["samples"], rows["bytes_saved"], ends_ns)
+            for gradient, position, version in zip(gradients, rows["position"], rows["version"], strict=True):
+                key = (rank, position, version)
+                if _taken(self._applied, key):
+                    self._count([gradient])
+                elif not _taken(self._refused, key):
+                    self._made.setdefault(key, []).append(gradient)
+        elif self._discarded:
+            steps = zip(rows["step"], rows["samples"], rows["bytes_saved"], ends_ns, strict=True)
+            self._count([_Gradient(*work) for step, *work in steps if not self._discarded.has(rank, step)])
+        else:
+            self._add(len(ends_ns), sum(rows["samples"]), sum(rows["bytes_saved"]), min(ends_ns))
+
+    def _decide(self, key: tuple[int, int, int], *, counts: bool) -> None:
+        """A server applied this gradient, or discarded it."""
+        waiting = self._made.get(key)
+        if waiting is None:
+            (self._applied if counts else self._refused)[key] += 1
+            return
+        gradient = waiting.pop()
+        if not waiting:
+            del self._made[key]
+        if counts:
+            self._count([gradient])
+
+    def _count(self, gradients: Sequence[_Gradient]) -> None:
+        if gradients:
+            samples = sum(gradient.samples for gradient in gradients)
+            saved = sum(gradient.bytes_saved for gradient in gradients)
+            self._add(len(gradients), samples, saved, min(gradient.end_ns for gradient in gradients))
+
+    def _add(self, gradients: int, samples: int, bytes_saved: int, first_ns: int) -> None:
+        self._gradients += gradients
+        self._samples += samples
+        self._bytes_saved += bytes_saved
+        self._first_ns = first_ns if self._first_ns is None else min(self._first_ns, first_ns)
 
 
-def evaluating_s(rows: Sequence[StepRow], history: History) -> float:
-    """How long nobody trained between these steps, because the validation data was looked at."""
+def _taken(keys: Counter[tuple[int, int, int]], key: tuple[int, int, int]) -> bool:
+    """Whether it was there; once less now."""
+    if key not in keys:
+        return False
+    keys[key] -= 1
+    if not keys[key]:
+        del keys[key]
+    return True
+
+
+def totals_of(history: History) -> Totals:
+    """The same from rows in memory."""
+    totals = Totals(
+        t0_ns=history.t0_ns,
+        workers=len(history.steps),
+        has_elastic_servers=history.has_elastic_servers,
+        discarded=StepSet((row.rank, row.step) for row in history.server if row.op == "discard"),
+    )
+    totals.add_ranks(history.steps)
+    totals.take_server(_columns(ServerRow._fields, history.server))
+    for number, session in enumerate(_sessions(history)):
+        if number:
+            totals.begin_session()
+        for rank, rows in session.items():
+            totals.take_steps(rank, _columns(StepRow._fields, rows))
+    for rank, given_up in history.abandoned.items():
+        totals.take_abandoned(rank, {"bytes_in": [row.bytes_in for row in given_up]})
+    for event in history.plain:
+        totals.take_plain(event)
+    return totals
+
+
+def summarise(history: History) -> Summary:
+    return totals_of(history).summary()
+
+
+def _columns(names: Sequence[str], rows: Sequence[StepRow] | Sequence[ServerRow]) -> Columns:
     if not rows:
-        return 0.0
-    began, ended = min(r.start_ns for r in rows), max(map(end_ns, rows))
-    seen = (e for e in history.plain if e.kind == "evaluated" and began <= e.at_ns <= ended)
-    return sum(float(str(event.fields["took_s"])) for event in seen)
+        return dict.fromkeys(names, ())
+    return dict(zip(names, zip(*rows, strict=True), strict=True))
+
+
+def _sessions(history: History) -> Iterator[dict[int, list[StepRow]]]:
+    """The rows, by rank, of each stretch between two resumes."""
+    begins: dict[int, int] = {}
+    for ends in [*history.sessions, {rank: len(rows) for rank, rows in history.steps.items()}]:
+        yield {rank: rows[begins.get(rank, 0) : ends.get(rank, 0)] for rank, rows in history.steps.items()}
+        begins = ends
 
 
 def end_ns(row: StepRow) -> int:
@@ -206,20 +485,7 @@ def end_ns(row: StepRow) -> int:
     return row.start_ns + sum(durations)
 
 
-def abandoned(rows: Sequence[ServerRow]) -> Abandoned | None:
-    ages_ns = [r.age_ns for r in rows if r.op == "abandon"]
-    return Abandoned(steps=len(ages_ns), lost_s=sum(ages_ns) / 1e9) if ages_ns else None
-
-
 def staleness(rows: Sequence[ServerRow]) -> Staleness | None:
-    applied = [r for r in rows if r.op == "apply"]
-    if not applied:
-        return None
-    counts = Counter(r.staleness for r in applied)
-    return Staleness(
-        mean=sum(r.staleness for r in applied) / len(applied),
-        max=max(counts),
-        histogram={str(value): counts[value] for value in sorted(counts)},
-        max_gap=max(r.gap for r in applied),
-        mean_age_s=sum(r.age_ns for r in applied) / len(applied) / 1e9,
-    )
+    acts = _Acts()
+    acts.take(_columns(ServerRow._fields, rows))
+    return acts.staleness_found()
