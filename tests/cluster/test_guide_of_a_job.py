@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from docs.pages import ROOT, Save, orders
 from tests.fixtures.api_server import ApiServer
+from tests.fixtures.operators import reference
 from tests.fixtures.volume_pod import VolumePod
 
 from paceline.cli.main import run
@@ -62,16 +63,19 @@ def _ended(_verb: str, kind: Kind, one: Object) -> None:
 
 def pods(server: ApiServer) -> None:
     """What the operator made of the job."""
+    (job,) = server.of(PYTORCH_JOB, SPACE)
     for rank, name in enumerate(("master-0", "worker-0", "worker-1", "worker-2")):
         role, number = name.split("-")
         labels = {"training.kubeflow.org/job-name": "sp500", "training.kubeflow.org/replica-type": role}
         labels["training.kubeflow.org/replica-index"] = number
+        about: Object = {"name": f"sp500-{name}", "namespace": SPACE, "labels": labels}
+        about["ownerReferences"] = [reference(job)]
         done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
         server.put(
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "metadata": {"name": f"sp500-{name}", "namespace": SPACE, "labels": labels},
+                "metadata": about,
                 "spec": {"containers": [{"name": "pytorch", "image": "example.com/paceline:1"}]},
                 "status": {
                     "phase": "Succeeded",
