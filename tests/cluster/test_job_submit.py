@@ -163,8 +163,9 @@ def test_a_missing_right_is_named_as_the_rule_that_gives_it(cluster: Cluster, se
     with pytest.raises(RightsError) as refused:
         send(cluster)
     (problem,) = refused.value.problems
-    assert problem.what == "you may not create jobs in namespace train"
-    assert "{apiGroups: ['batch'], resources: [jobs], verbs: [create]}" in problem.hint
+    assert problem.what == "you may not create jobs.batch in namespace train"
+    assert '{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create"]}' in problem.hint
+    assert '"subjects": [{"kind": "User", "name": "admin"' in problem.hint
     assert server.writes == []
 
 

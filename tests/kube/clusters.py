@@ -8,6 +8,8 @@ Each function gives a fresh snapshot as JSON: a test may break it.
 from collections.abc import Callable
 from typing import Any
 
+from paceline.kube.rights import rendered_rights_for
+
 Object = dict[str, Any]
 
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
@@ -112,10 +114,7 @@ def cluster(**objects: list[Object]) -> Object:
         resource = name.replace("__", ".")
         replaces = resource.startswith(("nodes", "storage", "csi"))
         found[resource] = more if replaces else [*found.get(resource, []), *more]
-    rights = [
-        *("create jobs.batch", "delete jobs.batch", "get jobs.batch", "watch jobs.batch"),
-        *("list pods", "watch pods", "get pods/log", "list events"),
-    ]
+    rights = [right.key for right in rendered_rights_for("jobs.batch")]
     return {
         "schema": "paceline.cluster-snapshot/1",
         "server": "https://0123.gr7.eu-west-1.eks.amazonaws.com",
@@ -135,8 +134,7 @@ def cluster(**objects: list[Object]) -> Object:
 def serve(snapshot: Object, *resources: str, version: str = "v1") -> Object:
     for resource in resources:
         snapshot["served"][resource] = [version]
-        for verb in ("create", "get", "watch", "delete"):
-            snapshot["rights"][f"{verb} {resource}"] = True
+        snapshot["rights"] |= {right.key: True for right in rendered_rights_for(resource)}
     return snapshot
 
 

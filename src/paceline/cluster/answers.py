@@ -18,7 +18,7 @@ from paceline.cluster.port import (
     UnreachableError,
 )
 from paceline.kube.reading import mappings
-from paceline.kube.rights import Right, grant
+from paceline.kube.rights import Right, advice
 from paceline.plan.codec import Json
 from paceline.redaction import redact
 
@@ -79,7 +79,7 @@ def _forbidden(message: str) -> tuple[type[ApiError], str]:
     if missing is not None:
         namespace = missing["namespace"] or ""
         right = Right(missing["verb"], missing["resource"], missing["group"], is_namespaced=bool(namespace))
-        return ForbiddenError, f"an administrator grants it by: {grant([right], namespace, missing['user'])}"
+        return ForbiddenError, advice([right], namespace, missing["user"])
     by_admission = _admission_hint(message)
     if by_admission:
         return RefusedError, by_admission

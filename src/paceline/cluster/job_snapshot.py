@@ -1,6 +1,7 @@
 """A snapshot of one job: pods, events, quotas, claims, nodes, child objects, and the ends of its logs.
 
-What the server does not show is left out: a diagnosis is made of what there is.
+Pods and events are required: without the right to list them there is no diagnosis, and the missing right is
+raised. What else the server does not show is left out.
 """
 
 from dataclasses import replace
@@ -34,9 +35,11 @@ _MOST_LOGS = 64  # of pods that ended badly, the rest would say the same
 def job_snapshot(
     api: Api, job: Manifest | None, name: str, namespace: str, *, now_s: float, logs: bool = True
 ) -> Snapshot:
-    """`logs`: those of pods that failed or were restarted are read too."""
+    """`logs`: those of pods that failed or were restarted are read too. Raises ForbiddenError."""
     objects: list[Object] = [] if job is None else [job]
-    for kind in (POD, EVENT, QUOTA, CLAIM, WORKLOAD):
+    for kind in (POD, EVENT):
+        objects += api.find(kind, namespace).items
+    for kind in (QUOTA, CLAIM, WORKLOAD):
         objects += _all(api, kind, namespace)
     if job is not None:
         for kind in _CHILDREN.get(str(job.get("kind")), ()):

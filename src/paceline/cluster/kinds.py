@@ -42,7 +42,6 @@ def _named(name: str, kind: str) -> str:
 
 
 POD = Kind("Pod", "pods")
-POD_LOG = Kind("Pod", "pods/log")
 EVENT = Kind("Event", "events")
 NODE = Kind("Node", "nodes", is_namespaced=False)
 NAMESPACE = Kind("Namespace", "namespaces", is_namespaced=False)
@@ -76,6 +75,9 @@ ACCESS_REVIEW = Kind(
 )
 RULES_REVIEW = Kind(
     "SelfSubjectRulesReview", "selfsubjectrulesreviews", group="authorization.k8s.io", is_namespaced=False
+)
+USER_REVIEW = Kind(
+    "SelfSubjectReview", "selfsubjectreviews", group="authentication.k8s.io", is_namespaced=False
 )
 PYTORCH_JOB = Kind("PyTorchJob", "pytorchjobs", group="kubeflow.org")
 TRAIN_JOB = Kind("TrainJob", "trainjobs", "v1alpha1", "trainer.kubeflow.org")

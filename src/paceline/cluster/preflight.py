@@ -12,16 +12,14 @@ from paceline.cluster.kinds import (
     CLAIM,
     CONFIG_MAP,
     DEPLOYMENT,
-    EVENT,
     NODE,
-    POD,
-    POD_LOG,
     PRIORITY_CLASS,
     QUOTA,
     RESOURCE_SLICE,
     SECRET,
     SERVICE_ACCOUNT,
     STORAGE_CLASS,
+    USER_REVIEW,
     Kind,
     kind_of,
 )
@@ -32,6 +30,7 @@ from paceline.kube.checks.trainer import CONFIG, CONFIG_NAMESPACE, version_in
 from paceline.kube.checks.workloads import place_of, readiness
 from paceline.kube.diagnosis.snapshot import Object, name_of
 from paceline.kube.reading import mapping
+from paceline.kube.rights import Right, advice, rights_for
 from paceline.kube.submission.claims import has_claims, with_claims, with_devices
 from paceline.kube.submission.fit import Row, fit, quota_rows
 from paceline.kube.submission.gang import Role, refers_to, roles
@@ -116,17 +115,27 @@ def trainer_misfit(api: Api, manifests: Sequence[Object]) -> Problem | None:
 
 
 def _rights_missing(api: Api, manifests: Sequence[Manifest], job: Kind, namespace: str) -> list[Problem]:
-    wanted = [("create", kind_of(dict(one))) for one in manifests]
-    wanted += [(verb, job) for verb in ("get", "delete", "patch")]
-    wanted += [("list", POD), ("watch", POD), ("get", POD_LOG), ("list", EVENT)]
-    missing = [(verb, kind) for verb, kind in dict.fromkeys(wanted) if not api.may(verb, kind, namespace)]
-    return [_problem(verb, kind, namespace) for verb, kind in missing]
+    beside = [kind_of(dict(one)).resource for one in manifests if kind_of(dict(one)) != job]
+    required = [right for right in rights_for(job.resource, beside) if right.is_required]
+    missing = [right for right in required if not is_allowed(api, right, namespace)]
+    if not missing:
+        return []
+    what = f"you may not {', '.join(right.key for right in missing)} in namespace {namespace}"
+    return [Problem(what, advice(missing, namespace, user_of(api)))]
 
 
-def _problem(verb: str, kind: Kind, namespace: str) -> Problem:
-    rule = f"{{apiGroups: [{kind.group!r}], resources: [{kind.plural}], verbs: [{verb}]}}"
-    what = f"you may not {verb} {kind.plural} in namespace {namespace}"
-    return Problem(what, f"ask for a Role there with the rule {rule}")
+def is_allowed(api: Api, right: Right, namespace: str) -> bool:
+    kind = Kind("", right.resource, group=right.group, is_namespaced=right.is_namespaced)
+    return api.may(right.verb, kind, namespace)
+
+
+def user_of(api: Api) -> str:
+    """The name that the server has for this user; "" where it does not tell (before Kubernetes 1.28)."""
+    review: Manifest = {"apiVersion": USER_REVIEW.api_version, "kind": USER_REVIEW.name, "metadata": {}}
+    try:
+        return str(mapping(api.create(review), "status", "userInfo").get("username") or "")
+    except (ForbiddenError, NotThereError):
+        return ""
 
 
 _OF_REFERENCES = {kind.name: kind for kind in (CLAIM, SECRET, CONFIG_MAP, SERVICE_ACCOUNT, PRIORITY_CLASS)}

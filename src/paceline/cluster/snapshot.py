@@ -16,7 +16,6 @@ from paceline.cluster.kinds import (
     CSI_DRIVER,
     DAEMON_SET,
     DEPLOYMENT,
-    KINDS,
     LOCAL_QUEUE,
     NAMESPACE,
     NETWORK_POLICY,
@@ -31,12 +30,14 @@ from paceline.cluster.kinds import (
     Kind,
 )
 from paceline.cluster.port import Api, ForbiddenError, Manifest, NotThereError, UnreachableError
+from paceline.cluster.preflight import is_allowed, user_of
 from paceline.kube.checks import kueue, trainer
 from paceline.kube.checks.kept import kept
 from paceline.kube.checks.need import Target
-from paceline.kube.checks.rights import rights_for, rights_in
+from paceline.kube.checks.rights import rights_in
 from paceline.kube.checks.snapshot import Object, Rule, Snapshot
 from paceline.kube.reading import mapping
+from paceline.kube.rights import rendered_rights_for
 from paceline.redaction import redact
 
 MOST_QUESTIONS = 25
@@ -86,6 +87,7 @@ def take_snapshot(api: Looked, namespace: str, target: Target | None = None) -> 
         objects={name: tuple(found) for name, found in reading.objects.items()},
         refused=tuple(reading.refused),
         rights=rights,
+        user=user_of(api) if reading.refused or not all(rights.values()) else "",
     )
 
 
@@ -128,7 +130,7 @@ class _Reading:
         self.objects[resource] = [*self.objects.get(resource, []), *found]
 
     def rights(self, namespace: str, target: Target | None) -> dict[str, bool]:
-        wanted = list(dict.fromkeys(right for one in Target for right in rights_for(one)))
+        wanted = dict.fromkeys(right for one in Target for right in rendered_rights_for(one.resource))
         review: Manifest = {
             "apiVersion": RULES_REVIEW.api_version,
             "kind": RULES_REVIEW.name,
@@ -141,13 +143,12 @@ class _Reading:
         except ForbiddenError:
             known = {}
         # EKS decides by a webhook too, which has no list: then a missing right may be there all the same.
-        for verb, resource in rights_for(target or Target.JOB):
-            kind = _kind_of(resource)
-            if f"{verb} {resource}" in known or kind is None or self._asked >= MOST_QUESTIONS:
-                continue
+        for right in rendered_rights_for((target or Target.JOB).resource):
+            if right.key in known or not right.is_required or self._asked >= MOST_QUESTIONS - 1:
+                continue  # the last question is for the name of the user
             self._asked += 1
             try:
-                known[f"{verb} {resource}"] = self._api.may(verb, kind, namespace)
+                known[right.key] = is_allowed(self._api, right, namespace)
             except ForbiddenError:
                 break  # who may not ask this may not ask the next one
         return known
@@ -159,7 +160,3 @@ class _Reading:
 
 def _is_custom(kind: Kind) -> bool:
     return "." in kind.group and not kind.group.endswith(".k8s.io")
-
-
-def _kind_of(resource: str) -> Kind | None:
-    return next((kind for kind in KINDS if kind.resource == resource), None)

@@ -3,6 +3,10 @@
 `cluster fix` grants this list, `cluster check` and the pre-flight compare it with what the user has, and a
 403 of the server is answered with the part of it that is missing. A required right stops a submission; an
 optional one only narrows what can be checked, resumed or explained.
+
+Two reads are not granted on purpose, and are skipped where they are refused: `get secrets`, which would show
+the contents (only the presence of a named Secret is checked), and `get configmaps` in the namespaces of the
+operators (their versions).
 """
 
 import hashlib
@@ -16,18 +20,28 @@ from paceline.plan.codec import Json
 _RBAC = "rbac.authorization.k8s.io"
 _RUNTIMES = "trainingruntimes.trainer.kubeflow.org"
 _SUBMIT, _RETRY, _FILES = "submit", "retry", "results and datasets"
-# What a rendered job may bring with it, by the job's resource; the first tuple comes with every such job.
-_BROUGHT = {
+# What `job render` always writes beside such a job.
+_RENDERED = {
     "jobs.batch": ("services",),
     "trainjobs.trainer.kubeflow.org": (_RUNTIMES,),
 }
-_MAY_BRING = (
+# What `job render` writes beside a job on request. Accounts and Roles are not granted: who creates a Role
+# must hold its rights already.
+_ON_REQUEST = (
     "services",
     "configmaps",
     "persistentvolumeclaims",
     "networkpolicies.networking.k8s.io",
     "resourceclaimtemplates.resource.k8s.io",
 )
+# What an operator creates for a job: the events of refused pods are there, and an object of the job's name
+# must be gone before the next attempt.
+_JOBS, _JOB_SETS = "jobs.batch", "jobsets.jobset.x-k8s.io"
+_CHILDREN = {
+    "trainjobs.trainer.kubeflow.org": (("list", _JOB_SETS), ("get", _JOB_SETS), ("list", _JOBS)),
+    "rayjobs.ray.io": (("list", "rayclusters.ray.io"), ("list", _JOBS), ("get", _JOBS)),
+    _JOB_SETS: (("list", _JOBS),),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +64,37 @@ class Right:
 
 
 def rights_for(job: str, beside: Iterable[str] = ()) -> list[Right]:
-    """To run jobs of this resource (`jobs.batch`) together with objects of the resources `beside`."""
-    wanted = [_right(verb, job, why) for verb, why in _ON_THE_JOB]
-    wanted += [_right(verb, of, why) for verb, of, why in _ON_PODS]
-    for one in dict.fromkeys((*_BROUGHT.get(job, ()), *beside)):
-        wanted += [_right(verb, one, why) for verb, why in _ON_WHAT_COMES_WITH_IT]
-    wanted += [_right(verb, of, why, is_required=False) for verb, of, why in _OPTIONAL]
+    """To run jobs of this resource (`jobs.batch`) together with objects of the resources `beside`; the rights
+    that matter most come first."""
+    wanted = [_right(verb, of or job, why) for verb, of, why in _REQUIRED]
+    for brought in dict.fromkeys(beside):
+        wanted += [_right(verb, brought, why) for verb, why in _ON_WHAT_COMES_WITH_IT]
+    wanted += [_right(verb, of or job, why, is_required=False) for verb, of, why in _OPTIONAL]
+    wanted += [_right(verb, of, "explain, retry", is_required=False) for verb, of in _CHILDREN.get(job, ())]
     return list(dict.fromkeys(wanted))
 
 
+def rendered_rights_for(job: str) -> list[Right]:
+    """With what `job render` always writes beside such a job."""
+    return rights_for(job, _RENDERED.get(job, ()))
+
+
 def all_rights_for(job: str) -> list[Right]:
-    """With everything that `job render` may put beside such a job: what an account of its own is given."""
-    return rights_for(job, _MAY_BRING)
+    """With everything that `job render` may write beside such a job: what an account of its own is given."""
+    return rights_for(job, (*_RENDERED.get(job, ()), *_ON_REQUEST))
 
 
-_ON_THE_JOB = (
-    ("create", _SUBMIT),
-    ("get", "submit, follow, explain, stop"),
-    ("list", "job list; following"),
-    ("watch", "following"),
-    ("patch", "the mark of who follows it"),
-    ("delete", "stop, and before the next attempt"),
-)
-_ON_PODS = (
+# An empty resource is that of the job.
+_REQUIRED = (
+    ("create", "", _SUBMIT),
+    ("get", "", "submit, follow, explain, stop"),
+    ("delete", "", "stop, and before the next attempt"),
+    ("patch", "", "the mark of the watcher that follows it"),
     ("list", "pods", "follow, explain"),
     ("get", "pods", "logs that end, pods that must be gone before the next attempt"),
-    ("watch", "pods", "follow"),
     ("get", "pods/log", "logs"),
     ("list", "events", "explain"),
+    ("list", "", "job list"),
 )
 _ON_WHAT_COMES_WITH_IT = (
     ("get", "whether it is there already"),
@@ -85,6 +102,8 @@ _ON_WHAT_COMES_WITH_IT = (
     ("delete", "stop"),
 )
 _OPTIONAL = (
+    ("watch", "", "changes at once; without it the job is read at intervals"),
+    ("watch", "pods", "changes at once; without it pods are read at intervals"),
     ("get", "configmaps", _RETRY),
     ("list", "configmaps", "job list, between two attempts"),
     ("create", "configmaps", _RETRY),
@@ -94,13 +113,28 @@ _OPTIONAL = (
     ("list", "persistentvolumeclaims", "explain"),
     ("get", "persistentvolumeclaims", "whether claims are there; results and datasets"),
     ("get", "serviceaccounts", "whether the pods' account is there"),
+    ("list", "workloads.kueue.x-k8s.io", "explain a job that Kueue holds"),
     ("create", "pods", _FILES),
     ("delete", "pods", "results and datasets; pods on a lost node"),
     ("get", "pods/exec", _FILES),
     ("create", "pods/exec", "results and datasets, from Kubernetes 1.35 on"),
 )
-# Of the whole cluster: whether there is room. Without it a job is sent, and the scheduler decides.
-LIST_NODES = Right("list", "nodes", is_namespaced=False, is_required=False, why="whether it fits on nodes")
+
+
+def _of_the_cluster(verb: str, of: str, why: str) -> Right:
+    resource, _, group = of.partition(".")
+    return Right(verb, resource, group, is_namespaced=False, is_required=False, why=why)
+
+
+# Of the whole cluster. Without them a job is sent all the same, and the scheduler decides.
+CLUSTER_RIGHTS = (
+    _of_the_cluster("list", "nodes", "whether it fits on nodes; explain"),
+    _of_the_cluster("get", "nodes", "whether the node of an old pod is lost"),
+    _of_the_cluster("list", "deployments.apps", "whether the operator is ready"),
+    _of_the_cluster("list", "resourceslices.resource.k8s.io", "GPUs of claims"),
+    _of_the_cluster("get", "priorityclasses.scheduling.k8s.io", "whether the priority class is there"),
+    _of_the_cluster("get", "storageclasses.storage.k8s.io", "whether a claim waits for its first pod"),
+)
 
 
 def _right(verb: str, of: str, why: str, *, is_required: bool = True) -> Right:
@@ -149,14 +183,23 @@ def subject_of(user: str) -> dict[str, Json]:
     return {"kind": "User", "name": user, "apiGroup": _RBAC}
 
 
+def advice(rights: Sequence[Right], namespace: str, user: str) -> str:
+    """A sentence for a hint. The user is "" where the server does not say who asks."""
+    if user:
+        return f"an administrator grants it by: {grant(rights, namespace, user)}"
+    return f"an administrator creates this Role and binds it to you: {grant(rights, namespace, user)}"
+
+
 def grant(rights: Sequence[Right], namespace: str, user: str) -> str:
-    """One line for an administrator's shell: a Role with these rights, and its binding to the user."""
+    """One line for an administrator's shell: a Role with these rights, and its binding to the user; without a
+    user the Role alone."""
     made: list[dict[str, Json]] = []
     for is_namespaced in (True, False):
         of_this = [right for right in rights if right.is_namespaced is is_namespaced]
         if of_this:
             where = namespace if is_namespaced else ""
-            made += role_and_binding(_name(of_this), of_this, where, subject_of(user))
+            role, binding = role_and_binding(_name(of_this), of_this, where, subject_of(user))
+            made += [role, binding] if user else [role]
     stated: dict[str, Json] = {"apiVersion": "v1", "kind": "List", "items": [*made]}
     return f"echo {shlex.quote(json.dumps(stated))} | kubectl apply -f -"
 

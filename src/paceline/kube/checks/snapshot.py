@@ -38,6 +38,7 @@ class Snapshot:
     objects: Mapping[str, tuple[Object, ...]]
     refused: tuple[Rule, ...] = ()
     rights: Mapping[str, bool] = field(default_factory=dict)  # `create jobs.batch`; absent: not known
+    user: str = ""  # as the server calls the one who asks; only where a right is missing
 
     def of(self, resource: str) -> tuple[Object, ...]:
         return self.objects.get(resource, ())
@@ -65,6 +66,7 @@ class Snapshot:
                 for rule in self.refused
             ],
             "rights": dict(self.rights),
+            "user": self.user,
         }
 
 
@@ -88,6 +90,7 @@ def read_snapshot(value: object, where: str) -> Snapshot:
             for one in mappings(value, "refused")
         ),
         rights={name: may is True for name, may in mapping(value, "rights").items()},
+        user=str(value.get("user", "")),
     )
 
 

@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 
 from paceline.kube.checks.need import Target
-from paceline.kube.checks.rights import rights_for
 from paceline.kube.parts import USER, Object
-from paceline.plan.codec import Json
+from paceline.kube.rights import all_rights_for, role_and_binding
 
 MANAGED = "app.kubernetes.io/managed-by"
 OURS: Object = {"app.kubernetes.io/name": "paceline", MANAGED: "paceline"}
 RUNTIME = "paceline-torch"
 HF_SECRET = "hf-token"
-_RBAC = "rbac.authorization.k8s.io"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,25 +57,13 @@ def hugging_face(token: str, space: str) -> Object:
 
 def identity(account: str, space: str, target: Target) -> list[Object]:
     """An account, and a role that lets it run, follow and remove jobs of one kind in one namespace."""
-    verbs: dict[str, list[str]] = {}
-    for verb, resource in rights_for(target):
-        verbs.setdefault(resource, []).append(verb)
-    rules: list[Json] = []
-    for resource, its in verbs.items():
-        plural, _, group = resource.partition(".")
-        rules.append({"apiGroups": [group], "resources": [plural], "verbs": list(its)})
-    role = f"paceline-{target.value}"
+    name = f"paceline-{target.value}"
     subject: Object = {"kind": "ServiceAccount", "name": account, "namespace": space}
+    role, binding = role_and_binding(name, all_rights_for(target.resource), space, subject)
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _about(account, space)},
-        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": _about(role, space), "rules": rules},
-        {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "RoleBinding",
-            "metadata": _about(f"{role}-{account}", space),
-            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": role},
-            "subjects": [subject],
-        },
+        {**role, "metadata": _about(name, space)},
+        {**binding, "metadata": _about(f"{name}-{account}", space)},
     ]
 
 
