@@ -91,28 +91,14 @@ def _whole_steps(plan: Plan, history: History) -> Finding:
     double = sorted({step for (_, step), times in rows.items() if times > 1})
     over = [step for step in range(end) if samples[step] > plan.global_batch]
     short = [step for step in range(end) if samples[step] < plan.global_batch]
-    killed = _stints_of_killed(plan, history)
-    lacking = [step for step in short if not any(step in stint and step >= last for stint, last in killed)]
+    unwritten = [steps for steps, _ in _unwritten(plan, history)]
+    lacking = [step for step in short if not any(step in steps for steps in unwritten)]
     seen = f"{end} steps of {plan.global_batch} samples, {len(double) + len(over)} with samples twice"
     seen += f", {len(lacking)} not whole{_listed('steps', [*double, *over, *lacking])}"
     if len(short) > len(lacking):
         seen += f"; {len(short) - len(lacking)} not written whole by workers that were killed"
     ok = not double and not over and not lacking
     return Finding("each sample of each step was used exactly once", ok, seen)
-
-
-def _stints_of_killed(plan: Plan, history: History) -> list[tuple[range, int]]:
-    """(the steps of its generation, the last one that it wrote) of each worker that was killed."""
-    found = []
-    for who, mine in _stints(plan, history).items():
-        rows = history.steps.get(int(who.rpartition("-")[2]), [])
-        begins = [stint.from_ns for stint in mine]
-        wrote: dict[int, int] = {}
-        for row in rows:
-            at = bisect_right(begins, row.start_ns) - 1
-            wrote[at] = max(wrote.get(at, -1), _unit(plan, row))
-        found += [(stint.steps, wrote.get(at, -1)) for at, stint in enumerate(mine) if stint.is_killed]
-    return found
 
 
 def _is_applied_by_server(plan: Plan, history: History) -> bool:
@@ -245,8 +231,8 @@ class _Stint:
 
     from_ns: int
     steps: range
-    generation: int
-    is_killed: bool  # its process ended without a word before it entered another generation
+    process: int  # which process of this name it was, in the order of their starts
+    is_killed: bool  # that process ended without a word
 
 
 def _unit(plan: Plan, row: StepRow) -> int:
@@ -256,17 +242,16 @@ def _unit(plan: Plan, row: StepRow) -> int:
 
 def _stints(plan: Plan, history: History) -> dict[str, list[_Stint]]:
     found: dict[str, list[_Stint]] = {}
+    processes: Counter[str] = Counter()
     for session, stretches in _sessions(plan, history):
         counts = {stretch.generation: range(stretch.first, stretch.end) for stretch in stretches}
         for index, event in enumerate(session):
+            if event.kind == "worker_started":
+                processes[event.who] += 1
             if event.kind == "generation_entered":
-                number = int(str(event.fields["number"]))
-                stint = _Stint(
-                    event.at_ns,
-                    counts.get(number, range(0)),
-                    number,
-                    _is_killed(session[index + 1 :], event.who),
-                )
+                steps = counts.get(int(str(event.fields["number"])), range(0))
+                is_killed = _is_killed(session[index + 1 :], event.who)
+                stint = _Stint(event.at_ns, steps, processes[event.who], is_killed)
                 found.setdefault(event.who, []).append(stint)
     for mine in found.values():
         mine.sort(key=lambda stint: stint.from_ns)
@@ -274,13 +259,39 @@ def _stints(plan: Plan, history: History) -> dict[str, list[_Stint]]:
 
 
 def _is_killed(later: Sequence[PlainEvent], who: str) -> bool:
-    """Whether this process ended in this generation without a word: it wrote no end, and entered no other."""
+    """Whether this process ended without saying so, before another took its name or the session ended."""
     for event in later:
-        if event.who == who and event.kind == "worker_started":
-            return True  # another process under its name
-        if event.who == who and event.kind in ("generation_lost", "generation_entered", "worker_finished"):
-            return False
+        if event.who == who and event.kind in ("worker_started", "worker_finished"):
+            return event.kind == "worker_started"
     return True
+
+
+def _unwritten(plan: Plan, history: History) -> list[tuple[range, int]]:
+    """(steps, rows of each) that workers may have made and not written when they were killed.
+
+    A process writes its rows in order, so what it did not write comes behind its last row.
+    """
+    found: list[tuple[range, int]] = []
+    for who, mine in _stints(plan, history).items():
+        begins = [stint.from_ns for stint in mine]
+        last: dict[int, tuple[int, int]] = {}  # by process: its last row's stint and unit
+        made: Counter[tuple[int, int]] = Counter()  # rows by stint and step
+        for row in history.steps.get(int(who.rpartition("-")[2]), []):
+            at = bisect_right(begins, row.start_ns) - 1
+            if at >= 0:
+                process = mine[at].process
+                last[process] = max(last.get(process, (-1, -1)), (at, _unit(plan, row)))
+                made[at, row.position // plan.num_workers] += 1
+        for at, stint in enumerate(mine):
+            if not stint.is_killed:
+                continue
+            behind, unit = last.get(stint.process, (-1, -1))
+            if at < behind:
+                continue
+            first = max(stint.steps.start, unit) if at == behind else stint.steps.start
+            per_step = max((count for (where, _), count in made.items() if where == at), default=None)
+            found.append((range(first, stint.steps.stop), per_step or plan.num_workers))
+    return found
 
 
 def _sessions(plan: Plan, history: History) -> Iterator[tuple[Sequence[PlainEvent], tuple[Stretch, ...]]]:
@@ -301,38 +312,16 @@ def _last_unit(plan: Plan, history: History) -> int:
 
 
 def _killed_before_writing(plan: Plan, history: History, counts: _Counts) -> set[int]:
-    """Positions without a row, of steps in which a worker was killed that wrote none since.
-
-    At most as many of a step as such a worker would have done of it.
-    """
-    stints = _stints(plan, history)
-    wrote: dict[tuple[str, int], int] = {}  # the last unit that is recorded of a worker in a generation
-    per_step: dict[tuple[str, int], int] = {}  # and how many rows it made of one step, at most
-    made: Counter[tuple[str, int, int]] = Counter()
-    for rank, rows in history.steps.items():
-        who = f"worker-{rank}"
-        mine = stints.get(who, [])
-        begins = [stint.from_ns for stint in mine]
-        for row in rows:
-            at = bisect_right(begins, row.start_ns) - 1
-            if at < 0:
-                continue
-            key, unit = (who, mine[at].generation), _unit(plan, row)
-            wrote[key] = max(wrote.get(key, -1), unit)
-            made[(*key, row.position // plan.num_workers)] += 1
-            per_step[key] = max(per_step.get(key, 0), made[(*key, row.position // plan.num_workers)])
-    room: Counter[int] = Counter()  # by step: rows that may be missing
+    """Positions without a row that a killed worker may have done; at most as many of a step as it does."""
     end = plan.total_gradients if outcome_of(history) == "finished" else counts.whole
-    gaps = [p for p in range(end) if p not in counts.times]
-    steps = sorted({p // plan.num_workers for p in gaps})
-    for who, mine in stints.items():
-        for stint in (stint for stint in mine if stint.is_killed):
-            last = wrote.get((who, stint.generation), -1)
-            share = per_step.get((who, stint.generation), plan.num_workers)
-            for step in steps:
-                unit_is_later = plan.mode == "fedavg" or (step >= last and step in stint.steps)
-                if unit_is_later:
-                    room[step] += share
+    room: Counter[int] = Counter()  # by step: rows that may be missing
+    gaps = [position for position in range(end) if position not in counts.times]
+    steps = {position // plan.num_workers for position in gaps}
+    for unwritten, rows in _unwritten(plan, history):
+        for step in steps:
+            # Rounds of fedavg are no steps of the run: there a killed worker excuses any of them.
+            if plan.mode == "fedavg" or step in unwritten:
+                room[step] += rows
     excused = set()
     for position in gaps:
         step = position // plan.num_workers
