@@ -52,6 +52,7 @@ def put_pod(server: ApiServer, state: dict[str, Any], phase: str) -> None:
         "uid": "pod-1",
         "creationTimestamp": _now(),
     }
+    about["ownerReferences"] = [{"uid": job["metadata"]["uid"]} for job in server.of(JOB)]
     inside = [{"name": "pytorch", "image": "example.com/x:1", "restartCount": 0, "state": state}]
     about["labels"] = {"job-name": "demo", "batch.kubernetes.io/job-completion-index": "0"}
     server.put(

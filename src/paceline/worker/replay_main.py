@@ -31,7 +31,11 @@ def main() -> None:
 
 def _replay(run_dir: Path) -> Verdict:
     plan = read(run_dir / "plan.json")
-    history = read_history(run_dir / "events.jsonl")
+    log = run_dir / "events.jsonl"
+    history = read_history(log)
+    if history.torn.count:
+        words = f"{history.torn.in_words()} cannot be read, and were skipped"
+        print(f"warning: {log}: {words}", file=sys.stderr, flush=True)
     path = run_dir / "result.json"
     try:
         hashes = json.loads(path.read_bytes())["state_sha256"]
