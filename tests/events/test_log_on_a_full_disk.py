@@ -104,7 +104,7 @@ def test_a_disk_that_stays_full_costs_bounded_memory_and_says_what_is_missing() 
     disk.room = 0
     log = EventLog(None, who="worker-0", clock=SystemClock(), say=told.append, file=disk)
     for number in range(8):
-        log.write("action", id=number, note="x" * (WAITING_BYTES // 4))
+        log.write("action", id=number, target="x" * (WAITING_BYTES // 4))
     disk.room = None
     log.close()
     found = [json.loads(line) for line in bytes(disk.data).split(b"\n")[:-1]]
