@@ -1,4 +1,4 @@
-"""Which fields has a Service? Core v1 of Kubernetes, closed, as data."""
+"""Fields of a Service: core v1 of Kubernetes, closed, as data."""
 
 from paceline.kube.schema import Anything, Fields, ListOf, PortOrName, Text, Whole, YesNo
 from paceline.kube.schema_job import kind

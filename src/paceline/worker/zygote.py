@@ -237,7 +237,7 @@ class Zygote:
         self._report_progress()
         self._tell("exited", who=who, code=code, pid=pid, by_us=pid in self._by_us)
         if self._seat is not None and self._seat.plan.elastic is not None:
-            return  # the others go on, and whoever started the run decides about this one
+            return  # the others continue, and the launcher decides about this one
         if code != 0:
             self._abort()
         if not self._children:
