@@ -17,9 +17,11 @@ ROOT = Path(__file__).parent.parent
 # A busy machine is no bug: how long an example takes is not asserted.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
-# In the background of a shell, or by nohup, we would ignore Ctrl-C, and so would all that we start.
+# A shell's background jobs ignore Ctrl-C, and nohup ignores SIGHUP: what the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
