@@ -51,7 +51,8 @@ def test_the_survivors_wait_longer_than_any_timeout_and_go_on_with_what_they_hav
         history = run.finish(120, early=True)
     pids = {event.fields["pid"] for event in events_of(history, "worker_started") if event.who == "worker-0"}
     assert len(pids) == 1  # it kept its memory
-    assert all(found.ok for found in proofs(tmp_path / "run", history))
+    found = proofs(tmp_path / "run", history)
+    assert all(one.ok for one in found), found
 
 
 def test_a_paused_run_can_be_stopped_in_good_order(tmp_path: Path) -> None:

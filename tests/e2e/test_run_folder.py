@@ -95,9 +95,12 @@ def test_a_closed_terminal_stops_its_run_in_good_order_with_a_checkpoint(tmp_pat
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     ) as run:
         os.close(theirs)
-        until(lambda: any(log.read().steps.values()) or run.poll() is not None, "it trains")
-        os.close(ours)  # the kernel sends SIGHUP, and every write to the terminal fails from here on
-        assert run.wait(timeout=240) == 143
+        try:
+            until(lambda: any(log.read().steps.values()) or run.poll() is not None, "it trains")
+            os.close(ours)  # the kernel sends SIGHUP, and every write to the terminal fails from here on
+            assert run.wait(timeout=120) == 143
+        finally:
+            run.kill()
     _assert_stopped_by_hang_up(run_dir)
 
 

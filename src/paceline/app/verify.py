@@ -22,7 +22,7 @@ from paceline.events.lineage import lineage_of
 from paceline.events.read import History, read_history
 from paceline.events.ways import ways_of
 from paceline.plan.catalog import is_split, server_names
-from paceline.plan.codec import Json, read
+from paceline.plan.codec import Json, read, recorded_hash
 from paceline.plan.plan import EventDetail, Plan
 from paceline.plan.rounds import is_whole
 
@@ -36,7 +36,7 @@ def verify_run(run_dir: Path) -> list[Finding]:
         )
     history = read_history(run_dir / "events.jsonl")
     result = _result(run_dir)
-    record = verify_record(plan, history, result)
+    record = verify_record(recorded_hash(run_dir / "plan.json"), history, result)
     work = [*verify_shares(plan, history), *verify_result(plan, history, result)]
     if server_names(plan):
         parts = 1 if plan.elastic is None else plan.elastic.servers

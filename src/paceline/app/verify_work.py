@@ -22,7 +22,7 @@ from paceline.events.read import History, PlainEvent
 from paceline.events.schema import ServerRow, StepRow
 from paceline.events.summary import Summary, summarise
 from paceline.plan.catalog import MODES, Channel, is_split
-from paceline.plan.codec import Json, plan_hash
+from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
 
 Result = Mapping[str, Json]
@@ -30,11 +30,13 @@ _NAMED = 3  # positions that a finding lists
 _ENDED = ("finished", "stopped", "failed")
 
 
-def verify_record(plan: Plan, history: History, result: Result) -> Finding:
-    """Plan, log and result belong to each other, and the log reaches the end that the result tells of."""
+def verify_record(planned: str, history: History, result: Result) -> Finding:
+    """Plan, log and result belong to each other, and the log reaches the end that the result tells of.
+
+    `planned` is the hash of the plan file.
+    """
     problems = []
     starts = [event for event in history.plain if event.kind == "run_started"]
-    planned = plan_hash(plan)
     if not starts:
         problems.append("the log does not say that the run was started")
     elif str(starts[-1].fields.get("plan")) != planned:
