@@ -52,7 +52,7 @@ def next_words(*words: str) -> list[str]:
         (["workers", "kill", "runs/xor-ssgd", "w"], ["worker-0", "worker-1", "worker-2"]),
         (["workers", "kill", "runs/notes", "w"], []),
         (["lab", "run", "kill-l"], ["kill-leader"]),
-        (["explain", "E20"], [f"E20{n}" for n in range(9)]),
+        (["explain", "E20"], [f"E20{n}" for n in range(10)]),
         (["config", "keys", "clip"], ["clip_norm"]),
     ],
 )
