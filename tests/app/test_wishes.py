@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.waiting import until
 
+from paceline.app.cluster_up import free_ports
 from paceline.app.wishes import Wishes, has_effect
 from paceline.coordinator.embedded import EmbeddedNode
 from paceline.coordinator.proto import cluster_pb2 as pb
@@ -88,3 +89,23 @@ def test_a_revoked_generation_shows_no_effect() -> None:
     assert not has_effect(granted, pb.Generation(workers=["a", "b", "c"]))
     assert not has_effect(granted, pb.Generation(workers=["a"]))
     assert not has_effect(granted, pb.Generation())
+
+
+def test_a_run_that_stops_gives_up_a_coordinator_whose_nodes_refuse_connections(tmp_path: Path) -> None:
+    with EmbeddedNode(tmp_path) as node:
+        access = security.client_access(token_file=node.folder / FILE_NAME)
+    nodes = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    with Wishes(nodes, access, "r", last_checkpoint=lambda: "the last checkpoint is step 20") as wishes:
+        wishes.stopping()
+        until(wishes.is_alone, "the coordinator is given up")
+        (text,) = [text for text in wishes.news() if "stopping without it" in text]
+    assert "0 of 3" in text
+    assert "step 20" in text
+
+
+def test_a_run_that_stops_keeps_a_coordinator_that_leads(node: EmbeddedNode) -> None:
+    with desk(node) as wishes:
+        wishes.stopping()
+        number = ask(node, "add")
+        assert heard(wishes) == [Wish(number, "add")]
+        assert not wishes.is_alone()

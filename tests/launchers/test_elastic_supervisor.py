@@ -24,6 +24,12 @@ class Desk:
         self.given.append(given)
 
     silent: dict[str, int] = field(default_factory=dict)
+    has_no_majority: bool = False
+
+    def stopping(self) -> None: ...
+
+    def is_alone(self) -> bool:
+        return self.has_no_majority
 
     def news(self) -> list[str]:
         return []
@@ -38,6 +44,9 @@ class Registry:
 
     def lost(self, who: str, pid: int, reason: str) -> None:
         self.told.append(f"{who}: {reason}")
+
+    def give_up(self) -> None:
+        self.told.append("given up")
 
 
 class Office:
@@ -190,3 +199,15 @@ def test_what_was_given_up_does_not_hold_up_the_end() -> None:
     office.exit("worker-1", -9)
     assert office.orders() == [{"op": "end"}]
     assert office.ledger.cause() is None
+
+
+def test_without_its_coordinator_a_run_that_stops_replaces_none_and_waits_for_none() -> None:
+    office = Office()
+    office.supervisor.stopping()
+    office.desk.has_no_majority = True
+    assert office.orders() == [{"op": "alone"}]
+    assert office.registry.told == ["given up"]
+    office.exit("worker-0", -9)
+    assert office.orders() == []
+    office.exit("worker-1", 0)
+    assert office.orders() == [{"op": "end"}]

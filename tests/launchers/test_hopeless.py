@@ -16,6 +16,8 @@ class Heard:
     def lost(self, who: str, pid: int, reason: str) -> None:
         self.lost_workers.append(who)
 
+    def give_up(self) -> None: ...
+
 
 def supervisor(said: list[str]) -> ElasticSupervisor:
     elastic = Elastic(workers=3, min_workers=1, max_workers=3)

@@ -116,6 +116,13 @@ class Office:
     def lost(self, who: str, pid: int, reason: str) -> None:
         self.told.append(f"{who} ({pid}): {reason}")
 
+    def give_up(self) -> None: ...
+
+    def stopping(self) -> None: ...
+
+    def is_alone(self) -> bool:
+        return False
+
     def wishes(self) -> list[Wish]:
         found, self.wanted = self.wanted, []
         return found

@@ -11,6 +11,7 @@ from pathlib import Path
 from paceline.app import cluster_access, run_seat
 from paceline.app.actions import hold
 from paceline.app.losses import Losses
+from paceline.app.resume import newest_here
 from paceline.app.wishes import Wishes
 from paceline.coordinator.blocking import BlockingClient
 from paceline.coordinator.client import RefusedError, UnreachableError
@@ -35,6 +36,7 @@ class RunRegistry:
     def __init__(self, client: BlockingClient, run: str, note: Callable[[str], None]) -> None:
         self._client, self._run, self._note = client, run, note
         self._losses = Losses(client, run, note)
+        self._is_given_up = False
 
     def create(self, plan: Plan) -> None:
         assert plan.elastic is not None, "the run is elastic"
@@ -52,7 +54,13 @@ class RunRegistry:
         """Said at once; nobody waits for the answer. If it is not heard, the worker's lease will run out."""
         self._losses.tell(who, pid, reason)
 
+    def give_up(self) -> None:
+        """The coordinator is not waited for any more: what it is not told, its leases find out."""
+        self._is_given_up = True
+        self._client.give_up()
+
     def close(self) -> None:
+        self._client.give_up()  # the run is over: a loss that was not told yet matters to no one
         self._losses.close()
 
     def drop(self, step: int) -> None:
@@ -62,6 +70,8 @@ class RunRegistry:
             self._client.write("Checkpoints.Drop", pb.DropCheckpoint(run=self._run, step=step), pb.Checkpoint)
 
     def end(self, outcome: str) -> None:
+        if self._is_given_up:
+            return  # that was said already
         try:
             self._client.write("Runs.End", pb.EndRun(run=self._run, phase=ENDINGS[outcome]), pb.Run)
         except (RefusedError, UnreachableError) as error:
@@ -110,7 +120,14 @@ def supervised(
         is_held = partial(hold.is_held, run_dir)
         addresses = place.addresses.split(",")
         desk = stack.enter_context(
-            Wishes(addresses, place.access, run, is_held=is_held, more_news=place.news)
+            Wishes(
+                addresses,
+                place.access,
+                run,
+                is_held=is_held,
+                more_news=place.news,
+                last_checkpoint=partial(_last_checkpoint, plan, run_dir),
+            )
         )
         supervisor = ElasticSupervisor(
             seat,
@@ -124,6 +141,13 @@ def supervised(
             timeout_s=plan.timeout_s,
         )
         yield supervisor, registry
+
+
+def _last_checkpoint(plan: Plan, run_dir: Path) -> str:
+    newest = newest_here(plan, run_dir)
+    if newest is None:
+        return ""
+    return f"the last checkpoint is step {sum(newest.clocks) // len(newest.clocks)}"
 
 
 @dataclass(frozen=True, slots=True)

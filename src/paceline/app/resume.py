@@ -18,7 +18,7 @@ FOLDER = "checkpoints"
 
 def newest_checkpoint(plan: Plan, run_dir: Path) -> Checkpoint | None:
     """What is damaged is passed over, and said; what only the store has is brought here first."""
-    local = _newest(plan, run_dir)
+    local = newest_here(plan, run_dir)
     if plan.checkpoint_store is None:
         return local
     after = -1 if local is None else number_of(local.folder)
@@ -28,7 +28,7 @@ def newest_checkpoint(plan: Plan, run_dir: Path) -> Checkpoint | None:
         if local is None:
             raise
         return replace(local, warnings=(f"{error.what}; going on from the run folder",))
-    found = _newest(plan, run_dir)
+    found = newest_here(plan, run_dir)
     return found and replace(found, passed_over=(*passed_over, *found.passed_over))
 
 
@@ -66,6 +66,7 @@ def has_shared(plan: Plan) -> bool:
     return plan.elastic is not None and not server_names(plan) and not is_split(plan.mode)
 
 
-def _newest(plan: Plan, run_dir: Path) -> Checkpoint | None:
+def newest_here(plan: Plan, run_dir: Path) -> Checkpoint | None:
+    """In the run folder."""
     newest = newest_shared if has_shared(plan) else newest_complete
     return newest(run_dir / FOLDER, plan.num_workers)

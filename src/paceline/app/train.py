@@ -203,9 +203,13 @@ def _run_elastic(
 
     with supervised(plan, run_dir, log, watcher.note, coordinators) as (supervisor, registry):
         with follow.keeper.telling(registry.drop):
-            ended = launcher.run(
-                plan, run_dir, on_message=follow, resume_from=resume_from, supervisor=supervisor
-            )
+            try:
+                ended = launcher.run(
+                    plan, run_dir, on_message=follow, resume_from=resume_from, supervisor=supervisor
+                )
+            except BaseException:
+                registry.give_up()  # a second Ctrl-C waits for no answer
+                raise
         has_failed = ended.ledger.cause() is not None
         stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
         registry.end("failed" if has_failed else "stopped" if stopped else "finished")

@@ -14,7 +14,7 @@ from typing import Self
 
 import grpc
 
-from paceline.clock import monotonic_s
+from paceline.clock import Patience, monotonic_s
 from paceline.coordinator.background import Background
 from paceline.coordinator.client import Client, NotNowError, RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
@@ -25,6 +25,9 @@ from paceline.launchers.resizing import Answer, Granted, Refused, Wish
 
 KINDS = ("add", "remove", "checkpoint")
 LOOK_S = 2.0  # without a bell
+NODE_S = 1.0  # for one node to answer while the run stops
+SILENT_S = 5.0  # a run that stops gives up a coordinator without a leader after this time
+REFUSED_S = 1.0  # the same, where most nodes refuse connections: there is no majority that could elect one
 PATIENCE_S = 3.0  # of a cluster that elects a leader; more is silence
 
 
@@ -39,8 +42,15 @@ class Wishes:
         *,
         is_held: Callable[[str], bool] = lambda _: False,
         more_news: Callable[[], list[str]] = list,
+        last_checkpoint: Callable[[], str] = str,
     ) -> None:
-        """`is_held`: whether an operator has stopped this participant for a while; `more_news`: of others."""
+        """`is_held`: whether an operator has stopped this participant for a while; `more_news`: of others.
+
+        `last_checkpoint`: what a run that stops now can be resumed from, in words.
+        """
+        self._last_checkpoint = last_checkpoint
+        self._is_alone = False
+        self._judging: asyncio.Task[None] | None = None
         self._addresses, self._access, self._run = addresses, access, run
         self._is_held, self._more_news = is_held, more_news
         self._lock = threading.Lock()
@@ -83,6 +93,12 @@ class Wishes:
             found, self._news = self._news, []
         return [*found, *self._more_news()]
 
+    def stopping(self) -> None:
+        self._background.begin(self._begin_to_judge)
+
+    def is_alone(self) -> bool:
+        return self._is_alone
+
     def given_up(self) -> dict[str, int]:
         with self._lock:
             given_up = dict(self._given_up)
@@ -103,10 +119,67 @@ class Wishes:
         self._bell = asyncio.Event()
         self._task = asyncio.create_task(self._follow())
 
+    def _begin_to_judge(self) -> None:
+        if self._judging is None:
+            self._judging = asyncio.create_task(self._judge())
+
+    async def _judge(self) -> None:
+        """While the run stops: without a leader it is not held up for longer than this takes."""
+        while not self._is_alone:
+            nodes, refused = await self._count_nodes()
+            silent_s = REFUSED_S if 2 * (len(nodes) - refused) <= len(nodes) else SILENT_S
+            patience = Patience(silent_s)
+            leader = asyncio.ensure_future(self._client.find_leader())
+            try:
+                while not leader.done() and (wait_s := patience.next_s()):
+                    await asyncio.wait((leader,), timeout=wait_s)
+                if leader.done() and leader.exception() is None:
+                    await asyncio.sleep(LOOK_S)
+                    continue
+            finally:
+                leader.cancel()
+            # Asked in words again: the numbers are those of the moment in which it is given up.
+            nodes, refused = await self._count_nodes()
+            await self._give_up(sum(nodes.values()), len(nodes))
+
+    async def _give_up(self, answering: int, known: int) -> None:
+        trouble = "no majority" if 2 * answering <= known else "no leader"
+        checkpoint = await asyncio.to_thread(self._last_checkpoint)
+        self._say(
+            f"the coordinator has {trouble} ({answering} of {known} nodes answer): stopping without it;"
+            f" {checkpoint or 'there is no checkpoint yet'}"
+        )
+        self._is_alone = True
+        self._client.give_up()
+
+    async def _count_nodes(self) -> tuple[dict[str, bool], int]:
+        """Which of the known nodes answer, by address, and how many refuse connections."""
+        nodes: dict[str, bool] = {}
+        refused = 0
+        ask = set(self._addresses)
+        while ask:
+            found = await asyncio.gather(*(self._status(address) for address in sorted(ask)))
+            for address, status in zip(sorted(ask), found, strict=True):
+                nodes[address] = isinstance(status, pb.NodeStatus)
+                refused += status is grpc.StatusCode.UNAVAILABLE
+            peers = [p for status in found if isinstance(status, pb.NodeStatus) for p in status.peers]
+            ask = {peer.address for peer in peers if peer.address and peer.is_voter} - set(nodes)
+        return nodes, refused
+
+    async def _status(self, address: str) -> pb.NodeStatus | grpc.StatusCode:
+        try:
+            async with asyncio.timeout(NODE_S):
+                return await self._client.of_node(address, "Status", pb.StatusRequest())
+        except TimeoutError:
+            return grpc.StatusCode.DEADLINE_EXCEEDED
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+
     async def _stop(self) -> None:
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        for task in [self._task, *([] if self._judging is None else [self._judging])]:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
         with suppress(RefusedError, UnreachableError):
             for number in [given.number for given in self._answers] + list(self._open):
                 await self._report(number, pb.ACTION_FAILED, "the run ended before")
@@ -119,7 +192,7 @@ class Wishes:
     async def _follow(self) -> None:
         watching: asyncio.Task[None] | None = None
         try:
-            while True:
+            while not self._is_alone:
                 try:
                     leader = await self._client.find_leader()
                     await self._look()
@@ -127,7 +200,8 @@ class Wishes:
                     if watching is None or watching.done():
                         watching = asyncio.create_task(self._watch(leader))
                 except UnreachableError as error:
-                    self._say_silent(error)
+                    if not self._is_alone:
+                        self._say_silent(error)
                     continue
                 except RefusedError as error:
                     self._say(f"the coordinator did not say what is asked of the run: {error.what}")

@@ -6,7 +6,7 @@ the last: gRPC's poller is happiest with a single loop.
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
@@ -31,6 +31,11 @@ class Background:
         except KeyboardInterrupt:
             future.cancel()
             raise
+
+    def begin(self, call: Callable[[], object]) -> None:
+        """Run it in the loop, without waiting; for signal handlers too. Nothing happens once it is closed."""
+        if self._is_open:
+            self._shared.loop.call_soon_threadsafe(call)
 
     def close(self) -> None:
         if self._is_open:

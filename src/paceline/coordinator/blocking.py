@@ -43,6 +43,10 @@ class BlockingClient:
         finally:
             self._background.close()
 
+    def give_up(self) -> None:
+        """See `Client.give_up`."""
+        self._client.give_up()
+
     def write(self, name: str, request: Message, reply: type[Reply]) -> Reply:
         return self._background.call(self._client.write(name, request, reply))
 

@@ -91,6 +91,7 @@ class Client:
         self._numbers = itertools.count(1)
         self._room = asyncio.Semaphore(MOST_AT_ONCE)
         self._open: set[int] = set()  # numbers whose answers we wait for
+        self._is_given_up = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -104,6 +105,10 @@ class Client:
         for asking in self._asking.values():
             await asking.close()
         await self._stack.aclose()
+
+    def give_up(self) -> None:
+        """The cluster is not waited for any more: calls fail, those under way after their present attempt."""
+        self._is_given_up = True
 
     async def write(self, name: str, request: Message, reply: type[Reply]) -> Reply:
         """`await client.write("Runs.Create", pb.CreateRun(…), pb.Run)`: done once, even if sent twice."""
@@ -199,7 +204,7 @@ class Client:
         until_s = monotonic_s() + self._patience_s
         others = itertools.cycle(self._addresses)
         last, pause_s = "nobody was asked", FIRST_PAUSE_S
-        while (left_s := until_s - monotonic_s()) > 0:
+        while (left_s := until_s - monotonic_s()) > 0 and not self._is_given_up:
             asked = self._leader
             try:
                 return await ask(asked, min(attempt_s, left_s))
@@ -211,6 +216,8 @@ class Client:
                 if _fact(error, methods.LEADER) in ("", asked):
                     await asyncio.sleep(min(pause_s * random.uniform(0.5, 1.0), left_s))
                     pause_s = min(pause_s * SLOWER, LONGEST_PAUSE_S)
+        if self._is_given_up:
+            raise UnreachableError("the coordinator was given up", "look at it, and ask again")
         raise UnreachableError(
             f"no leader answered within {self._patience_s:g} s (the last word was: {last})",
             f"look at `paceline coordinator status --at {','.join(self._addresses)}`",

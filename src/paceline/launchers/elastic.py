@@ -30,6 +30,10 @@ class Registry(Protocol):
         """This process is certainly gone."""
         ...
 
+    def give_up(self) -> None:
+        """The coordinator is not waited for any more."""
+        ...
+
 
 class Desk(Protocol):
     """Where operators ask, and are answered."""
@@ -42,6 +46,14 @@ class Desk(Protocol):
 
     def news(self) -> list[str]:
         """What there is to say about the desk itself, such as that the coordinator is silent."""
+        ...
+
+    def stopping(self) -> None:
+        """The run ends soon, so a coordinator without a majority is given up; for signal handlers too."""
+        ...
+
+    def is_alone(self) -> bool:
+        """Was the coordinator given up?"""
         ...
 
     def given_up(self) -> dict[str, int]:
@@ -59,6 +71,11 @@ class NoDesk:
 
     def news(self) -> list[str]:
         return []
+
+    def stopping(self) -> None: ...
+
+    def is_alone(self) -> bool:
+        return False
 
     def given_up(self) -> dict[str, int]:
         return {}
@@ -89,6 +106,7 @@ class ElasticSupervisor:
     _has_result: bool = False  # a server has finished
     _paused: Failure | None = None  # an operator is waited for: why
     _is_stopping: bool = False
+    _is_alone: bool = False  # the run ends without its coordinator
     _ledger: Ledger = field(default_factory=Ledger)
 
     def started(self, who: str, pid: int) -> None:
@@ -135,6 +153,7 @@ class ElasticSupervisor:
     def stopping(self) -> None:
         """The run was asked to stop; may be called from a signal handler."""
         self._is_stopping = True
+        self.desk.stopping()
 
     def wait_s(self) -> float | None:
         if not self._waiting:
@@ -144,6 +163,10 @@ class ElasticSupervisor:
     def orders(self) -> list[Message]:
         for text in self.desk.news():
             self.say(text)
+        if self.desk.is_alone() and not self._is_alone:
+            self._is_alone = True
+            self.registry.give_up()
+            self._orders.append({"op": "alone"})
         for wish in self.desk.wishes():
             self._take(wish)
         self._end_the_frozen()
@@ -164,6 +187,9 @@ class ElasticSupervisor:
     def _end_the_frozen(self) -> None:
         """What was given up is ended after a grace period: it neither keeps its name nor holds up the end."""
         given_up = {key for key in self.desk.given_up().items() if self._pids.get(key[0]) == key[1] > 0}
+        if self._is_alone and self._has_result:
+            # Servers of other parts learn from the coordinator that all is done.
+            given_up |= {(who, pid) for who, pid in self._pids.items() if _is_server(who) and pid > 0}
         self._frozen = {key: patience for key, patience in self._frozen.items() if key in given_up}
         for who, pid in sorted(given_up - self._ended):
             limit_s = min(self.timeout_s, FROZEN_AT_END_S) if self._is_ending else self.timeout_s
@@ -233,6 +259,9 @@ class ElasticSupervisor:
         if self._is_ending or self._paused is not None:
             state = "ending" if self._is_ending else "paused"
             self.say(f"{who} was lost ({why}) while the run was {state}")
+            return
+        if self._is_alone:  # a replacement could not join
+            self._ledger.error(Failure(who, why, hint, is_consequence=True, code=code))
             return
         if who in self._hopeless:
             self.say(f"{who} ended ({why}); a replacement would meet the same, so the run ends")

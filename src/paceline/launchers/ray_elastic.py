@@ -272,6 +272,8 @@ class ElasticGroup:
                 self._lost(member, ActorLost("it gave no sign of life, and was ended"))
             case "leave":
                 self._control.ask_to_leave(int(str(order["index"])))
+            case "alone":
+                self._control.give_up_coordinator()
             case "pause":
                 saver = order.get("saver")
                 self._control.pause(bool(order["is_paused"]), None if saver is None else int(str(saver)))

@@ -101,6 +101,8 @@ class BackupLine:
                 self._membership.look()
                 return
             except UnreachableError:
+                if self._membership.standing.is_alone:
+                    raise
                 if self._membership.is_fenced:
                     raise self._fenced(self._membership.standing.place(self._part)) from None
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 _STEPS, _LOSS, _LEAVE, _SAVE = range(4)
 _COLUMNS = 4
-_HEAD = 4
+_HEAD = 5
 
 
 class ControlBlock:
@@ -24,7 +24,7 @@ class ControlBlock:
         memory = mmap.mmap(-1, size) if file is None else _mapped(file, size)
         numbers: NDArray[np.float64] = np.frombuffer(memory, dtype=np.float64)
         self._stop, self._pause, self.ended_at = numbers[:1], numbers[1:2], numbers[2:3]
-        self.last_saved = numbers[3:_HEAD]
+        self.last_saved, self._alone = numbers[3:4], numbers[4:_HEAD]
         self.rows = numbers[_HEAD:].reshape(num_workers, _COLUMNS)
 
     def ask_to_stop(self) -> None:
@@ -33,6 +33,14 @@ class ControlBlock:
     @property
     def stop_is_asked(self) -> bool:
         return bool(self._stop[0])
+
+    def give_up_coordinator(self) -> None:
+        """The run ends without its coordinator: no participant waits for an answer of it any more."""
+        self._alone[0] = 1.0
+
+    @property
+    def is_without_coordinator(self) -> bool:
+        return bool(self._alone[0])
 
     def pause(self, is_paused: bool, saver: int | None) -> None:
         """Or go on; one of those who are left saves what it has."""
@@ -90,6 +98,9 @@ class WorkerControl:
 
     def wants_leave(self) -> bool:
         return bool(self._row[_LEAVE])
+
+    def is_without_coordinator(self) -> bool:
+        return self._block.is_without_coordinator
 
     def is_paused(self) -> bool:
         return self._block.is_paused

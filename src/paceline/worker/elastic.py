@@ -61,6 +61,10 @@ class Asked(Protocol):
 
     def wants_leave(self) -> bool: ...
 
+    def is_without_coordinator(self) -> bool:
+        """The run ends without its coordinator: it forms no generation any more."""
+        ...
+
     def is_paused(self) -> bool:
         """Too few are left, and an operator is waited for."""
         ...
@@ -132,7 +136,8 @@ class ElasticWorker:
                 if waited_s >= self.plan.timeout_s:
                     what = f"no generation with {self.name} in it was formed within {waited_s:g} s"
                     raise PeerLostError(what, error.hint) from error
-            if self._comes_too_late() or (self.asked.is_paused() and self.asked.wants_stop()):
+            forms_none = self.asked.is_paused() or self.asked.is_without_coordinator()
+            if self._comes_too_late() or (forms_none and self.asked.wants_stop()):
                 return None
             if self.asked.takes_save() and self.committed:
                 self.save(self.committed, self.carried)

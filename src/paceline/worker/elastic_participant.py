@@ -85,7 +85,13 @@ def _build(
     log = open_log(plan, seat.run_dir, name, clock)
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
-    membership = Membership(lambda: coordinator_client(place), run=place.run, worker=name, note=control.note)
+    membership = Membership(
+        lambda: coordinator_client(place),
+        run=place.run,
+        worker=name,
+        note=control.note,
+        is_alone=control.is_without_coordinator,
+    )
     writer = writer_for(plan, seat.checkpoints, WHO, RunCatalogue(membership, place.run), participants=1)
     shared = SharedSaver(plan, replica, log=log, report=report, writer=writer)
     shared.takes_wish = control.takes_save

@@ -17,6 +17,7 @@ import torch
 
 from paceline.checkpoints.store import Snapshot, to_bytes
 from paceline.clock import Clock, monotonic_s
+from paceline.coordinator.client import UnreachableError
 from paceline.events.log import Log
 from paceline.events.schema import PartRow, ServerRow
 from paceline.ids import Rank
@@ -37,7 +38,7 @@ from paceline.transport.elastic_wire import Frame, Say
 from paceline.transport.ports import Reply
 from paceline.worker.backup_line import BackupLine
 from paceline.worker.elastic_server import Kind, Order
-from paceline.worker.place_membership import Places
+from paceline.worker.place_membership import RESUME, Places
 
 TICK_S = 0.1
 RECORD_S = 0.25
@@ -114,6 +115,9 @@ class GuardedServer(ABC):
             if heard is not None:
                 self._hear(heard)
             self._release()
+            if self._due and self._line.link is None and self._membership.standing.is_alone:
+                what = f"{self._name} has no backup, and the coordinator was given up"
+                raise UnreachableError(what, RESUME)  # another primary cannot be ruled out
             self._take_in()
             self._between_orders()
             if monotonic_s() - self._recorded_s > RECORD_S:

@@ -29,6 +29,7 @@ Reply = TypeVar("Reply", bound=Message)
 ENDED = (pb.RUN_FINISHED, pb.RUN_FAILED, pb.RUN_STOPPED)
 BEATS_PER_LEASE = 4
 AGAIN_S = 0.1
+ALONE_S = 0.2  # how soon it is noticed that the coordinator was given up
 # A leader gives four signs of life in a lease. Whoever hears none for half of one looks for another leader,
 # and finds it before a new leader, who grants everybody one lease, gives us up.
 SILENT_PER_LEASE = 0.5
@@ -45,7 +46,10 @@ class Membership:
         note: Note,
         role: str = "worker",
         address: str = "",
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_alone`: the run ends without the coordinator, so that its answers are not waited for."""
+        self._is_alone = is_alone
         self._connect, self._run, self._worker, self._note = connect, run, worker, note
         self._role, self._address = role, address
         self._changed = threading.Condition()
@@ -70,7 +74,7 @@ class Membership:
             while True:
                 if self._failure is not None:
                     raise self._failure
-                if self._has_ended:
+                if self._has_ended or self._is_alone():
                     return None
                 newest = self._newest
                 if newest.number > after and not newest.is_revoked and self._worker in newest.workers:
@@ -151,14 +155,29 @@ class Membership:
             with self._changed:
                 self._client = client
                 self._changed.notify_all()
-            while True:
-                me = await self._join(client)
-                try:
-                    await self._stay(client, me)
-                except asyncio.CancelledError:
-                    await self._leave(client, me)
-                    raise
-                self._note(f"{self._worker} was given up by the coordinator, and joins again")
+            watching = asyncio.create_task(self._watch_alone(client))
+            try:
+                await self._be_member(client)
+            finally:
+                watching.cancel()
+
+    async def _be_member(self, client: Client) -> None:
+        while True:
+            me = await self._join(client)
+            try:
+                await self._stay(client, me)
+            except asyncio.CancelledError:
+                await self._leave(client, me)
+                raise
+            self._note(f"{self._worker} was given up by the coordinator, and joins again")
+
+    async def _watch_alone(self, client: Client) -> None:
+        """The launcher decides that the run ends without the coordinator; every wait for it ends then."""
+        while not self._is_alone():
+            await asyncio.sleep(ALONE_S)
+        client.give_up()
+        with self._changed:
+            self._changed.notify_all()
 
     async def _join(self, client: Client) -> pb.Worker:
         joining = pb.JoinRun(
@@ -172,7 +191,13 @@ class Membership:
             try:
                 return await client.write("Members.Join", joining, pb.Worker)
             except UnreachableError as error:
+                await self._rest_if_alone()
                 self._note(f"the coordinator does not answer: {error.what}")
+
+    async def _rest_if_alone(self) -> None:
+        """Until close(): the loop must not end before, as other threads wait for answers in it."""
+        if self._is_alone():
+            await asyncio.Event().wait()
 
     async def _leave(self, client: Client, me: pb.Worker) -> None:
         leaving = pb.LeaveRun(
@@ -190,6 +215,7 @@ class Membership:
                 orders = client.live(self._beats(me))
                 await self._obey(client, orders)
             except UnreachableError:
+                await self._rest_if_alone()
                 continue  # training goes on, and the launcher says so, once for all
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.ABORTED:

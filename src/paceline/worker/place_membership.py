@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from paceline.clock import Patience, monotonic_s
@@ -24,6 +24,7 @@ FINISHED = "all work is done"  # why a server leaves in the end
 POLL_S = 0.5
 PATIENCE_S = 15.0
 LOOK_S = 0.05
+RESUME = "start the coordinator, then run `paceline train --resume RUN`"
 
 Found = TypeVar("Found")
 
@@ -42,6 +43,7 @@ class Standing:
     places: dict[int, pb.ServerPlace] = field(default_factory=dict)
     living: dict[str, pb.Worker] = field(default_factory=dict)
     is_done: bool = False  # a server has finished the work, or the run has ended
+    is_alone: bool = False  # the coordinator was given up: nothing of this changes any more
 
     def place(self, part: int) -> pb.ServerPlace:
         return self.places.get(part, pb.ServerPlace(shard=part))
@@ -91,11 +93,14 @@ class PlaceMembership(Membership):
         note: Note,
         role: str = "worker",
         address: str = "",
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._standing = Standing()
         self._number, self._is_fenced = 0, False
         self._on_change: Callable[[], None] = lambda: None
-        super().__init__(connect, run=run, worker=worker, note=note, role=role, address=address)
+        super().__init__(
+            connect, run=run, worker=worker, note=note, role=role, address=address, is_alone=is_alone
+        )
 
     # What other threads ask.
 
@@ -127,6 +132,8 @@ class PlaceMembership(Membership):
                 found = find(self._standing)
                 if found is not None:
                     return found
+                if self._is_alone():
+                    raise UnreachableError(f"{what}, and the coordinator was given up", RESUME)
                 wait_s = patience.next_s()
                 self._changed.wait(timeout=wait_s)
                 if not wait_s:
@@ -175,6 +182,12 @@ class PlaceMembership(Membership):
             self._number = me.incarnation
             self._changed.notify_all()
         return me
+
+    async def _watch_alone(self, client: Client) -> None:
+        await super()._watch_alone(client)
+        with self._changed:
+            self._standing = replace(self._standing, is_alone=True)
+        self._on_change()
 
     async def _obey(self, client: Client, orders: AsyncIterator[pb.Order]) -> None:
         polling = asyncio.create_task(self._poll(client))

@@ -73,7 +73,8 @@ class PrimaryServer(GuardedServer):
     def _is_over(self) -> bool:
         if not self._server.is_finished or self._due or self._server.members:
             return False
-        return not any(worker.role == "worker" for worker in self._membership.standing.living.values())
+        standing = self._membership.standing
+        return standing.is_alone or not any(worker.role == "worker" for worker in standing.living.values())
 
     # Workers.
 

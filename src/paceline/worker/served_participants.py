@@ -84,6 +84,7 @@ class _Server:
             note=self._note,
             role="server",
             address=f"127.0.0.1:{self._host.port}",
+            is_alone=lambda: seat.control.is_without_coordinator,
         )
         self._log.write("worker_started", pid=os.getpid(), clock=0)
 

@@ -34,7 +34,11 @@ def work_with_servers(index: int, seat: Seat, report: Callable[[Report], None]) 
     log = open_log(plan, seat.run_dir, name, SystemClock())
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
     membership = PlaceMembership(
-        partial(coordinator_client, place), run=place.run, worker=name, note=control.note
+        partial(coordinator_client, place),
+        run=place.run,
+        worker=name,
+        note=control.note,
+        is_alone=control.is_without_coordinator,
     )
     first = _first_step(seat, control, Rank(index))
     log.write("worker_started", pid=os.getpid(), clock=first, node=socket.gethostname())

@@ -57,7 +57,13 @@ def _build(index: int, seat: Seat, task: Task, report: Tell) -> SplitElasticWork
     log = open_log(plan, seat.run_dir, name, clock)
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
-    membership = Membership(lambda: coordinator_client(place), run=place.run, worker=name, note=control.note)
+    membership = Membership(
+        lambda: coordinator_client(place),
+        run=place.run,
+        worker=name,
+        note=control.note,
+        is_alone=control.is_without_coordinator,
+    )
 
     def saver_for(replica: ShardedReplica, strategy: Strategy, rank: int, parts: int) -> SplitSaver:
         writer = writer_for(plan, seat.checkpoints, f"worker-{rank}", participants=parts)

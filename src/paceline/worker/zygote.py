@@ -138,6 +138,8 @@ class Zygote:
                 self._end_run()
             case "leave" if self._seat is not None:
                 self._seat.control.ask_to_leave(int(str(order["index"])))
+            case "alone" if self._seat is not None:
+                self._seat.control.give_up_coordinator()
             case "save" if self._seat is not None:
                 self._seat.control.ask_to_save()
             case "pause" if self._seat is not None:
