@@ -1,4 +1,4 @@
-"""Is the matrix what the configured index says? A small index on loopback says something of its own."""
+"""The tables are made from what the configured index lists: here a small one on loopback."""
 
 import io
 import json
@@ -13,9 +13,21 @@ import pytest
 from packaging.version import Version
 from tests.fixtures.http_server import answering
 
-from paceline.app.image_matrix import refresh, write_matrix
+from paceline.app.image_matrix import refresh, refresh_wheels, write_matrix, write_wheels
 from paceline.app.image_tools import tool
-from paceline.images.matrix import Matrix, TorchRow, from_json, matrix, to_json
+from paceline.images.matrix import (
+    IndexFile,
+    Matrix,
+    TorchRow,
+    Wheels,
+    from_json,
+    matrix,
+    releases_of,
+    to_json,
+    wheels,
+    wheels_from_json,
+    wheels_to_json,
+)
 
 PLATFORM = "manylinux_2_28_x86_64"
 # Releases that no real index has: name, version, tags of Python, requirements.
@@ -76,6 +88,10 @@ def index(folder: Path) -> Iterator[str]:
             (shelf / f"{name.replace('-', '_')}-{version}-{full}.whl").write_bytes(
                 wheel(name, version, needs)
             )
+    (folder / "simple" / "cuda" / "torch").mkdir(parents=True)
+    (folder / "simple" / "cuda" / "torch" / "index.html").write_text(
+        '<a href="/whl/torch-7.2.0%2Bcu140-cp312-cp312-linux_x86_64.whl">torch</a>'
+    )
     for shelf in (folder / "simple").iterdir():
         links = "".join(f'<a href="{one.name}">{one.name}</a>\n' for one in sorted(shelf.glob("*.whl")))
         (shelf / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
@@ -116,6 +132,63 @@ def test_the_matrix_is_made_from_what_the_configured_index_says(
     assert from_json(json.loads(file.read_text())) == made
     assert made.dated == date(2027, 1, 2)
     assert any("torch 7.2.0: CUDA 14.0.5" in line for line in told)
+
+
+def test_the_table_of_wheels_is_made_from_the_files_that_the_configured_index_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = {Version("7.0.0"): "3.6"}
+    known = Wheels(
+        dated=date(2020, 1, 1),
+        packages={"torch": stale, "transformers": stale},
+        bound_to_torch={},
+        triton_of_torch={Version("7.2.0"): Version("9.0")},
+        older_sisters={},
+        cuda_builds={"7.1": ("129",)},
+        image_cudas={},
+    )
+    told: list[str] = []
+    with index(tmp_path / "served") as address:
+        monkeypatch.setenv("PIP_INDEX_URL", address)
+        empty = Matrix(dated=date(2027, 1, 2), torch=())
+        made = refresh_wheels(date(2027, 1, 2), known, empty, torch_index=f"{address}/cuda", tell=told.append)
+    write_wheels(made, tmp_path / "wheels.json")
+    assert made.dated == date(2027, 1, 2)
+    assert made.packages["torch"] == {Version("7.1.0"): "3.11-3.12", Version("7.2.0"): "3.12-3.13"}
+    assert made.packages["transformers"][Version("9.0.1")] == "pure:3.6+"
+    assert made.cuda_builds == {"7.1": ("129",), "7.2": ("140",)}
+    assert wheels_from_json(json.loads((tmp_path / "wheels.json").read_text())) == made
+    assert any("torch: 2 releases" in line for line in told)
+
+
+def test_the_tags_of_a_release_say_which_pythons_and_systems_it_is_for() -> None:
+    names = [
+        ("a-1.0-cp39-cp39-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", ">=3.8"),
+        ("a-1.0-cp310-cp310-manylinux_2_17_x86_64.whl", ">=3.8"),
+        ("a-1.0-cp310-cp310-musllinux_1_1_x86_64.whl", ">=3.8"),
+        ("a-1.0-cp312-cp312-win_amd64.whl", ">=3.8"),
+        ("a-1.0.tar.gz", ">=3.8"),
+        ("a-2.0-cp38-abi3-manylinux2014_x86_64.whl", ""),
+        ("a-3.0-py3-none-any.whl", ">=3.9,<3.13"),
+        ("a-4.0-cp312-cp312-macosx_11_0_arm64.whl", ""),
+        ("a-5.0rc1-py3-none-any.whl", ""),
+    ]
+    made = releases_of(IndexFile(name, requires) for name, requires in names)
+    assert made == {
+        Version("1.0"): "3.9-3.10 musl:3.10 source:3.8+",
+        Version("2.0"): "3.8+",
+        Version("3.0"): "pure:3.9-3.12",
+        Version("4.0"): "none",
+    }
+
+
+def test_the_wheels_of_the_package_read_back_and_tell_glibc_from_musl() -> None:
+    known = wheels()
+    assert wheels_from_json(wheels_to_json(known)) == known
+    assert known.has_wheel("numpy", Version("1.26.4"), "3.11", libc="musl")
+    assert not known.has_wheel("torch", Version("2.6.0"), "3.11", libc="musl")
+    assert known.has_nothing_for_musl("torch")
+    assert not known.has_source("transformers", Version("5.22.2"), "3.9")
 
 
 def test_the_matrix_of_the_package_reads_back_and_knows_its_newest() -> None:

@@ -207,7 +207,13 @@ def test_only_takes_what_it_names_and_knows_every_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", ["images/data/bases.json", "images/data/matrix.json", "kube/data/machines.json"]
+    "data",
+    [
+        "images/data/bases.json",
+        "images/data/matrix.json",
+        "images/data/wheels.json",
+        "kube/data/machines.json",
+    ],
 )
 def test_tables_of_other_makers_are_not_older_than_a_year(data: str) -> None:
     told = json.loads((files("paceline") / data).read_text("utf-8"))

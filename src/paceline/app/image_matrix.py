@@ -1,7 +1,8 @@
-"""Which torch goes with which CUDA, Python and sister packages? Asked of the index, version by version.
+"""The compatibility tables of images, made again from the package index: `image matrix --refresh`.
 
 The index is the one that pip and uv are configured for. uv says which Pythons have a wheel (its hint names
-them all) and what a version pulls in; pip says what a pure wheel requires. Nothing is installed.
+them all) and what a version pulls in; pip says what a pure wheel requires; the index pages of PEP 503 name
+the files of each package. Nothing is installed.
 """
 
 import json
@@ -9,8 +10,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import date
+from html.parser import HTMLParser
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -18,7 +23,17 @@ from packaging.version import InvalidVersion, Version
 
 from paceline.app.image_tools import uv_command, uv_environment
 from paceline.errors import TrainingError
-from paceline.images.matrix import Matrix, Stack, TorchRow, to_json
+from paceline.images.matrix import (
+    IndexFile,
+    Matrix,
+    Stack,
+    TorchRow,
+    Wheels,
+    releases_of,
+    to_json,
+    wheels_to_json,
+)
+from paceline.redaction import redact
 
 _OLDEST = Version("1.13.0")
 _OLDEST_TRANSFORMERS = Version("4.30")
@@ -50,6 +65,103 @@ def refresh(today: date, known: Matrix, *, only_new: bool, tell: Callable[[str],
 def write_matrix(matrix: Matrix, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(to_json(matrix), indent=1) + "\n", "utf-8")
+
+
+def write_wheels(wheels: Wheels, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(wheels_to_json(wheels), indent=1) + "\n", "utf-8")
+
+
+def refresh_wheels(
+    today: date, known: Wheels, matrix: Matrix, *, torch_index: str, tell: Callable[[str], None]
+) -> Wheels:
+    """The table of wheels, for the packages that it names, from the files that the index lists now.
+
+    The CUDA builds come from `torch_index`, PyTorch's own. Where that does not respond, the known ones stay.
+    """
+    address = _index_address()
+    packages = {}
+    for name in known.packages:
+        packages[name] = releases_of(_index_files(address, name)) or known.packages[name]
+        tell(f"{name}: {len(packages[name])} releases")
+    bound = {
+        name: {**rows, **_bounds(name, [v for v in packages.get(name, ()) if v > max(rows)])}
+        for name, rows in known.bound_to_torch.items()
+    }
+    triton = dict(known.triton_of_torch)
+    for row in matrix.torch:
+        if row.torch > max(triton):
+            solved = _solved([f"torch=={row.torch}"], row.pythons[len(row.pythons) // 2])
+            triton |= {row.torch: Version(solved["triton"])} if "triton" in solved else {}
+    try:
+        builds = _cuda_builds(_index_files(torch_index, "torch"))
+    except TrainingError as error:
+        tell(f"the CUDA builds of torch stay as known: {error}")
+        builds = {}
+    return replace(
+        known,
+        dated=today,
+        packages=packages,
+        bound_to_torch=bound,
+        triton_of_torch=triton,
+        cuda_builds={**known.cuda_builds, **builds},
+    )
+
+
+def _cuda_builds(files: Iterable[IndexFile]) -> dict[str, tuple[str, ...]]:
+    """`torch-2.6.0+cu126-cp312-…` says that torch 2.6 has a build for CUDA 12.6."""
+    found: dict[str, set[str]] = {}
+    for file in files:
+        read = re.match(r"torch-(\d+\.\d+)[\d.]*(?:\+|%2B)cu(\d+)-cp3", file.name)
+        if read is not None and "linux" in file.name:
+            found.setdefault(read[1], set()).add(read[2])
+    return {minor: tuple(sorted(builds, key=int)) for minor, builds in found.items()}
+
+
+def _bounds(name: str, releases: Iterable[Version]) -> dict[Version, Version]:
+    """The torch that each release pins in its metadata; a release without a pin is left out."""
+    found = {}
+    for version in releases:
+        wanted = [one for one in _requirements(name, version) if one.name == "torch"]
+        pins = [spec.version for one in wanted for spec in one.specifier if spec.operator == "=="]
+        if len(pins) == 1 and "*" not in pins[0]:
+            found[version] = Version(pins[0])
+    return found
+
+
+def _index_address() -> str:
+    done = _run([sys.executable, "-m", "pip", "config", "list"])
+    said = re.search(r"^(?::env:|global|install)\.index-url='(.*)'$", done.stdout, re.M)
+    return said[1].rstrip("/") if said else "https://pypi.org/simple"
+
+
+class _Page(HTMLParser):
+    """The links of an index page (PEP 503)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: list[IndexFile] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        said = dict(attrs)
+        path = (said.get("href") or "").partition("#")[0]
+        if tag == "a" and path:
+            name = urllib.parse.unquote(path.rpartition("/")[2])
+            self.files.append(IndexFile(name, said.get("data-requires-python") or ""))
+
+
+def _index_files(address: str, name: str) -> list[IndexFile]:
+    url = f"{address}/{name}/"
+    try:
+        with urllib.request.urlopen(url, timeout=_LIMIT_S) as response:
+            text = response.read().decode("utf-8")
+    except OSError as error:
+        raise TrainingError(
+            f"{redact(url)} does not respond: {error}", "check the index that pip uses"
+        ) from error
+    page = _Page()
+    page.feed(text)
+    return page.files
 
 
 def _versions(package: str, oldest: Version, pythons: Iterable[str]) -> list[Version]:
@@ -124,6 +236,12 @@ def _compile(wanted: list[str], python: str, *flags: str) -> subprocess.Complete
 
 
 def _stack(version: Version) -> Stack:
+    wanted = {one.name: one for one in _requirements("transformers", version) if one.marker is None}
+    names = ("tokenizers", "huggingface-hub")
+    return Stack(transformers=version, needs={n: str(wanted[n].specifier) for n in names if n in wanted})
+
+
+def _requirements(name: str, version: Version) -> list[Requirement]:
     command = [
         sys.executable,
         "-m",
@@ -134,13 +252,12 @@ def _stack(version: Version) -> Stack:
         "--no-deps",
         "--ignore-installed",
     ]
-    done = _run([*command, "--report", "-", f"transformers=={version}"])
+    done = _run([*command, "--report", "-", f"{name}=={version}"])
     if done.returncode != 0:
-        raise TrainingError(f"pip cannot read transformers {version}", done.stderr.strip()[-300:])
-    said = json.loads(done.stdout)["install"][0]["metadata"]["requires_dist"]
-    wanted = {one.name: one for one in map(Requirement, said) if one.marker is None}
-    names = ("tokenizers", "huggingface-hub")
-    return Stack(transformers=version, needs={n: str(wanted[n].specifier) for n in names if n in wanted})
+        raise TrainingError(f"pip cannot read {name} {version}", done.stderr.strip()[-300:])
+    return [
+        Requirement(one) for one in json.loads(done.stdout)["install"][0]["metadata"].get("requires_dist", ())
+    ]
 
 
 def _run(command: list[str], said: str | None = None) -> subprocess.CompletedProcess[str]:

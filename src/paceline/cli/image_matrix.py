@@ -1,4 +1,4 @@
-"""`paceline image matrix`: which torch goes with which CUDA, Python and sister packages?"""
+"""`paceline image matrix`: the table of torch with CUDA, Python and sister packages, shown or refreshed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     "--out",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="With --refresh: where to. [default: the package's own file]",
+    help="With --refresh: where to; wheels.json is written beside it. [default: the package's own files]",
 )
 @common_options
 def matrix(session: Session, *, refresh: bool, only_new: bool, out: Path | None) -> None:
-    """Show what is known from the wheels' metadata, with its date, or make it anew with --refresh. A version
-    that is not in it stops nothing: it is only not judged."""
+    """Show what is known from the wheels' metadata, with its date. --refresh reads the index again, for this
+    table and for the table of wheels (wheels.json). A version that is in neither is not judged."""
     from importlib.resources import files
 
+    from paceline.images.bases import catalog
     from paceline.images.matrix import matrix as known
-    from paceline.images.matrix import to_json
+    from paceline.images.matrix import to_json, wheels
 
     found = known()
     if refresh:
@@ -42,14 +43,19 @@ def matrix(session: Session, *, refresh: bool, only_new: bool, out: Path | None)
 
         from paceline import clock
         from paceline.app.image_matrix import refresh as ask_index
-        from paceline.app.image_matrix import write_matrix
+        from paceline.app.image_matrix import refresh_wheels, write_matrix, write_wheels
 
         today = datetime.fromtimestamp(clock.unix_now_s(), UTC).date()
         found = ask_index(today, found, only_new=only_new, tell=lambda line: say(session, line))
+        made = refresh_wheels(
+            today, wheels(), found, torch_index=catalog().index, tell=lambda line: say(session, line)
+        )
         package = Path(str(files("paceline.images").joinpath("data/matrix.json")))
         target = package if out is None else session.folder / out
         write_matrix(found, target)
-        say(session, f"wrote {target}")
+        beside = target.with_name("wheels.json")
+        write_wheels(made, beside)
+        say(session, f"wrote {target} and {beside}")
     elif only_new or out is not None:
         raise ImageWishError(
             [Problem("--only-new and --out are for --refresh", "add --refresh", "--refresh")]

@@ -17,7 +17,7 @@ _CUDA_TAG = re.compile(
     r"-(?P<system>[a-z]+[\d.]+)$"
 )
 _TORCH_TAG = re.compile(
-    r"^(?P<torch>\d+\.\d+\.\d+)-cuda(?P<cuda>\d+\.\d+)-cudnn(?P<cudnn>\d+)-(?P<flavour>runtime|devel)$"
+    r"^(?P<torch>\d+\.\d+(?:\.\d+)?)-cuda(?P<cuda>\d+\.\d+)-cudnn(?P<cudnn>\d+)-(?P<flavour>runtime|devel)$"
 )
 _PYTHON_TAG = re.compile(r"^(?P<python>3\.\d+)(?P<patch>\.\d+)?(?:[a-z]+\d+)?(?P<rest>(?:-[a-z0-9.]+)*)$")
 
@@ -42,6 +42,8 @@ class Base:
 
     def apt_system(self, today: date) -> str:
         """The release that apt-get installs from: "debian13"; "" where the tag does not tell."""
+        if self.system in ("ubuntu26.04", "ubuntu26.10"):
+            return "ubuntu24.04"  # what is gone there is gone in later releases
         if self.family != "python" or self.system != "debian":
             return self.system if self.system.startswith(("debian", "ubuntu")) else ""
         if not self.is_floating or self.python is None:
@@ -79,6 +81,8 @@ class Catalog:
     arch_floor: dict[str, tuple[str, str]]  # arch: (oldest torch, oldest CUDA)
     arch_gone: dict[str, str]  # arch: CUDA whose wheels have no code for it any more
     gpus: dict[str, str]
+    glibc: dict[str, Version]  # system: the version of its C library
+    oldest_python_of_pip: Version  # that get-pip.py of the day accepts
 
 
 @cache
@@ -105,6 +109,8 @@ def catalog() -> Catalog:
         arch_floor={arch: (row[0], row[1]) for arch, row in said["arch_floor"].items()},
         arch_gone=dict(said["arch_gone"]),
         gpus=dict(said["gpus"]),
+        glibc={system: Version(number) for system, number in said["glibc"].items()},
+        oldest_python_of_pip=Version(said["oldest_python_of_pip"]),
     )
 
 
@@ -119,7 +125,16 @@ _CODENAMES = {
     "jammy": "ubuntu22.04",
     "noble": "ubuntu24.04",
     "xenial": "ubuntu16.04",
+    "jessie": "debian8",
+    # Tags that move on with every release.
+    "stable": "debian13",
+    "rolling": "ubuntu26.10",
+    "devel": "ubuntu26.10",
 }
+# The last patch releases whose images were built for Debian 10 or earlier, where the tag names no system.
+_LAST_ON_DEBIAN_10 = {"3.5": 99, "3.6": 13, "3.7": 10, "3.8": 10, "3.9": 5}
+_LATEST = {"ubuntu": "ubuntu26.04", "debian": "debian13"}
+_RED_HAT = re.compile(r"(?:^|/)(?:ubi|rockylinux|almalinux|rhel|oraclelinux)([89])?(?:/|-|$)")
 # Since when a python image of no stated system has which Debian.
 _DEBIAN_12 = date(2023, 6, 15)
 _DEBIAN_13 = date(2025, 8, 15)
@@ -147,19 +162,34 @@ def read_base(reference: str) -> Base:
         return _pytorch(base)
     if name == "nvcr.io/nvidia/pytorch":
         return replace(base, family="ngc", flavour="devel")
+    if name == "tensorflow/tensorflow":
+        return _tensorflow(base)
+    if name in ("continuumio/miniconda3", "continuumio/anaconda3"):
+        return _conda(base)
+    if name == "amazonlinux" or _RED_HAT.search(name):
+        return _red_hat(base)
     if re.search(r"\.dkr\.ecr\..*/(?:huggingface-)?pytorch-", rest) or "/deep-learning-containers/" in rest:
         return _deep_learning_container(base)
     return base
 
 
 def _python(base: Base) -> Base:
-    found = _PYTHON_TAG.match(base.tag or "")
+    tag = base.tag or ""
+    floating = re.fullmatch(r"(?:(?:latest|3)(?=-|$))?-?((?:[a-z]+[\d.]*)?(?:-[a-z0-9.]+)*)", tag)
+    if floating is not None and not tag.startswith("2"):
+        # The newest Python is in the image some weeks after its release: the one before it is certain.
+        tag = f"{sorted(catalog().pythons, key=Version)[-2]}-{floating[1]}".rstrip("-")
+    found = _PYTHON_TAG.match(tag)
     if found is None:
-        return replace(base, family="python")
+        return replace(base, family="python", system="debian10" if tag.startswith("2") else "")
     rest = found["rest"].split("-")
     system = next((_CODENAMES[word] for word in rest if word in _CODENAMES), "")
     if any(word.startswith("alpine") for word in rest):
         system = "alpine"
+    last = _LAST_ON_DEBIAN_10.get(found["python"], -1)
+    patch = int((found["patch"] or ".999")[1:])
+    if not system and (patch <= last or last == 99):
+        system = "debian10"
     return replace(
         base,
         family="python",
@@ -176,10 +206,31 @@ def _system(base: Base) -> Base:
     system = _CODENAMES.get(tag.partition("-")[0], "")
     if base.name == "alpine":
         system = "alpine"
+    elif tag in ("", "latest"):
+        system = _LATEST.get(base.name, "")
     elif not system and number is not None:
         system = f"{base.name}{number[0]}"
     python = catalog().system_pythons.get(system)
     return replace(base, family=base.name, system=system, python=python, is_slim=True)
+
+
+def _tensorflow(base: Base) -> Base:
+    """`2.8.0-gpu`: the systems of its releases are not listed; only that apt reads NVIDIA's repository."""
+    return replace(base, family="tensorflow", flavour="gpu" if "gpu" in (base.tag or "") else "")
+
+
+def _conda(base: Base) -> Base:
+    old = re.fullmatch(r"4\.(\d+)\.\d+", base.tag or "")
+    return replace(base, family="conda", system="debian10" if old and int(old[1]) <= 10 else "")
+
+
+def _red_hat(base: Base) -> Base:
+    """Only its C library is known: the family stays empty, and rules about packages do not apply."""
+    if base.name == "amazonlinux":
+        return replace(base, system=f"amazon{(base.tag or '').partition('.')[0]}")
+    named = _RED_HAT.search(base.name)
+    release = (named[1] if named else None) or (base.tag or "")[:1]
+    return replace(base, system=f"rhel{release}")
 
 
 def _cuda(base: Base) -> Base:

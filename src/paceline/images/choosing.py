@@ -34,8 +34,8 @@ def with_python(place: Place, other: str, known: tuple[str, ...]) -> str | None:
     if place.has_own_python:
         return None
     if base.family == "python" and base.tag is not None:
-        tag = re.sub(r"^3\.\d+(\.\d+)?([a-z]+\d+)?", other, base.tag)
-        return f"{base.reference.rpartition(':')[0]}:{tag}"
+        tag = re.sub(r"^(?:latest(?=-|$)|3(?:\.\d+){0,2}(?:[a-z]+\d+)?)", other, base.tag)
+        return f"{base.reference.rpartition(':')[0]}:{tag}" if tag != base.tag else None
     if base.family == "cuda" and base.cuda is not None:
         supported = [s for s, ends in catalog().systems.items() if ends >= place.target.today]
         for system in sorted(supported, reverse=True):

@@ -147,7 +147,7 @@ def read_asked(
     bare = re.sub(r"^(-e|--editable)[= ]\s*", "", text)
     name, requirement = "", None
     if _is_address(bare):
-        egg, last = _EGG.search(bare), _URL_NAME.search(bare)
+        egg, last = _EGG.search(bare), _URL_NAME.search(bare.partition("#")[0].rstrip("/"))
         name = egg[1] if egg else (last[1] if last and "://" in bare else "")
     else:
         try:

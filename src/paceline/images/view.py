@@ -191,6 +191,11 @@ class Place:
         mine = {id(step) for step in self.stage.instructions}
         return [one for one in self.installed if id(one.by.instruction) in mine]
 
+    @cached_property
+    def own_steps(self) -> frozenset[int]:
+        """The ids of the instructions of this very stage."""
+        return frozenset(id(step) for step in self.stage.instructions)
+
     def asked_by(self, by: PipInstall) -> Iterator[Asked]:
         """What a command asks for on this Python; a marker that cannot be judged says no."""
         for one in (*by.asked, *(asked for file in self.files_of(by) for asked in file.asked)):

@@ -18,14 +18,18 @@ from paceline.images.rules import (
     releases,
     secrets,
     stack,
+    syntax,
+    system,
     wheels,
 )
 from paceline.images.rules.pattern import Pattern
 from paceline.images.view import Place
 
 RULES: tuple[Callable[[Place], Iterator[Finding]], ...] = (
+    *syntax.RULES,
     *bases.RULES,
     *commands.RULES,
+    *system.RULES,
     *framework.RULES,
     *releases.RULES,
     *wheels.RULES,
@@ -38,8 +42,10 @@ RULES: tuple[Callable[[Place], Iterator[Finding]], ...] = (
     *secrets.RULES,
 )
 _GROUPS = (
+    syntax,
     bases,
     commands,
+    system,
     framework,
     releases,
     wheels,

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from packaging.version import Version
 
 from paceline.images.bases import Base, catalog, read_base
-from paceline.images.changing import another_base
+from paceline.images.changing import above, another_base, is_root_at
 from paceline.images.choosing import nearest_cuda_tag, supported_python
 from paceline.images.dockerfile import Instruction
 from paceline.images.matrix import wheels
 from paceline.images.project import Edit, Finding, Kind, Level
 from paceline.images.rules.pattern import Pattern
-from paceline.images.text import Change, edits_of, offset_of
-from paceline.images.view import Place
+from paceline.images.text import Change, edits_of, insertion, offset_of
+from paceline.images.view import Installed, Place
 
 ENDED = Pattern(
     number=13,
@@ -33,29 +33,14 @@ PLATFORM = Pattern(
     what="The image is built for another processor than the one it shall run on (exec format error).",
     fix="`--platform` says the target's",
 )
-PATTERNS = (ENDED, LIBC, PLATFORM)
-_BINARY = frozenset(
-    [
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "tensorflow",
-        "tensorflow-cpu",
-        "ray",
-        "onnxruntime",
-        "onnxruntime-gpu",
-        "jaxlib",
-        "jax",
-        "triton",
-        "bitsandbytes",
-        "mediapipe",
-        "open3d",
-        "vllm",
-        "xformers",
-        "ctranslate2",
-        "faster-whisper",
-    ]
+KEY = Pattern(
+    number=13,
+    id="repository-key",
+    what="The base has an old key of NVIDIA's repository, replaced in April 2022: apt-get update fails.",
+    fix="the outdated list is removed before `apt-get update`",
 )
+PATTERNS = (ENDED, LIBC, PLATFORM, KEY)
+_KEYED = Version("1.12.0")  # the first pytorch images made with NVIDIA's present key
 _OLD_GLIBC = frozenset({"ubuntu16.04", "ubuntu18.04", "debian9", "centos7"})
 _WITH_2_28 = Version("2.6.0")  # torch's wheels are manylinux_2_28 from here on
 _NEW_SYSTEM = {"debian9": "bookworm", "debian10": "bookworm"}
@@ -109,10 +94,12 @@ def ended(place: Place) -> Iterator[Finding]:
     base, origin = place.base, place.stage.origin
     if place.stage.parent is not None or base.digest is not None:
         return
-    if base.family == "cuda" and base.tag is not None:
+    if base.family == "cuda":
         yield from _cuda_ended(place, base, origin)
     elif base.family == "pytorch" and base.torch is not None:
         yield from _no_pytorch_tag(place, base, origin)
+    elif base.system in catalog().unreachable_systems and place.system and not _asks_the_archive(place):
+        yield _packages_moved(place, base, origin)
     elif base.family and base.tag in (None, "latest"):
         yield ENDED.found(
             place,
@@ -122,8 +109,6 @@ def ended(place: Place) -> Iterator[Finding]:
             "name a version; `python:3.12-slim` or a tag of the curated list",
             level=Level.WARNING,
         )
-    elif base.system in catalog().unreachable_systems and place.system and not _asks_the_archive(place):
-        yield _packages_moved(place, base, origin)
     else:
         yield from _no_longer_supported(place, base, origin)
 
@@ -166,9 +151,9 @@ def _is_same_system(base: Base, tag: str) -> bool:
 
 def _why_deleted(base: Base) -> str:
     """Why there is no such tag of nvidia/cuda; empty: there may be."""
-    tag, cuda, last = base.tag or "", base.cuda, catalog().cuda_last_patch
+    tag, cuda, last = base.tag or "latest", base.cuda, catalog().cuda_last_patch
     if tag == "latest":
-        return "nvidia/cuda has no tag latest"
+        return "nvidia/cuda has no tag latest, which a name without a tag means"
     if re.match(r"^\d+\.\d+-", tag):
         return f"nvidia/cuda has no tag {tag}: its versions have three parts"
     if re.match(r"^\d+\.\d+(\.\d+)?$", tag):
@@ -225,9 +210,13 @@ def _asks_the_archive(place: Place) -> bool:
     """Its packages are still served from the archive."""
     words = [word for step in place.steps for command in step.commands for word in command.texts]
     copied = [value for step in place.steps if step.word in ("COPY", "ADD") for value in step.values]
-    return any(re.search(r"archive\.debian\.org|vault\.centos\.org", word) for word in words) or any(
-        "sources.list" in value or "yum.repos.d" in value for value in copied
-    )
+    return any(
+        re.search(
+            r"archive\.debian\.org|vault\.centos\.org|old-releases\.ubuntu\.com|snapshot\.debian\.org|sources\.list",
+            word,
+        )
+        for word in words
+    ) or any("sources.list" in value or "yum.repos.d" in value for value in copied)
 
 
 def _packages_moved(place: Place, base: Base, origin: Instruction) -> Finding:
@@ -270,12 +259,45 @@ def _no_longer_supported(place: Place, base: Base, origin: Instruction) -> Itera
         )
 
 
+def repository_key(place: Place) -> Iterator[Finding]:
+    """Images of before April 2022 with a list of NVIDIA's repository: the signature cannot be verified."""
+    base = place.base
+    if place.stage.parent is not None or base.digest is not None:
+        return
+    is_old_torch = base.family == "pytorch" and base.flavour == "devel" and (base.torch or _KEYED) < _KEYED
+    release = re.match(r"^(\d+\.\d+\.\d+)", base.tag or "") if base.flavour == "gpu" else None
+    is_old_tensorflow = release is not None and Version(release[1]) <= Version("2.8.0")
+    words = " ".join(place.words)
+    is_replaced = re.search(
+        r"3bf863cc|A4B469963BF863CC|cuda-keyring|sources\.list|allow-insecure|AllowInsecure", words, re.I
+    )
+    if not (is_old_torch or is_old_tensorflow) or is_replaced or "trusted=yes" in words:
+        return
+    step = next((one for one in place.stage.instructions if _updates_lists(one)), None)
+    if step is None:
+        return
+    remove = "RUN rm -f /etc/apt/sources.list.d/cuda.list /etc/apt/sources.list.d/nvidia-ml.list"
+    yield KEY.found(
+        place,
+        step,
+        f"{base.reference} is older than the key of NVIDIA's repository: `NO_PUBKEY A4B469963BF863CC`",
+        f"FROM {base.reference}; the key was replaced on 2022-04-27",
+        f"add `{remove}` before apt-get update, or use a newer base",
+        (insertion(place.dockerfile, above(place, step), [remove]),) if is_root_at(place, step) else (),
+    )
+
+
+def _updates_lists(step: Instruction) -> bool:
+    return any(re.search(r"\bapt(?:-get)?\b.*\bupdate\b", " ".join(one.texts)) for one in step.commands)
+
+
 def old_libc(place: Place) -> Iterator[Finding]:
     base = place.base
-    heavy = [one for one in place.own if one.asked.name in _BINARY and not one.by.values("find-links")]
+    is_alpine = base.system == "alpine"
+    heavy = [one for one in place.own if _is_only_for_glibc(one, is_alpine=is_alpine)]
     if not heavy or place.stage.parent is not None:
         return
-    if base.system == "alpine":
+    if is_alpine:
         why = f"{heavy[0].asked.name} has no wheels for musl, which {base.reference} is made with"
         new = re.sub(r"-alpine[\d.]*$", "-slim", base.reference) if base.family == "python" else ""
     elif base.system in _OLD_GLIBC and _is_new(place):
@@ -300,6 +322,13 @@ def old_libc(place: Place) -> Iterator[Finding]:
         f"use {new}" if new else "use a Debian or Ubuntu base",
         another_base(place, new) if can else (),
     )
+
+
+def _is_only_for_glibc(one: Installed, *, is_alpine: bool) -> bool:
+    """Its wheels come from PyPI or PyTorch's pages, and none is for musl."""
+    if one.asked.is_url or not wheels().has_nothing_for_musl(one.asked.name):
+        return False
+    return all(is_alpine and "pytorch.org" in address for address in one.by.values("find-links"))
 
 
 def _is_new(place: Place) -> bool:
@@ -351,4 +380,4 @@ def _platform_edit(place: Place, origin: Instruction, old: str, new: str) -> tup
     return edits_of(place.dockerfile, [Change(at, at + len(old), new)])
 
 
-RULES = (ended, old_libc, wrong_platform)
+RULES = (ended, repository_key, old_libc, wrong_platform)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from paceline.images.changing import above, is_root_at, system_packages_added
 from paceline.images.installs import PipInstall
+from paceline.images.matrix import MINORS, wheels
 from paceline.images.project import Edit, Finding
 from paceline.images.rules.pattern import Pattern
 from paceline.images.text import Change, edits_of, insertion
@@ -40,6 +41,15 @@ ARCHIVES = {
     "dlib": ("g++", "cmake", "make"),
     "webrtcvad": ("gcc",),
     "uwsgi": ("gcc",),
+    "mpi4py": ("gcc", "libopenmpi-dev"),
+    "pycairo": ("gcc", "pkg-config", "libcairo2-dev"),
+    "dbus-python": ("gcc", "pkg-config", "libdbus-1-dev", "libglib2.0-dev"),
+    "pyicu": ("g++", "pkg-config", "libicu-dev"),
+    "pyworld": ("g++",),
+    "insightface": ("g++",),
+    "cython-bbox": ("gcc",),
+    "lap": ("g++",),
+    "llama-cpp-python": ("g++",),
     "horovod": ("g++", "cmake", "make"),
 }
 _COMPILERS = frozenset({"gcc", "g++", "build-essential", "clang"})
@@ -147,6 +157,9 @@ def _missing(place: Place, one: Installed) -> tuple[list[str], str]:
     needs = (
         list(ARCHIVES.get(one.asked.name, ())) if not one.asked.is_url and not place.has_own_python else []
     )
+    has_mpi = one.asked.name == "mpi4py" and any("mpi" in package for package in there)
+    if _has_wheel(place, one) or has_mpi:
+        needs = []
     if one.by.values("find-links") or place.base.family == "pytorch":
         needs = []
     if there & _COMPILERS:
@@ -155,6 +168,19 @@ def _missing(place: Place, one: Installed) -> tuple[list[str], str]:
     if missing and place.base.family != "python" and "python3-dev" not in there:
         missing.append("python3-dev")
     return missing, f"{one.asked.name} is compiled when it is installed: `Failed building wheel`"
+
+
+def _has_wheel(place: Place, one: Installed) -> bool:
+    """The release that pip takes has a wheel for this Python, or the table cannot tell."""
+    known = wheels().packages.get(one.asked.name)
+    if known is None:
+        return False
+    matching = [version for version in known if one.asked.specifier.contains(version)]
+    pythons = [place.python] if place.python is not None else [f"3.{minor}" for minor in MINORS]
+    libc = "musl" if place.base.system == "alpine" else ""
+    return not matching or any(
+        wheels().has_wheel(one.asked.name, max(matching), p, libc=libc) for p in pythons
+    )
 
 
 RULES = (externally_managed, no_build_tools)

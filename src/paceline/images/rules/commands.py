@@ -1,4 +1,4 @@
-"""Rules about commands that fail whatever they install: shells, apt, files and users (26-31).
+"""Rules about commands that fail whatever they install: shells, variables, files and stages (26, 27, 29, 31).
 
 Each rule needs the whole chain of a stage to be known: a script of the user's own, or a base that the list
 does not know, may have done what seems to be missing.
@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from paceline.images.bases import PackageGone, catalog, read_base
-from paceline.images.changing import is_root_at, respelled
+from paceline.images.bases import read_base
+from paceline.images.changing import respelled
 from paceline.images.dockerfile import Instruction, argument_values, env_values
-from paceline.images.installs import PipInstall, conditional_commands, system_installs
+from paceline.images.installs import PipInstall, conditional_commands
 from paceline.images.project import Finding, Level
 from paceline.images.rules.pattern import Pattern
 from paceline.images.shell import Command, Word
@@ -48,18 +48,6 @@ SCOPE = Pattern(
     what="An ARG above the first FROM is used in a stage that does not declare it: it is empty there.",
     fix="`ARG NAME` in the stage",
 )
-APT = Pattern(
-    number=28,
-    id="apt-fails",
-    what="apt-get without package lists, without `-y`, or not as root.",
-    fix="`apt-get update` in the same RUN, `-y`, `USER root`",
-)
-GONE = Pattern(
-    number=28,
-    id="system-package-gone",
-    what="A system package does not exist in this release of Debian or Ubuntu (any more).",
-    fix="the package that took its place",
-)
 NO_FILE = Pattern(
     number=29,
     id="file-not-copied",
@@ -77,12 +65,6 @@ OTHER_PYTHON = Pattern(
     id="stages-differ",
     what="Installed packages are copied from a stage with another Python: the Python here does not see them.",
     fix="only reported: the same Python in both stages",
-)
-NO_PROGRAM = Pattern(
-    number=30,
-    id="no-such-program",
-    what="pip, python, git or curl is called where nothing has installed it.",
-    fix="the package that has it",
 )
 EFA = Pattern(
     number=31,
@@ -103,12 +85,9 @@ PATTERNS = (
     EXEC_FORM,
     BASHISM,
     SCOPE,
-    APT,
-    GONE,
     NO_FILE,
     NO_STAGE,
     OTHER_PYTHON,
-    NO_PROGRAM,
     EFA,
     SIGNALS,
 )
@@ -166,7 +145,7 @@ def _is_range(word: Word) -> bool:
 def no_such_option(place: Place) -> Iterator[Finding]:
     """`pip install -y` and `git+git://`: pip has no such option, and GitHub does not serve that protocol."""
     for by in [one for one in place.pip if one.instruction in _own_steps(place)]:
-        old = next((one for one in by.asked if "git+git://github.com" in one.text), None)
+        old = next((one for one in place.asked_by(by) if "git+git://github.com" in one.text), None)
         if "-y" in by.flags and by.tool == "pip":
             yield REFUSED.found(
                 place,
@@ -321,117 +300,6 @@ def unset_variable(place: Place) -> Iterator[Finding]:
             return
 
 
-def apt_fails(place: Place) -> Iterator[Finding]:
-    if place.base.family not in _SYSTEMS or not place.are_packages_known:
-        return
-    has_lists = False
-    mine = {id(step) for step in place.stage.instructions}
-    for step in place.steps:
-        has_sources = any("sources.list" in value for value in step.values if step.word in ("COPY", "ADD"))
-        has_lists = has_lists or has_sources or any("/var/lib/apt" in flag for flag in step.flags)
-        maybe = conditional_commands(step)
-        for command in step.commands:
-            words = command.texts
-            line = " ".join(words)
-            if re.search(
-                r"\bapt(-get)?\b.*\bupdate\b|add-apt-repository|apt-add-repository|aptitude update", line
-            ):
-                has_lists = True
-            elif _installs_by_apt(words) and id(command) not in maybe:
-                yield from _apt_command(place, step, command, has_lists=has_lists, is_mine=id(step) in mine)
-            elif words[0] == "rm" and "/var/lib/apt/lists" in line:
-                has_lists = False
-        if any("cache" in flag and "/var/lib/apt" in flag for flag in step.flags):
-            has_lists = True
-
-
-def _installs_by_apt(words: tuple[str, ...]) -> bool:
-    tools = [at for at, word in enumerate(words) if word.rpartition("/")[2] in ("apt-get", "apt")]
-    return bool(tools) and "install" in words[tools[0] :]
-
-
-def _apt_command(
-    place: Place, step: Instruction, command: Command, *, has_lists: bool, is_mine: bool
-) -> Iterator[Finding]:
-    words = command.texts
-    packages = [word for word in words[words.index("install") + 1 :] if not word.startswith("-")]
-    is_local = all(word.startswith((".", "/")) or word.endswith(".deb") for word in packages)
-    if not is_mine or not packages or is_local:
-        return
-    shown = " ".join(words[:6])
-    if not has_lists:
-        at = next(word for word in command.words if word.text.rpartition("/")[2] in ("apt-get", "apt"))
-        edit = edits_of(place.dockerfile, [Change(at.start, at.start, "apt-get update && ")])
-        is_first = command.words[0] is at and not step.is_json
-        yield APT.found(
-            place,
-            step,
-            f"there are no package lists in {place.base.reference} at this point: `Unable to locate package`",
-            shown,
-            "run `apt-get update` before it, in the same RUN",
-            edit if is_first else (),
-        )
-    yes = re.compile(r"^-[a-z]*y[a-z]*$|^-[a-z]*qq[a-z]*$|^--yes$|^--assume-yes$|^-q=2$|Assume-Yes")
-    before = " ".join(place.words)
-    piped = (
-        step.commands.index(command) > 0 and step.commands[step.commands.index(command) - 1].texts[0] == "yes"
-    )
-    if not any(yes.search(word) for word in words) and "Assume-Yes" not in before and not piped:
-        install = command.words[words.index("install")]
-        edit = edits_of(place.dockerfile, [Change(install.end, install.end, " -y")])
-        yield APT.found(
-            place,
-            step,
-            "apt-get asks for confirmation, and a build has no terminal to answer from: it aborts",
-            shown,
-            "add -y",
-            edit if not step.is_json else (),
-        )
-    if not is_root_at(place, step) and "sudo" not in words:
-        yield APT.found(
-            place,
-            step,
-            "apt-get runs as another user than root: `Permission denied`",
-            shown,
-            "run it before USER, or put `USER root` above it",
-        )
-
-
-def system_package_gone(place: Place) -> Iterator[Finding]:
-    system = place.base.apt_system(place.target.today)
-    gone = catalog().packages_gone
-    if not system:
-        return
-    extra = any(
-        re.search(r"add-apt-repository|sources\.list|ppa:|deb \[|apt-key|\.list$", w) for w in place.words
-    )
-    copied = any("sources.list" in v for s in place.steps if s.word in ("COPY", "ADD") for v in s.values)
-    for step in _own_steps(place):
-        for one in system_installs(step):
-            for word in one.packages if one.tool == "apt" else ():
-                row = gone.get(word.text) or _python_gone(word.text, system)
-                if row is None or system not in row.systems or (extra and row.is_elsewhere) or copied:
-                    continue
-                edits = edits_of(place.dockerfile, [Change(word.start, word.end, row.instead)])
-                yield GONE.found(
-                    place,
-                    step,
-                    f"{system} has no package {word.text}: `has no installation candidate`",
-                    f"{word.text} on {place.base.reference}",
-                    f"install {row.instead}" if row.instead else "leave it out, or use an older base",
-                    edits if row.instead and not step.is_json else (),
-                )
-
-
-def _python_gone(package: str, system: str) -> PackageGone | None:
-    """Each release has the packages of one or two Pythons."""
-    found = re.fullmatch(r"python(3\.\d+)(?:-(?:dev|venv|distutils|full|minimal))?", package)
-    known = catalog().python_packages.get(system)
-    if found is None or known is None or found[1] in known:
-        return None
-    return PackageGone(systems=(system,), instead="", is_elsewhere=True)
-
-
 def file_not_copied(place: Place) -> Iterator[Finding]:
     if any(step.word == "ONBUILD" for step in place.steps):
         return
@@ -561,39 +429,6 @@ def stages_differ(place: Place) -> Iterator[Finding]:
             )
 
 
-def no_such_program(place: Place) -> Iterator[Finding]:
-    """pip and python on plain Debian, Ubuntu and CUDA images, which have neither."""
-    if (
-        place.base.family not in ("debian", "ubuntu", "cuda")
-        or not place.are_packages_known
-        or place.has_own_python
-    ):
-        return
-    if any(step.word in ("COPY", "ADD") and step.flag("from") is not None for step in place.steps):
-        return
-    there = place.system_packages
-    if any(package.startswith(("python3-", "python3.", "pypy")) and "pip" in package for package in there):
-        return
-    others = re.compile(
-        r"get-pip|ensurepip|virtualenv|pyenv|miniforge|pixi|\.sh$|\.run$|Python-3|make|configure|venv|pipx|uv$"
-    )
-    if any(others.search(word) for word in place.words) or there & {"python3-pip", "python3-full", "pip"}:
-        return
-    if any(one.tool != "apt" for one in place.system) or "PATH" in place.variables:
-        return
-    mine = [by for by in place.pip if by.instruction in _own_steps(place) and by.tool == "pip"]
-    if not mine or mine[0].instruction.is_json or "/" in mine[0].program[0].text:
-        return
-    by = mine[0]
-    yield NO_PROGRAM.found(
-        place,
-        by.instruction,
-        f"{place.base.reference} has no pip, and no step installs it: `{by.program[0].text}: not found`",
-        f"{' '.join(by.command.texts[:4])}; system packages: {', '.join(sorted(there)) or 'none'}",
-        "install python3-pip before it",
-    )
-
-
 def no_efa(place: Place) -> Iterator[Finding]:
     if not place.is_last or place.base.family in ("dlc", "ngc") or "efa" in place.base.reference.lower():
         return
@@ -658,11 +493,8 @@ RULES = (
     no_such_option,
     no_shell,
     not_in_sh,
-    system_package_gone,
-    apt_fails,
     file_not_copied,
     stages_differ,
-    no_such_program,
     no_efa,
     signals_lost,
 )

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator
 
+from packaging.utils import canonicalize_name
+
 from paceline.images.bases import read_base
 from paceline.images.changing import (
     another_base,
@@ -12,10 +14,13 @@ from paceline.images.changing import (
     with_flag,
 )
 from paceline.images.choosing import nearest_cuda_tag
-from paceline.images.installs import PipInstall
+from paceline.images.dockerfile import Instruction
+from paceline.images.installs import PipInstall, conditional_commands
 from paceline.images.matrix import matrix
 from paceline.images.project import Edit, Finding, Kind, Level
+from paceline.images.requirements import Asked
 from paceline.images.rules.pattern import Pattern
+from paceline.images.shell import Command
 from paceline.images.view import Installed, Place
 
 NO_COMPILER = Pattern(
@@ -58,6 +63,9 @@ IMPORT_TORCH = frozenset(
         "pytorch3d",
         "diff-gaussian-rasterization",
         "grouped-gemm",
+        "simple-knn",
+        "pointnet2-ops",
+        "tinycudann",
     ]
 )
 # They name torch among what their build needs, and are then built for its newest release.
@@ -74,6 +82,10 @@ _NEED_NVCC = frozenset(
         "tinycudann",
         "pointnet2-ops",
         "minkowskiengine",
+        "deeperspeed",
+        "torchsparse",
+        "sageattention",
+        "deep-ep",
     ]
 )
 # They run kernels of Triton on any GPU.
@@ -81,8 +93,30 @@ _RUN_TRITON = frozenset(
     ["vllm", "sglang", "unsloth", "liger-kernel", "flash-linear-attention", "fla-core", "triton", "mamba-ssm"]
 )
 _NVCC = re.compile(
-    r"nvcc|cuda-toolkit|cuda-compiler|cuda-minimal-build|cuda_\d[\d._]*linux|cuda-\d+-\d+$|nvhpc"
+    r"cuda-nvcc|cuda-toolkit|cuda-compiler|cuda-minimal-build|cuda_\d[\d._]*linux|cuda-\d+-\d+$|nvhpc|^cuda$|cudatoolkit"
+    r"|/cuda-[\d.]+/bin/nvcc"
 )
+# Repositories whose setup.py calls nvcc, by the last part of their address.
+_REPOSITORIES = {
+    "flash-attention": "flash-attn",
+    "causal-conv1d": "causal-conv1d",
+    "mamba": "mamba-ssm",
+    "diff-gaussian-rasterization": "diff-gaussian-rasterization",
+    "simple-knn": "simple-knn",
+    "tiny-cuda-nn": "tinycudann",
+    "minkowskiengine": "minkowskiengine",
+    "deeperspeed": "deeperspeed",
+    "torchsparse": "torchsparse",
+    "pointnet2-ops-lib": "pointnet2-ops",
+    "pointnet2-ops": "pointnet2-ops",
+    "grouped-gemm": "grouped-gemm",
+    "transformerengine": "transformer-engine",
+    "deep-ep": "deep-ep",
+    "deepep": "deep-ep",
+    "deepgemm": "deep-gemm",
+    "sageattention": "sageattention",
+    "apex": "apex",
+}
 _WHEEL_VARIABLES = {"PIP_FIND_LINKS", "PIP_ONLY_BINARY", "UV_FIND_LINKS"}
 # Steps after which another step goes on from the same place.
 _LEAVE_NO_TRACE = {"apt-get", "apt", "apk", "pip", "pip3", "python", "python3", "rm", "mkdir", "set", "echo"}
@@ -92,10 +126,20 @@ _BUILD_NEEDS = "setuptools wheel packaging ninja"
 def compiled(place: Place, one: Installed) -> bool:
     if one.asked.name == "flash-attn" and "FLASH_ATTENTION_SKIP_CUDA_BUILD" in place.environment(one.by):
         return False
-    name = one.asked.name
+    name = source_name(one.asked)
     is_forced = "FORCE_CUDA" in place.environment(one.by) and name in IMPORT_TORCH
     is_apex = name == "apex" and any("cuda_ext" in word for word in one.by.command.texts)
     return (name in _NEED_NVCC or is_forced or is_apex) and not _has_wheels(place, one)
+
+
+def source_name(asked: Asked) -> str:
+    """The package; of an address or a folder, the one that is known to be in it."""
+    if not asked.is_url or asked.text.endswith(".whl"):
+        return asked.name
+    address = asked.text.rpartition("@ ")[2] if asked.requirement is not None else asked.text
+    path = re.sub(r"(?:\.git)?(?:@[^/]*)?/?$", "", address.partition("#")[0].rstrip("/"))
+    tail = str(canonicalize_name(path.rpartition("/")[2]))
+    return _REPOSITORIES.get(tail, asked.name or (tail if tail in IMPORT_TORCH else ""))
 
 
 def _has_wheels(place: Place, one: Installed) -> bool:
@@ -115,9 +159,10 @@ def needs_nvcc(place: Place) -> Iterator[Finding]:
         return
     if any(step.word in ("COPY", "ADD") and "cuda" in " ".join(step.values) for step in place.steps):
         return
-    first = next((one for one in place.own if compiled(place, one)), None)
-    if first is None:
+    needed = _needs_it(place)
+    if needed is None:
         return
+    at, name, shown = needed
     new = None
     if base.family == "cuda" and base.cuda is not None and base.tag is not None:
         tag = nearest_cuda_tag(base, base.cuda.major, base.cuda, flavour="devel")
@@ -127,33 +172,82 @@ def needs_nvcc(place: Place) -> Iterator[Finding]:
         new = base.reference.replace("-runtime", "-devel")
     yield NO_COMPILER.found(
         place,
-        first.asked,
-        f"{first.asked.name} is compiled with nvcc, which {base.reference} has not: `nvcc was not found`",
-        f"{first.asked.text} on {base.flavour or base.family}",
+        at,
+        f"{name} needs nvcc, which {base.reference} has not: `nvcc was not found`",
+        f"{shown} on {base.flavour or base.family}",
         f"use {new}" if new else "compile it in a stage from nvidia/cuda:…-devel, and copy the result",
         another_base(place, new) if new else (),
     )
+
+
+def _needs_it(place: Place) -> tuple[Asked | Instruction, str, str] | None:
+    """What is compiled with nvcc first: a package, a cloned repository, or a call of nvcc itself."""
+    first = next((one for one in place.own if compiled(place, one)), None)
+    if first is not None:
+        return first.asked, source_name(first.asked), first.asked.text
+    cloned: set[str] = set()
+    for step in place.stage.instructions:
+        maybe = conditional_commands(step)
+        for command in step.commands:
+            line = " ".join(command.texts)
+            cloned |= {
+                _REPOSITORIES[tail] for word in command.texts if (tail := _tail(word)) in _REPOSITORIES
+            }
+            if id(command) in maybe:
+                continue
+            if re.match(r"(?:which |command -v )?\S*nvcc(?: |$)", line):
+                return step, "this command", line[:80]
+            if "--cuda_ext" in line and re.search(r"setup\.py|pip3? .*install|pip3? wheel", line):
+                return step, "apex with --cuda_ext", line[:80]
+            built = re.search(
+                r"setup\.py (?:install|develop|build|bdist)|pip3? install .*(?:^| )\.(?: |$)", line
+            )
+            named = sorted(name for name in cloned if name in _NEED_NVCC and name != "deeperspeed")
+            if built and named and _is_inside(step, command, named[0]):
+                return step, named[0], line[:80]
+    return None
+
+
+def _tail(word: str) -> str:
+    if "://" not in word and not word.startswith("git@"):
+        return ""
+    return str(canonicalize_name(re.sub(r"\.git$", "", word.rstrip("/")).rpartition("/")[2] or "x"))
+
+
+def _is_inside(step: Instruction, command: Command, name: str) -> bool:
+    """A `cd` of the same step has entered the cloned folder of this package."""
+    folders = [tail for tail, package in _REPOSITORIES.items() if package == name]
+    before = step.commands[: step.commands.index(command)]
+    entered = [
+        str(canonicalize_name(one.texts[1].rstrip("/").rpartition("/")[2] or "x"))
+        for one in before
+        if one.texts[0] == "cd" and len(one.texts) > 1
+    ]
+    return bool(entered) and entered[-1] in folders
 
 
 def build_isolation(place: Place) -> Iterator[Finding]:
     if place.find("torch") is None and place.base.family not in ("pytorch", "ngc", "dlc"):
         return
     for one in place.own:
-        if one.asked.name not in IMPORT_TORCH or _has_wheels(place, one) or _is_open(place, one):
+        name = source_name(one.asked)
+        if name not in IMPORT_TORCH or _has_wheels(place, one) or _is_open(place, one):
             continue
-        if one.asked.name in _BUILT_FOR_NEWEST and not _is_older_torch(place):
+        if name in _BUILT_FOR_NEWEST and not _is_older_torch(place):
             continue
+        # Without pyproject.toml, a pip before 25.3 builds in the open environment.
+        is_certain = name not in _BUILT_FOR_NEWEST and (bool(one.asked.name) or _upgrades_pip(place, one))
         yield ISOLATED.found(
             place,
             one.asked,
-            f"{one.asked.name} is built for the newest torch, and not for the one that is installed"
-            if one.asked.name in _BUILT_FOR_NEWEST
-            else f"{one.asked.name} imports torch while it is built, and pip builds it where none is: "
+            f"{name} is built for the newest torch, and not for the one that is installed"
+            if name in _BUILT_FOR_NEWEST
+            else f"{name} imports torch while it is built, and pip builds it where none is: "
             "`No module named 'torch'`",
             f"{one.asked.text} without --no-build-isolation",
             "install it behind torch, with --no-build-isolation",
             apart(place, one),
-            level=Level.WARNING if one.asked.name in _BUILT_FOR_NEWEST else Level.PROBLEM,
+            level=Level.PROBLEM if is_certain else Level.WARNING,
         )
         return  # one at a time: two of them would want the same line
 
@@ -176,6 +270,13 @@ def _is_open(place: Place, one: Installed) -> bool:
         option.name == "no-build-isolation"
         or (option.name == "no-build-isolation-package" and option.value == one.asked.name)
         for option in options
+    )
+
+
+def _upgrades_pip(place: Place, one: Installed) -> bool:
+    before = [o for o in place.installed if o.by.instruction.first <= one.by.instruction.first]
+    return any(
+        o.asked.name == "pip" and o.asked.pin is None and o.by.flags & {"-U", "--upgrade"} for o in before
     )
 
 

@@ -28,6 +28,8 @@ _LIBRARIES = {
     "python-magic": ("libmagic.so.1", "libmagic1"),
     "weasyprint": ("libpango-1.0.so.0", "libpango-1.0-0"),
     "sounddevice": ("libportaudio.so.2", "libportaudio2"),
+    "pyenchant": ("libenchant-2.so.2", "libenchant-2-2"),
+    "cairosvg": ("libcairo.so.2", "libcairo2"),
 }
 # Packages of the system that bring libGL with them.
 _BRING_GL = (
@@ -123,7 +125,9 @@ def headless(asked: Asked) -> str | None:
 
 
 def _has(there: frozenset[str], package: str) -> bool:
-    return package in there or (package == "libgomp1" and bool(there & _BRING_GOMP))
+    stem = package.rstrip("0123456789.-")  # libmagic1 comes with libmagic-dev, too
+    brought = any(one.startswith(stem) for one in there)
+    return brought or (package == "libgomp1" and bool(there & _BRING_GOMP))
 
 
 def _spelled(text: str) -> str:

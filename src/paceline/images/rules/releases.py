@@ -6,9 +6,12 @@ package or an index that it does not know is not judged.
 
 import re
 from collections.abc import Iterator
+from urllib.parse import unquote
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
+from paceline.images.bases import catalog
 from paceline.images.changing import another_base, respelled
 from paceline.images.choosing import with_python
 from paceline.images.matrix import matrix, wheels
@@ -53,12 +56,64 @@ ONLY_INDEX = Pattern(
     fix="only reported: a command of its own for torch, or `--extra-index-url`",
 )
 PATTERNS = (NO_WHEEL, NO_RELEASE, UNPINNED, BOUND, NAME, ONLY_INDEX)
-# The lists of these are complete on PyPI: what they do not hold was never published, or was deleted.
-_COMPLETE = frozenset(
-    ["torch", "torchvision", "torchaudio", "tensorflow", "numpy", "scipy", "pandas", "scikit-learn"]
+# Their makers publish releases in other places too: what PyPI does not list may exist there.
+_ALSO_ELSEWHERE = frozenset(
+    [
+        "xformers",
+        "vllm",
+        "flash-attn",
+        "onnxruntime-gpu",
+        "tensorrt",
+        "mmcv",
+        "mmcv-full",
+        "torch-scatter",
+        "torch-sparse",
+        "torch-cluster",
+        "torch-spline-conv",
+        "dgl",
+        "paddlepaddle",
+        "paddlepaddle-gpu",
+        "llama-cpp-python",
+        "auto-gptq",
+        "jaxlib",
+        "triton",
+        "fbgemm-gpu",
+        "torchrec",
+        "torchdata",
+        "torchtext",
+        "gdal",
+        "causal-conv1d",
+        "mamba-ssm",
+        "deepspeed",
+        "bitsandbytes",
+        "faiss-gpu",
+    ]
 )
-# Built from their archive by a compiler alone; the others need Fortran, Rust, LLVM or much more.
-_BUILD_WITH_C = frozenset({"sentencepiece", "xformers", "vllm", "deepspeed", "flash-attn"})
+# Their archives take Fortran, LLVM, Arrow or a Python that still has distutils: on a Python later than their
+# wheels' the build fails with a C compiler too.
+_HARD_TO_BUILD = frozenset(
+    [
+        "numpy",
+        "scipy",
+        "pandas",
+        "scikit-learn",
+        "numba",
+        "llvmlite",
+        "pyarrow",
+        "tensorflow",
+        "onnx",
+        "h5py",
+        "tables",
+        "scikit-image",
+        "ray",
+    ]
+)
+# Compiled by Rust's compiler.
+_RUST = frozenset({"tokenizers", "safetensors", "tiktoken", "orjson", "pydantic-core", "polars"})
+# Their build takes the newest Cython, which refuses their code: (first, last) release.
+_CYTHON_3 = {"pyyaml": (Version("5.4"), Version("6.0"))}
+# Built against torch, by rules of their own.
+_AGAINST_TORCH = frozenset({"xformers", "vllm", "deepspeed", "flash-attn", "mmcv", "mmcv-full"})
 _KNOWN_HOSTS = re.compile(
     r"pytorch\.org|pypi\.org|pypi\.python\.org|tsinghua|aliyun|ustc|tencent|huaweicloud|douban"
 )
@@ -131,54 +186,75 @@ def _is_amd64(place: Place) -> bool:
 
 
 def python_without_wheel(place: Place) -> Iterator[Finding]:
-    python = place.python
-    if python is None or not _is_amd64(place) or place.base.system == "alpine":
+    python, libc = place.python, "musl" if place.base.system == "alpine" else ""
+    if python is None or not _is_amd64(place):
         return
     for one in place.own:
         name, pin = one.asked.name, one.asked.pin
         if pin is None or not _is_judged(place, one) or not wheels().tags(name, pin):
             continue
-        if wheels().has_wheel(name, pin, python):
+        if wheels().has_wheel(name, pin, python, libc=libc):
             continue
+        if libc and wheels().has_nothing_for_musl(name):
+            continue  # no Python would help: judged with the base
         known = wheels().pythons(name, pin)
-        too_old = bool(known) and Version(python) < Version(known[0])
-        if (
-            wheels().has_source(name, pin)
-            and not too_old
-            and (not known or not _must_fail(place, name, known))
-        ):
+        if wheels().has_source(name, pin, python) and not _must_fail(place, name, pin, known):
             continue
+        if (
+            not known
+            and not wheels().has_source(name, pin, python)
+            and "source" not in wheels().tags(name, pin)
+        ):
+            continue  # a release for other systems, or for Pythons before those of the table
         yield _without_wheel(place, one, python, known)
 
 
-def _must_fail(place: Place, name: str, known: list[str]) -> bool:
-    """Building the archive fails: no compiler, no Rust, or Python 3.12 without the distutils it relies on."""
-    if name in _BUILD_WITH_C or "no-build-isolation" in "".join(place.words):
+def _must_fail(place: Place, name: str, pin: Version, known: list[str]) -> bool:
+    """Building the archive fails: no compiler, no Rust, or code that the tools of the day refuse."""
+    if name in _AGAINST_TORCH or "no-build-isolation" in "".join(place.words):
         return False
     python = Version(place.python or "3")
-    if python >= Version("3.12") and Version(known[-1]) < Version("3.12") and name != "tokenizers":
+    first, last = _CYTHON_3.get(name, (Version("1"), Version("0")))
+    if first <= pin <= last:
         return True
+    is_later = bool(known) and python > Version(known[-1])
+    if (
+        is_later
+        and name in _HARD_TO_BUILD
+        and (python >= Version("3.12") or name in ("numba", "llvmlite", "pyarrow"))
+    ):
+        return not place.has_conda
     has_rust = any(re.search(r"rustup|cargo|rustc", word) for word in place.words)
-    if name == "tokenizers":
-        return not has_rust
-    has_compiler = bool(place.system_packages & {"gcc", "g++", "build-essential", "clang"}) or place.has_conda
-    return place.base.is_slim and not has_compiler and place.are_packages_known
+    if name in _RUST:
+        return bool(known) and not has_rust and not place.has_conda and place.are_packages_known
+    return wheels().is_compiled(name) and _has_no_compiler(place)
+
+
+def _has_no_compiler(place: Place) -> bool:
+    named = any(re.search(r"\bgcc|\bclang|build-essential|build-base|\bg\+\+", word) for word in place.words)
+    return place.base.is_slim and not named and not place.has_conda and place.are_packages_known
 
 
 def _without_wheel(place: Place, one: Installed, python: str, known: list[str]) -> Finding:
     pinned = [o for o in place.installed if o.asked.pin is not None and not o.asked.is_url]
     listed = [set(wheels().pythons(o.asked.name, o.asked.pin)) for o in pinned if o.asked.pin is not None]
     common = set.intersection(*listed) if listed else set()
+    if place.base.system == "alpine":
+        common = set()  # the table of Pythons is for glibc
     # The other Python is certain to build only where the table knows every pin.
     other = _nearest(python, sorted(common, key=Version))
     new = with_python(place, other, tuple(sorted(common, key=Version))) if other else None
     shown = f"{known[0]} to {known[-1]}" if known else "no Python that is known"
+    musl = " on musl" if place.base.system == "alpine" else ""
     return NO_WHEEL.found(
         place,
         one.asked,
-        f"{one.asked.name} {one.asked.pin} has no wheel for Python {python}",
+        f"{one.asked.name} {one.asked.pin} has no wheel for Python {python}{musl}, and its archive cannot be "
+        "built or does not accept it",
         f"wheels for {shown} (file names on PyPI of {wheels().dated}); FROM {place.base.reference}",
-        f"use {new}; {one.asked.name} stays as it is pinned" if new else f"use a base with Python {shown}",
+        f"use {new}; {one.asked.name} stays as it is pinned"
+        if new
+        else f"use a base with Python {shown}, or a compiler for the archive",
         another_base(place, new) if new else (),
     )
 
@@ -191,12 +267,13 @@ def _nearest(python: str, common: list[str]) -> str | None:
 
 
 def no_such_release(place: Place) -> Iterator[Finding]:
+    yield from _no_version(place)
     for one in place.own:
         name, pin = one.asked.name, one.asked.pin
         if pin is None or not _is_judged(place, one) or pin.is_prerelease or pin.is_devrelease:
             continue
-        if name in _COMPLETE and wheels().knows(name, pin) and not wheels().exists(name, pin):
-            if pin < min(wheels().packages[name]):
+        if name not in _ALSO_ELSEWHERE and wheels().knows(name, pin) and not wheels().exists(name, pin):
+            if pin < min(wheels().packages[name]) or pin.is_postrelease:
                 continue
             near = _near_releases(name, pin)
             yield NO_RELEASE.found(
@@ -208,6 +285,21 @@ def no_such_release(place: Place) -> Iterator[Finding]:
             )
         elif name == "torch":
             yield from _no_such_build(place, one, pin)
+
+
+def _no_version(place: Place) -> Iterator[Finding]:
+    """`torch==latest`: pip reads `==` as a version, and that is none."""
+    for by in [one for one in place.pip if id(one.instruction) in place.own_steps]:
+        for word in by.command.words if by.tool == "pip" else ():
+            found = re.fullmatch(r"([A-Za-z][\w.-]*)(?:\[[\w,-]*\])?==(latest|newest|stable)", word.text)
+            if found is not None:
+                yield NO_RELEASE.found(
+                    place,
+                    by.instruction,
+                    f"{found[2]} is no version: `No matching distribution found for {word.text}`",
+                    word.text,
+                    f"ask for {found[1]} alone, or pin a release",
+                )
 
 
 def _near_releases(name: str, pin: Version) -> list[str]:
@@ -231,6 +323,74 @@ def _no_such_build(place: Place, one: Installed, pin: Version) -> Iterator[Findi
         f"torch {pin.major}.{pin.minor} has builds for {', '.join(f'cu{build}' for build in builds)}",
         f"take cu{builds[-1]}, or a torch that has a build for {said}",
     )
+
+
+_MMCV = re.compile(r"openmmlab\.com/mmcv/dist/cu(\d+)/torch(\d+\.\d+)")
+
+
+def no_such_index(place: Place) -> Iterator[Finding]:
+    """OpenMMLab's wheels lie in a folder for each CUDA and torch: none where torch was never built for it."""
+    for by in [one for one in place.pip if id(one.instruction) in place.own_steps]:
+        for address in by.values("find-links"):
+            found = _MMCV.search(address)
+            builds = wheels().cuda_builds.get(found[2]) if found is not None else None
+            torch = place.torch.pin if place.torch is not None else place.base.torch
+            if found is None:
+                continue
+            if builds is not None and found[1] not in builds:
+                yield NO_RELEASE.found(
+                    place,
+                    by.instruction,
+                    f"torch {found[2]} was never built for CUDA {found[1]}: that address has no wheels",
+                    address,
+                    f"name the CUDA of your torch: {', '.join(f'cu{build}' for build in builds)}",
+                )
+            elif torch is not None and f"{torch.major}.{torch.minor}" != found[2] and not place.has_conda:
+                yield NO_RELEASE.found(
+                    place,
+                    by.instruction,
+                    f"the wheels there are for torch {found[2]}, and torch {torch} is installed: "
+                    "`undefined symbol` on import",
+                    address,
+                    f"name torch{torch.major}.{torch.minor} in the address",
+                )
+
+
+def wheel_for_another_image(place: Place) -> Iterator[Finding]:
+    """`….whl` by its address: its tags must fit the Python and the C library of the image."""
+    for one in place.own:
+        name = re.split(r"[?#]", one.asked.text)[0].rpartition("/")[2].strip()
+        if not one.asked.is_url or not name.endswith(".whl"):
+            continue
+        why = _refused_because(place, unquote(name))
+        if why:
+            yield NO_WHEEL.found(
+                place,
+                one.asked,
+                f"{why}: `is not a supported wheel on this platform`",
+                f"{name} on {place.base.reference}",
+                "take the wheel with the tags of this image, or another base",
+            )
+
+
+def _refused_because(place: Place, name: str) -> str:
+    try:
+        tags = parse_wheel_filename(name)[3]
+    except InvalidWheelFilename:
+        return ""
+    python = place.python
+    glibc = catalog().glibc.get(place.base.system)
+    minors = {tag.interpreter for tag in tags}
+    is_exact = all(re.fullmatch(r"cp3\d+", one) for one in minors) and all(tag.abi != "abi3" for tag in tags)
+    if python is not None and is_exact and f"cp{python.replace('.', '')}" not in minors:
+        return f"the wheel is for {', '.join(sorted(minors))}, and the image has Python {python}"
+    needs = [
+        Version(f"{m[1]}.{m[2]}") for tag in tags if (m := re.match(r"manylinux_(\d+)_(\d+)_", tag.platform))
+    ]
+    is_all_named = len(needs) == len({(tag.interpreter, tag.abi, tag.platform) for tag in tags})
+    if glibc is not None and needs and is_all_named and min(needs) > glibc:
+        return f"the wheel needs glibc {min(needs)}, and {place.base.system} has {glibc}"
+    return ""
 
 
 def sister_unpinned(place: Place) -> Iterator[Finding]:
@@ -354,6 +514,8 @@ def not_on_this_index(place: Place) -> Iterator[Finding]:
 
 RULES = (
     no_such_release,
+    no_such_index,
+    wheel_for_another_image,
     python_without_wheel,
     wrong_package_name,
     not_on_this_index,

@@ -252,7 +252,7 @@ def _may_have(place: Place, one: Installed, build: str) -> bool:
 
 
 def _is_other_build(address: str, build: str) -> bool:
-    found = re.search(r"/whl/(cu\d{3}|cpu|rocm[\d.]+)/?$", address)
+    found = re.search(r"/whl/(cu\d{3}|cpu|rocm[\d.]+)(?:/(?:torch_stable\.html)?)?$", address)
     return found is not None and found[1] != build
 
 
