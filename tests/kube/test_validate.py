@@ -303,3 +303,15 @@ def test_what_clusters_refuse_is_a_problem_in_both(before: str, after: str) -> N
     spoilt = ELASTIC.replace(before, after)
     for profile in Profile:
         assert validate(spoilt, "x.yaml", profile).problems
+
+
+def test_a_field_of_a_newer_version_is_a_warning_and_a_misspelt_one_a_problem() -> None:
+    newer = INTERACTIVE.replace(
+        "spec:\n  submissionMode", "spec:\n  zoneSpreadPolicy: Even\n  submissionMode"
+    )
+    misspelt = INTERACTIVE.replace("submissionMode", "submisionMode")
+    checked = validate(newer, "x.yaml", Profile.COMPAT)
+    assert checked.problems == ()
+    assert "spec.zoneSpreadPolicy" in " ".join(warning.what for warning in checked.warnings)
+    assert validate(newer, "x.yaml", Profile.STRICT).problems
+    assert validate(misspelt, "x.yaml", Profile.COMPAT).problems

@@ -1,11 +1,13 @@
-"""Is an object shaped as its kind wants? A small language for closed schemas, and the walk that checks one.
+"""Closed schemas of objects, and the walk that checks an object against one.
 
-Closed: a field that the schema does not name is an error, with the nearest name as
-hint. Each finding carries the path of its field, such as `spec.workerGroupSpecs[0].replicas`.
+A field that the schema does not name is a problem if it is almost the name of one that it has (the
+nearest name is the hint), and advice otherwise: a newer version of the kind may have it. Each finding
+carries the path of its field, such as `spec.workerGroupSpecs[0].replicas`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from re import Pattern
 from typing import TypeAlias
 
@@ -13,6 +15,9 @@ from paceline.config.nearest import did_you_mean
 from paceline.kube.words import read_quantity
 
 Path: TypeAlias = tuple[str | int, ...]
+
+
+_MISSPELT = 0.75  # similarity from which an unknown field is taken for a misspelt one
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +127,16 @@ def _check_fields(schema: Fields, value: object, path: Path) -> Iterator[Finding
         if name in schema.of:
             yield from check(schema.of[name], inner, (*path, name))
         else:
-            hint = did_you_mean(
-                str(name), schema.of, otherwise="a cluster ignores or refuses what it does not know"
-            )
-            yield Finding((*path, name), f"there is no field {name} here", hint)
+            yield _unknown_field(str(name), schema, (*path, name))
+
+
+def _unknown_field(name: str, schema: Fields, path: Path) -> Finding:
+    """A misspelt field is a problem; any other may belong to a newer version of the kind."""
+    if get_close_matches(name, schema.of, cutoff=_MISSPELT):
+        hint = did_you_mean(name, schema.of, otherwise="a cluster ignores or refuses what it does not know")
+        return Finding(path, f"there is no field {name} here", hint)
+    hint = "check that the cluster's version of this kind has the field; older versions refuse or drop it"
+    return Finding(path, f"the field {name} is not in the schema that is checked here", hint, is_advice=True)
 
 
 def _check_map(schema: MapOf, value: object, path: Path) -> Iterator[Finding]:

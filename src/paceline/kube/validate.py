@@ -92,8 +92,9 @@ def _all_findings(value: object) -> tuple[list[Finding], list[Finding]]:
         hint = "known are " + ", ".join(f"{kind} ({version})" for version, kind in KINDS)
         return [*found, Finding((), f"{said} is not known", hint)], []
     shape = list(check(kind.schema, value))
-    if shape:
-        return shape + found, []
+    found = shape + found
+    if any(not finding.is_advice for finding in shape):
+        return found, []
     found += kind.rules(mapping(value, *kind.inside), kind.inside)
     return found, list(find_in_strict(kind, mapping(value, "spec")))
 
