@@ -319,3 +319,102 @@ FAULTS: tuple[Fault, ...] = (
         "pytorch-image", "build-isolation", _D, "--no-build-isolation causal-conv1d==1.4.0", "torch-scatter"
     ),
 )
+
+_W = "WORKDIR /app\n"
+_LAST = 'CMD ["torchrun"'
+FAULTS += (
+    _fault(
+        "cuda-devel",
+        "state-lost",
+        _D,
+        _W,
+        f"RUN export MIRROR=https://m\nRUN pip3 install -i $MIRROR six\n{_W}",
+    ),
+    _fault("cuda-devel", "state-lost", _D, _W, f"RUN PATH=/opt/x/bin:$PATH\n{_W}"),
+    _fault(
+        "cuda-devel",
+        "state-lost",
+        _D,
+        _W,
+        f"RUN git clone https://x/r /r\nRUN cd /r\nRUN pip3 install -e .\n{_W}",
+    ),
+    _fault("cuda-devel", "state-lost", _D, _W, f"RUN python3 -m venv /v\nRUN . /v/bin/activate\n{_W}"),
+    _fault("cuda-devel", "conda-activate-fails", _D, _W, f"RUN conda activate t && python train.py\n{_W}"),
+    _fault("cuda-devel", "outside-context", _D, "COPY . .", "COPY ../shared ."),
+    _fault("cuda-devel", "outside-context", _D, "COPY . .", "COPY ~/.cache/model /model"),
+    _fault("cuda-devel", "outside-context", _D, "COPY . .", "ADD $HOME/data /data"),
+    _fault("cuda-devel", "shell-syntax", _D, _W, f'ENV NAME="a b\n{_W}'),
+    _fault("cuda-devel", "shell-syntax", _D, _W, f"LABEL a=b c='d\n{_W}"),
+    _fault("cuda-devel", "shell-syntax", _D, _W, f"RUN if [ -d /x ]; then \\\n  echo x \\\n  fi\n{_W}"),
+    _fault("cuda-devel", "shell-syntax", _D, _W, f"RUN if [[ -d /x && -d /y ]]; then echo x fi\n{_W}"),
+    _fault("cuda-devel", "option-without-value", _D, "--no-cache-dir -r requirements.txt", "-e --pre ."),
+    _fault("cuda-devel", "option-without-value", _D, "-r requirements.txt", "requests -r"),
+    _fault("cuda-devel", "file-as-package", _D, "-r requirements.txt", "requirements.txt"),
+    _fault("cuda-devel", "file-as-package", _D, "-r requirements.txt", "-U /app/requirements-dev.lock"),
+    _fault("uv-sync", "no-such-option", _D, "uv sync --frozen\n", "uv sync --frozen --system\n"),
+    _fault("uv-sync", "no-such-option", _D, "RUN uv sync --frozen\n", "RUN uv pip install --user .\n"),
+    _fault("pytorch-image", "apt-fails", _D, "install -y ", "install "),
+)
+# The same places, written in a way that works: the finding must not appear, not even as a warning.
+SILENT: tuple[Fault, ...] = (
+    _fault("cuda-devel", "state-lost", _D, _W, f"RUN export A=1 && pip3 install six\n{_W}"),
+    _fault("cuda-devel", "state-lost", _D, _W, f"RUN cd /tmp && make\n{_W}"),
+    _fault("cuda-devel", "state-lost", _D, _W, f"RUN . /v/bin/activate && pip3 install six\n{_W}"),
+    _fault("cuda-devel", "state-lost", _D, _W, f"RUN echo 'export A=1' >> /etc/profile\n{_W}"),
+    _fault("cuda-devel", "state-lost", _D, _W, f"RUN A=1 make\n{_W}"),
+    _fault(
+        "cuda-devel",
+        "conda-activate-fails",
+        _D,
+        _W,
+        "RUN . /opt/conda/etc/profile.d/conda.sh && conda activate t\n",
+    ),
+    _fault(
+        "cuda-devel",
+        "conda-activate-fails",
+        _D,
+        _W,
+        'SHELL ["/bin/bash", "-lc"]\nRUN conda activate t && python x.py\n',
+    ),
+    _fault("cuda-devel", "outside-context", _D, "COPY . .", "COPY src/../train.py ./home/x /home/x/"),
+    _fault(
+        "slim-service", "outside-context", _D, "COPY --from=build /venv", "COPY --from=build /root/../venv"
+    ),
+    _fault("cuda-devel", "shell-syntax", _D, _W, "ENV A=it\\'s B=\"it's\" C='\"'\n"),
+    _fault(
+        "cuda-devel", "shell-syntax", _D, _W, "RUN if [[ -d /x && ( -d /y || -d /z ) ]]; then echo fi; fi\n"
+    ),
+    _fault(
+        "cuda-devel",
+        "option-without-value",
+        _D,
+        "--no-cache-dir -r requirements.txt",
+        "-e . --pre -f https://x -U",
+    ),
+    _fault(
+        "cuda-devel", "file-as-package", _D, "-r requirements.txt", "-r requirements.txt -c constraints.txt"
+    ),
+    _fault("cuda-devel", "file-as-package", _D, "-r requirements.txt", "requirements-parser --log pip.txt"),
+    _fault(
+        "uv-sync", "no-such-option", _D, "uv sync --frozen\n", "uv pip install --system --no-cache-dir .\n"
+    ),
+    _fault("slim-service", "stage-not-used", _D, "AS build", "AS build"),
+    _fault("slim-service", "stage-not-used", _D, "--from=build", "--from=0"),
+    _fault(
+        "slim-service",
+        "stage-not-used",
+        _D,
+        "COPY --from=build /venv /venv",
+        "RUN --mount=type=bind,from=build,source=/venv,target=/v cp -r /v /venv",
+    ),
+    _fault("cuda-devel", "apt-fails", _D, "install -y ", "-qq -o APT::Get::Assume-Yes=true install "),
+)
+# What may work, and is likely a mistake.
+WARNED: tuple[Fault, ...] = (
+    _fault("cuda-devel", "state-lost", _D, _W, f"RUN export TF_CPP_MIN_LOG_LEVEL=2\n{_W}"),
+    _fault(
+        "cuda-devel", "option-without-value", _D, "-r requirements.txt", "-f --no-cache -r requirements.txt"
+    ),
+    _fault("slim-service", "stage-not-used", _D, "COPY --from=build /venv /venv\n", ""),
+    _fault("slim-service", "stage-not-used", _D, "python:3.11-slim AS build", "python:3.11-slim"),
+)

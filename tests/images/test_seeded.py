@@ -2,7 +2,7 @@
 
 import pytest
 from tests.images.cases import TODAY
-from tests.images.seeded import FAULTS, HEALTHY, Fault, project_of
+from tests.images.seeded import FAULTS, HEALTHY, SILENT, WARNED, Fault, project_of
 
 from paceline.images.api import check, mend
 from paceline.images.project import Level, Target
@@ -31,3 +31,38 @@ def test_a_fix_leaves_no_new_problem_behind(fault: Fault) -> None:
     left = {one.id for one in done.left if one.level is Level.PROBLEM}
     assert left <= before
     assert not any(one.is_automatic for one in done.left if one.id == fault.id)
+
+
+@pytest.mark.parametrize("image", [pytest.param(one, id=one.name) for one in SILENT])
+def test_what_works_is_not_reported(image: Fault) -> None:
+    assert image.id not in [one.id for one in check(image.project(), TARGET)]
+
+
+@pytest.mark.parametrize("image", [pytest.param(one, id=one.name) for one in WARNED])
+def test_a_likely_mistake_is_a_warning(image: Fault) -> None:
+    assert [one.level for one in check(image.project(), TARGET) if one.id == image.id] == [Level.WARNING]
+
+
+IGNORED = "*\n!src\n!requirements.txt\n!pyproject.toml\ndata/**\n**/*.bin\n!data/keep\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "is_reported"),
+    [
+        ("train.py", True),
+        ("src/weights.bin", True),
+        ("data/raw", True),
+        ("./requirements.txt", False),
+        ("src", False),
+        ("src/deep/x.py", False),
+        ("data", False),
+        ("data/keep", False),
+        ("*.bin", False),
+        (".", False),
+    ],
+)
+def test_a_source_that_dockerignore_excludes_is_a_problem(source: str, is_reported: bool) -> None:
+    files = {**HEALTHY["cuda-devel"], ".dockerignore": IGNORED}
+    files["Dockerfile"] = files["Dockerfile"].replace("COPY . .", f"COPY {source} /x/")
+    found = [one for one in check(project_of(files), TARGET) if one.id == "excluded-from-context"]
+    assert [one.level for one in found] == ([Level.PROBLEM] if is_reported else [])

@@ -104,6 +104,12 @@ class Place:
         return [one for one in found if not one.is_conditional]
 
     @cached_property
+    def commands_of_pip(self) -> list[PipInstall]:
+        """Every unconditional installation of this very stage, those of uv sync and poetry among them."""
+        found = [one for one in self._installs if isinstance(one, PipInstall) and not one.is_conditional]
+        return [one for one in found if id(one.instruction) in self.own_steps]
+
+    @cached_property
     def has_conditional(self) -> bool:
         """Some command may install more, or nothing: what is missing cannot be told."""
         return any(isinstance(one, PipInstall) and one.is_conditional for one in self._installs)

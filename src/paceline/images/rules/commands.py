@@ -94,6 +94,26 @@ PATTERNS = (
 _SYSTEMS = ("python", "debian", "ubuntu", "cuda")  # families whose official images are known well enough
 _SHELL_SIGNS = ("&&", "||", "|", ";", ">", ">>")
 _BY_BASE = re.compile(r"^(?:PYTHON|CUDA|NV|NCCL|TARGET|BUILD)")  # set by base images and by BuildKit
+# Options that a command of uv or pip refuses; where releases differ, an option is not listed.
+_UNKNOWN_OPTIONS = {
+    "pip": frozenset(
+        [
+            "-y",
+            "--yes",
+            "--frozen",
+            "--locked",
+            "--no-dev",
+            "--all-extras",
+            "--torch-backend",
+            "--use-mirrors",
+            "--process-dependency-links",
+        ]
+    ),
+    "uv": frozenset(
+        ["-y", "--yes", "--user", "--frozen", "--locked", "--root-user-action", "--progress-bar"]
+    ),
+    "uv sync": frozenset(["-y", "--yes", "--system", "--user", "--requirement", "--break-system-packages"]),
+}
 _FETCHES = frozenset({"git", "curl", "wget", "tar", "unzip", "aws", "gsutil", "svn", "hg", "gdown"})
 
 
@@ -144,15 +164,17 @@ def _is_range(word: Word) -> bool:
 
 def no_such_option(place: Place) -> Iterator[Finding]:
     """`pip install -y` and `git+git://`: pip has no such option, and GitHub does not serve that protocol."""
-    for by in [one for one in place.pip if one.instruction in _own_steps(place)]:
+    for by in place.commands_of_pip:
+        flag = _unknown_option(place, by)
         old = next((one for one in place.asked_by(by) if "git+git://github.com" in one.text), None)
-        if "-y" in by.flags and by.tool == "pip":
+        if flag:
+            verb = "uv sync" if by.tool == "uv sync" else "uv pip" if by.is_uv else "pip install"
             yield REFUSED.found(
                 place,
                 by.instruction,
-                "pip install has no option -y: `no such option`",
+                f"{verb} has no option {flag}: it ends with an error",
                 " ".join(by.command.texts[:6]),
-                "leave it out: pip install asks for nothing",
+                "leave it out" if flag != "-y" else "leave it out: pip install asks for nothing",
             )
         elif old is not None:
             new = old.text.replace("git+git://", "git+https://")
@@ -164,6 +186,16 @@ def no_such_option(place: Place) -> Iterator[Finding]:
                 f"write {new}",
                 respelled(place, old, new),
             )
+
+
+def _unknown_option(place: Place, by: PipInstall) -> str:
+    """An option that this command is known not to have; abbreviations of pip's options are options."""
+    unknown = _UNKNOWN_OPTIONS.get(by.tool, frozenset())
+    flags = {word.partition("=")[0] for word in by.flags}
+    flags |= {f"--{name}" for name in by.options}
+    if by.tool == "pip" and place.base.family == "python":
+        unknown |= {"--system"}  # Debian's own pip had it
+    return min(flags & unknown, default="")
 
 
 def no_shell(place: Place) -> Iterator[Finding]:

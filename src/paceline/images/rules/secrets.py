@@ -203,7 +203,7 @@ def _has_sources(step: Instruction) -> bool:
 def _copied(place: Place, step: Instruction, sources: Sequence[str]) -> Iterator[str]:
     """The named files, and those of the context that lie below a named folder and are not ignored."""
     excluded = [
-        *_ignored_patterns(place),
+        *ignored_patterns(place),
         *(flag.partition("=")[2] for flag in step.flags if "exclude=" in flag),
     ]
     for source in sources:
@@ -212,10 +212,10 @@ def _copied(place: Place, step: Instruction, sources: Sequence[str]) -> Iterator
         path = _plain(source)
         if path in _BARE:
             yield _BARE[path]
-        elif path and _level_of(path) is not None and not _is_ignored(path, excluded):
+        elif path and _level_of(path) is not None and not is_ignored(path, excluded):
             yield path
         for name in place.project.names:
-            if _is_below(name, path) and not _is_ignored(name, excluded):
+            if _is_below(name, path) and not is_ignored(name, excluded):
                 yield name
 
 
@@ -245,7 +245,7 @@ def _ends_as(path: str, pattern: str) -> bool:
     return fnmatchcase("/".join(path.split("/")[-count:]), pattern)
 
 
-def _ignored_patterns(place: Place) -> list[str]:
+def ignored_patterns(place: Place) -> list[str]:
     """A Dockerfile's own list of ignored files replaces that of the context."""
     for name in (f"{place.project.dockerfile}.dockerignore", ".dockerignore"):
         if place.project.has(name):
@@ -253,7 +253,7 @@ def _ignored_patterns(place: Place) -> list[str]:
     return []
 
 
-def _is_ignored(path: str, patterns: Iterable[str]) -> bool:
+def is_ignored(path: str, patterns: Iterable[str]) -> bool:
     """As .dockerignore is read: the last pattern that matches the path, or a folder above it, decides."""
     is_ignored = False
     parts = path.split("/")

@@ -80,6 +80,7 @@ def dockerfile_syntax(place: Place) -> Iterator[Finding]:
         elif not is_unknown:
             yield from _arguments(place, step)
             yield from _swallowed(place, step)
+            yield from _open_quote(place, step)
         was_unknown, before = is_unknown, step
 
 
@@ -143,6 +144,36 @@ def _swallowed(place: Place, step: Instruction) -> Iterator[Finding]:
             return
 
 
+def _open_quote(place: Place, step: Instruction) -> Iterator[Finding]:
+    """BuildKit expands the values of ENV, ARG and LABEL, and refuses one whose quote is open."""
+    if step.word not in ("ENV", "ARG", "LABEL"):
+        return
+    text = "".join(lines_of(place.docker.text)[step.first - 1 : step.last])
+    quote = next((sign for value in step.values if (sign := _quote_left_open(value))), "")
+    if quote and "escape=`" not in place.docker.text[:200]:
+        yield SHELL.found(
+            place,
+            step,
+            f"`{quote}` is not closed: `unexpected end of statement while looking for matching quote`",
+            text.strip()[:120],
+            "close the quote, or write a backslash before it",
+        )
+
+
+def _quote_left_open(value: str) -> str:
+    quote, is_escaped = "", False
+    for sign in value:
+        if is_escaped:
+            is_escaped = False
+        elif sign == "\\" and quote != "'":
+            is_escaped = True
+        elif sign == quote:
+            quote = ""
+        elif sign in "'\"" and not quote:
+            quote = sign
+    return quote
+
+
 def shell_syntax(place: Place) -> Iterator[Finding]:
     if re.search(r"windows|nanoserver", place.stage.base) or any(
         re.search(r"powershell|pwsh|cmd(?:\.exe)?$|python|nu$", value, re.I)
@@ -180,6 +211,7 @@ class _Shell:
     operator: str = ""  # the one before this place; "" at the beginning and inside of a command
     is_command_due: bool = True
     is_pattern: bool = False  # of case, up to its `)`
+    is_test: bool = False  # of bash, up to its `]]`
 
 
 _OPENERS = {"if": "fi", "while": "done", "until": "done", "for": "done", "case": "esac", "{": "}"}
@@ -210,6 +242,8 @@ def fault_in(text: str) -> str | None:
         return None
     except _UnclosedError as open_quote:
         return f"`{open_quote}` is not closed"
+    if state.is_test:
+        return None
     if state.is_command_due and state.operator in ("&&", "||", "|"):
         return f"no command follows `{state.operator}`"
     if state.opened:
@@ -218,6 +252,10 @@ def fault_in(text: str) -> str | None:
 
 
 def _operator(state: _Shell, token: str) -> str | None:
+    if state.is_test:
+        if token in (";", "&", ";;"):
+            raise _NotModelledError
+        return None
     if state.is_pattern:
         if token == ")":
             state.is_pattern, state.is_command_due, state.operator = False, True, ""
@@ -255,6 +293,9 @@ def _operator(state: _Shell, token: str) -> str | None:
 
 
 def _word(state: _Shell, word: str, is_quoted: bool) -> str | None:
+    if state.is_test:
+        state.is_test = word != "]]"
+        return None
     if state.is_pattern:
         if word == "esac" and not is_quoted:
             state.opened.pop()
@@ -277,8 +318,11 @@ def _argument(state: _Shell, word: str) -> None:
 
 def _keyword(state: _Shell, word: str) -> str | None:
     top = state.opened[-1] if state.opened else ""
-    if word in ("[[", "((", "function", "select", "coproc"):
+    if word in ("((", "function", "select", "coproc"):
         raise _NotModelledError
+    if word == "[[":
+        state.is_test, state.is_command_due, state.operator = True, False, ""
+        return None
     if word in _FOLLOWS:
         return _expected(state, word, top)
     if word in _OPENERS:

@@ -127,22 +127,6 @@ def _apt_command(
             "run `apt-get update` before it, in the same RUN",
             edit if is_first else (),
         )
-    yes = re.compile(r"^-[a-z]*y[a-z]*$|^-[a-z]*qq[a-z]*$|^--yes$|^--assume-yes$|^-q=2$|Assume-Yes")
-    before = " ".join(place.words)
-    piped = (
-        step.commands.index(command) > 0 and step.commands[step.commands.index(command) - 1].texts[0] == "yes"
-    )
-    if not any(yes.search(word) for word in words) and "Assume-Yes" not in before and not piped:
-        install = command.words[words.index("install")]
-        edit = edits_of(place.dockerfile, [Change(install.end, install.end, " -y")])
-        yield APT.found(
-            place,
-            step,
-            "apt-get asks for confirmation, and a build has no terminal to answer from: it aborts",
-            shown,
-            "add -y",
-            edit if not step.is_json else (),
-        )
     if not is_root_at(place, step) and "sudo" not in words:
         yield APT.found(
             place,
@@ -151,6 +135,51 @@ def _apt_command(
             shown,
             "run it before USER, or put `USER root` above it",
         )
+
+
+_YES = re.compile(
+    r"^-[a-z]*y[a-z]*$|^-[a-z]*qq[a-z]*$|^--yes$|^--assume-yes$|^-q=2$|Assume-Yes|^--force-yes$"
+)
+
+
+def apt_asks(place: Place) -> Iterator[Finding]:
+    """Without -y apt-get asks, whatever the base is; only a configuration of apt may say yes for it."""
+    said = " ".join(place.words)
+    if re.search(r"Assume-Yes|apt\.conf", said) or any(
+        "apt" in value for step in place.steps if step.word in ("COPY", "ADD") for value in step.values
+    ):
+        return
+    for step in place.stage.instructions:
+        maybe = conditional_commands(step)
+        before: tuple[str, ...] = ("",)
+        for command in step.commands:
+            words = command.texts
+            is_answered = before[0] in ("yes", "echo", "printf") or any(_YES.search(word) for word in words)
+            before = words
+            if (
+                not _installs_by_apt(words)
+                or id(command) in maybe
+                or is_answered
+                or "$" in " ".join(words[:4])
+            ):
+                continue
+            packages = [word for word in words[words.index("install") + 1 :] if not word.startswith("-")]
+            is_dry = any(
+                re.match(r"--(?:print-uris|download-only|simulate|dry-run)|-[a-z]*[sd]$", w) for w in words
+            )
+            if not packages or is_dry:
+                continue
+            install = command.words[words.index("install")]
+            edit = edits_of(place.dockerfile, [Change(install.end, install.end, " -y")])
+            yield APT.found(
+                place,
+                step,
+                "apt-get asks for confirmation, and a build has no terminal to answer from: it aborts",
+                " ".join(words[:6]),
+                "add -y",
+                edit if not step.is_json else (),
+                level=Level.PROBLEM if place.base.family else Level.WARNING,
+            )
 
 
 def system_package_gone(place: Place) -> Iterator[Finding]:
@@ -348,4 +377,12 @@ def _is_since_terms(tag: str) -> bool:
     return found is not None and Version(found[1]) >= Version("25.5")
 
 
-RULES = (system_package_gone, apt_fails, get_pip_refuses, old_system_pip, no_such_program, conda_terms)
+RULES = (
+    system_package_gone,
+    apt_fails,
+    apt_asks,
+    get_pip_refuses,
+    old_system_pip,
+    no_such_program,
+    conda_terms,
+)
