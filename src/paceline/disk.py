@@ -3,6 +3,9 @@
 A file that is written here is whole or absent, also after a crash: its bytes go into a
 draft under a name that no other writer uses, are synced, and the draft is renamed.
 
+In a folder that several processes fill (`write_shared`), a writer holds a lock on its draft. A draft whose
+lock is free was left by a writer that ended: only such a draft is removed, whatever the clocks say.
+
 An append puts a whole record behind the others or nothing at all: what a full disk cut
 short is taken back, or ended with a newline so that the next record begins a line.
 
@@ -61,6 +64,49 @@ def remove_drafts(folder: Path) -> None:
     for path in folder.iterdir():
         if _DRAFT.fullmatch(path.name):
             path.unlink(missing_ok=True)
+
+
+def write_shared(path: Path, data: Bytes) -> None:
+    """The whole file under its name, not synced, in a folder where `remove_abandoned` may run meanwhile."""
+    draft, fd = locked_draft(path)
+    try:
+        write_all(fd, data)
+        draft.rename(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Drafts of `write_shared` whose writers ended; without locks a draft may be in use, and stays."""
+    for path in [path for path in folder.iterdir() if _DRAFT.fullmatch(path.name)]:
+        with suppress(OSError):  # it got its name, another process removed it, or it is locked
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_named(fd, path):
+                    path.unlink()
+            finally:
+                os.close(fd)
+
+
+def locked_draft(path: Path) -> tuple[Path, int]:
+    """An empty file under a name of its own, and its descriptor, which holds the lock."""
+    while True:
+        draft = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _HAS_NO_LOCKS:
+                os.close(fd)
+                draft.unlink(missing_ok=True)
+                raise
+        if _is_named(fd, draft):
+            return draft, fd
+        os.close(fd)  # removed between our open and our lock
 
 
 def make_folder(folder: Path) -> None:

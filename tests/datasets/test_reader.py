@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -133,6 +135,39 @@ def test_the_oldest_blocks_go_first(tmp_path: Path) -> None:
         _make_older(tmp_path, blocks)
     cache.make_room()
     assert [cache.prove(block) for block in blocks] == [False, True, True]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from paceline.disk import locked_draft
+draft, _fd = locked_draft(Path(sys.argv[1]))
+print(draft.name, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("mtime_s", [1000, 1 << 33], ids=["clock ahead", "clock behind"])
+def test_a_block_that_is_being_written_stays_and_one_of_a_killed_writer_goes(
+    mtime_s: int, tmp_path: Path
+) -> None:
+    cache = BlockCache(tmp_path, limit_bytes=1)
+    (tmp_path / "notes.txt").write_text("of the user")
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / ("0" * 64))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        draft = tmp_path / writer.stdout.readline().strip()
+        os.truncate(draft, 1000)
+        os.utime(draft, (mtime_s, mtime_s))
+        cache.make_room()
+        assert draft.is_file()
+        writer.kill()
+    cache.make_room()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "notes.txt"]
 
 
 def _make_older(folder: Path, blocks: list[Block]) -> None:

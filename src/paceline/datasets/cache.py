@@ -9,20 +9,20 @@ counts as used when a process first proves it.
 
 import hashlib
 import os
-import secrets
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.clock import unix_now_s
 from paceline.datasets.index import Block
+from paceline.disk import remove_abandoned, write_shared
 from paceline.errors import CannotWriteError
 
 DEFAULT_MB = 10_000
 KEPT = 0.9  # of the room, after old blocks were removed
-_STALE_S = 3600  # no write of a block takes so long
 _LOOKS = 16  # a process looks at the folder after it has added this part of the room
+_BLOCK = re.compile(r"[0-9a-f]{64}")
 
 
 class BlockCache:
@@ -71,14 +71,10 @@ class BlockCache:
     def keep(self, block: Block, data: bytes) -> None:
         """What was proved already. Where it cannot be written, as on a full disk, we go on without."""
         path = self.path(block)
-        draft = self.folder / f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part"
         try:
-            draft.write_bytes(data)
-            draft.rename(path)
+            write_shared(path, data)
             self._proved.add(block.sha256)
         except OSError as error:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
             self.keeps = False
             print(
                 f"data is read again and again: it cannot be kept in {self.folder}: {error}", file=sys.stderr
@@ -91,7 +87,8 @@ class BlockCache:
 
     def make_room(self) -> None:
         """Several processes may do so at once: what one has removed already is no trouble to another."""
-        listed = sorted(_listed(self.folder, stale_s=unix_now_s() - _STALE_S))
+        remove_abandoned(self.folder)
+        listed = sorted(_listed(self.folder))
         total = sum(size for _, size, _ in listed)
         if total <= self._limit:
             return
@@ -106,12 +103,11 @@ class BlockCache:
         return self.folder / block.sha256
 
 
-def _listed(folder: Path, *, stale_s: float) -> Iterator[tuple[float, int, str]]:
-    """(when it was used, bytes, path) of every block, and of what those who died had begun to write."""
+def _listed(folder: Path) -> Iterator[tuple[float, int, str]]:
+    """(when it was used, bytes, path) of every block; what else lies there is not ours to remove."""
     with os.scandir(folder) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
-                found = entry.stat()
-                is_draft = entry.name.endswith(".part") and found.st_mtime > stale_s
-                if entry.name != ".lock" and not is_draft:
+                if _BLOCK.fullmatch(entry.name):
+                    found = entry.stat()
                     yield found.st_mtime, found.st_size, entry.path
