@@ -50,7 +50,8 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 
 def leave_dead_terminal() -> None:
     """After a hang-up every write to the terminal fails; from here on it goes nowhere."""
-    for fd in (0, 1, 2):
+    # Under torchrun sys.stderr has a descriptor of its own (worker/rank_output.py).
+    for fd in {0, 1, 2, sys.stderr.fileno()}:
         try:
             termios.tcgetattr(fd)
         except termios.error as error:

@@ -7,24 +7,37 @@ that is its name; it joins the command line, which has no torch, to the sides th
 import atexit
 import os
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from paceline import environ
 from paceline.cli.under_torchrun import main
 from paceline.config.world import World
-from paceline.transport.meeting_place import MeetingPlace
 from paceline.worker.kernel import die_with_parent
-from paceline.worker.torchrun_follower import follow
-from paceline.worker.torchrun_leader import Leader
+from paceline.worker.rank_output import RankOutput
+
+if TYPE_CHECKING:
+    from paceline.worker.torchrun_leader import Leader
 
 
 class _Roles:
-    def lead(self, world: World, *, timeout_s: float) -> Leader:
+    """Imports torch only here: its warnings then reach an output that separates them."""
+
+    def __init__(self, output: RankOutput) -> None:
+        self._output = output
+
+    def lead(self, world: World, *, timeout_s: float) -> "Leader":
+        from paceline.transport.meeting_place import MeetingPlace
+        from paceline.worker.torchrun_leader import Leader
+
         _end_with_torchrun(world)
-        return Leader(MeetingPlace.enter(world, timeout_s=timeout_s))
+        return Leader(MeetingPlace.enter(world, timeout_s=timeout_s), self._output)
 
     def follow(self, world: World, *, timeout_s: float) -> int:
+        from paceline.transport.meeting_place import MeetingPlace
+        from paceline.worker.torchrun_follower import follow
+
         _end_with_torchrun(world)
-        return follow(MeetingPlace.enter(world, timeout_s=timeout_s))
+        return follow(MeetingPlace.enter(world, timeout_s=timeout_s), self._output)
 
 
 def _end_with_torchrun(world: World) -> None:
@@ -33,7 +46,7 @@ def _end_with_torchrun(world: World) -> None:
         die_with_parent()
 
 
-def _leave(code: int) -> NoReturn:
+def _leave(code: int, output: RankOutput) -> NoReturn:
     """As the interpreter would, but for its last part: there torch's threads may end in a wrong order.
 
     Then the process aborts ("terminate called without an active exception"), and torchrun takes a run that
@@ -41,9 +54,11 @@ def _leave(code: int) -> NoReturn:
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()
-    sys.stderr.flush()
+    output.close()
     os._exit(code)
 
 
 if __name__ == "__main__":
-    _leave(main(_Roles()))
+    said = environ.torchrun_variables().get("RANK", "0")
+    own_output = RankOutput(int(said) if said.isdecimal() else 0)  # a wrong RANK is refused by main
+    _leave(main(_Roles(own_output)), own_output)

@@ -23,6 +23,7 @@ from paceline.tasks.load import task_class
 from paceline.worker.control import ControlBlock
 from paceline.worker.elastic_body import elastic_body
 from paceline.worker.faults import ENDS, fault_of, into_log
+from paceline.worker.rank_output import log_to
 from paceline.worker.ray_outbox import Message, Outbox
 from paceline.worker.seat import CoordinatorSeat, Seat
 from paceline.worker.telling import Report
@@ -65,7 +66,7 @@ class Side:
         _check_alike(str(order["paceline"]))
         control = shared_block(plan, str(order["control"]), str(order["secret"]))
         run_dir, here = Path(str(order["run_dir"])), Path(str(order["cwd"]))
-        _log_to(run_dir / "logs" / f"{self._who}.log")
+        log_to(run_dir / "logs" / f"{self._who}.log")
         os.chdir(here)  # a task of the user's own is looked for there, as without Ray
         environ.let_gloo_use_loopback()
         task_class(plan.task)  # one that cannot be imported is no loss that a replacement would mend
@@ -106,9 +107,3 @@ def _check_alike(version: str) -> None:
     if version != __version__:
         what = f"paceline is {version} where the run was started, but {__version__} in Ray's Python"
         raise NotReadyError(what, "start Ray with the same Python as the run")
-
-
-def _log_to(path: Path) -> None:
-    """What is printed goes there as it is said: a process that is killed says nothing afterwards."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout = sys.stderr = path.open("a", buffering=1)

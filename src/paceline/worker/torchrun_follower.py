@@ -1,7 +1,7 @@
 """What does a rank above 0 do? It is told what to train, trains, says how it went, and waits for the verdict.
 
-It reads no configuration and writes no file. What went wrong here is said by rank 0, once; only when rank 0
-cannot be heard any more does this rank speak for itself.
+It reads no configuration, and writes no file but its log of warnings. An error of this rank is reported by
+rank 0, once; only when rank 0 cannot be reached any more does this rank report it itself.
 """
 
 import math
@@ -19,6 +19,7 @@ from paceline.worker.far_clock import FarClock, ahead_ns
 from paceline.worker.far_folder import FarFolder, receive_snapshot
 from paceline.worker.faults import ENDS
 from paceline.worker.participant import Report
+from paceline.worker.rank_output import RankOutput
 from paceline.worker.run_folder import OwnFolder
 from paceline.worker.torchrun_rank import signals_stop, take_part
 from paceline.worker.torchrun_words import Message, check_here, fault_of, hello_of
@@ -37,12 +38,14 @@ class _OverError(Exception):
         self.code = code
 
 
-def follow(place: MeetingPlace) -> int:
+def follow(place: MeetingPlace, output: RankOutput) -> int:
     """Take part in whatever rank 0 trains; the exit code."""
     rank = place.world.rank
     place.show(f"hello/{rank}", hello_of(place.world))
     try:
-        return _follow(place, _seen(place, "word", whose="rank 0 to say what is trained"))
+        word = _seen(place, "word", whose="rank 0 to say what is trained")
+        output.log_to(Path(str(word["run_dir"])) / "logs" / f"worker-{rank}.log")
+        return _follow(place, word)
     except _OverError as over:
         place.show(f"bye/{rank}", True)
         return over.code

@@ -21,6 +21,7 @@ from paceline.worker.counting import answer
 from paceline.worker.far_folder import NearFolder, send_snapshot
 from paceline.worker.faults import ENDS
 from paceline.worker.participant import Report
+from paceline.worker.rank_output import RankOutput
 from paceline.worker.run_folder import OwnFolder, RunFolder, append_lines
 from paceline.worker.torchrun_rank import take_part
 from paceline.worker.torchrun_server import ServerProcess, serving
@@ -33,8 +34,9 @@ PATIENCE_S = 24 * 3600.0  # whoever started us notices the dead; here nobody is 
 
 
 class Leader:
-    def __init__(self, place: MeetingPlace) -> None:
+    def __init__(self, place: MeetingPlace, output: RankOutput) -> None:
         self._place, self._others = place, range(1, place.world.size)
+        self._output = output
         self._control: ControlBlock | None = None
         self._is_stop_asked = False
         self._unsaid = ["word", "go"]  # what others may still be waiting for
@@ -44,6 +46,7 @@ class Leader:
         self, plan: Plan, run_dir: Path, resume_from: Path | None, tell: Callable[[Message], None]
     ) -> None:
         """Everybody trains; each rank's report, or its error, is told."""
+        self._output.log_to(run_dir / "logs" / "worker-0.log")
         check_here(plan, self._place.world)
         self._control = ControlBlock(plan.num_workers)
         if self._is_stop_asked:

@@ -47,6 +47,7 @@ from paceline.worker.kernel import (
     reap,
 )
 from paceline.worker.participant import Report, serve, work
+from paceline.worker.rank_output import log_to
 from paceline.worker.seat import CoordinatorSeat, Seat
 from paceline.worker.virtual_participants import work_in_turns
 from paceline.worker.wiring import channel_of, shared_world
@@ -200,7 +201,7 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._orders.close()
-            _log_to(self._seat.run_dir / "logs" / f"{who}.log")
+            log_to(self._seat.run_dir / "logs" / f"{who}.log")
             os._exit(live(self._seat, who, body, tell))
         os.close(tell)
         os.set_blocking(told, False)
@@ -360,14 +361,6 @@ def _make_seat(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, Jso
         resume_from=None if resume_from is None else Path(str(resume_from)),
         coordinator=CoordinatorSeat.read(coordinator) if isinstance(coordinator, dict) else None,
     )
-
-
-def _log_to(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)
 
 
 def _ended_early(who: str) -> TrainingError:
