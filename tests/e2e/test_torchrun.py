@@ -244,7 +244,9 @@ def test_when_torchrun_itself_is_killed_nothing_is_left(tmp_path: Path) -> None:
         # The parameter server is a process of rank 0's, and alone saves.
         until_checkpoint(tmp_path / "run", started, parts=1)
         everybody = [started.process.pid, *descendants(started.process.pid)]
-        assert len(everybody) == 4
+        assert (
+            len(everybody) == 6
+        )  # torchrun, the server, two ranks with the process that separates their warnings
         kill(started.process.pid)
         until_gone(everybody)
 
