@@ -418,3 +418,79 @@ WARNED: tuple[Fault, ...] = (
     _fault("slim-service", "stage-not-used", _D, "COPY --from=build /venv /venv\n", ""),
     _fault("slim-service", "stage-not-used", _D, "python:3.11-slim AS build", "python:3.11-slim"),
 )
+_GET = "https://raw.githubusercontent.com/pypa/get-pip/main/public/get-pip.py"
+_FORGE = "https://github.com/conda-forge/miniforge/releases"
+FAULTS += (
+    _fault(
+        "slim-service",
+        "old-libc",
+        _D,
+        "FROM python:3.11-slim\n",
+        "FROM python:3.11-alpine\nRUN pip install demucs\n",
+    ),
+    _fault("cuda-devel", "wrong-package-name", _R, "numpy>=1.26,<3", "apex"),
+    _fault("cuda-devel", "wrong-package-name", _R, "numpy>=1.26,<3", "pkg-resources==0.0.0"),
+    _fault(
+        "vllm-server",
+        "needs-nvcc",
+        _D,
+        "RUN pip3",
+        "RUN pip3 install torch && DS_BUILD_OPS=1 pip3 install deepspeed\nRUN pip3",
+    ),
+    _fault(
+        "vllm-server",
+        "needs-nvcc",
+        _D,
+        "RUN pip3",
+        "ENV FORCE_CUDA=1\nRUN pip3 install mmcv-full==1.7.2\nRUN pip3",
+    ),
+    _fault(
+        "cuda-devel", "get-pip-refuses", _D, _W, f"ADD {_GET} /get-pip.py\nRUN python3.8 /get-pip.py\n{_W}"
+    ),
+    _fault(
+        "cuda-devel",
+        "get-pip-refuses",
+        _D,
+        _W,
+        f"RUN curl -sS {_GET} -o g/get-pip.py && python3.8 g/get-pip.py\n{_W}",
+    ),
+    _fault(
+        "cuda-devel",
+        "system-package-gone",
+        _D,
+        _W,
+        f"RUN curl -LO {_FORGE}/latest/download/Mambaforge-Linux-x86_64.sh\n{_W}",
+    ),
+    _fault("cuda-devel", "system-package-gone", _D, "python3-dev", "python3-dev nvidia-ml-py3"),
+    _fault("slim-service", "system-package-gone", _D, "libgomp1 curl", "libgomp1 python-pil"),
+)
+SILENT += (
+    _fault(
+        "slim-service",
+        "old-libc",
+        _D,
+        "FROM python:3.11-slim\n",
+        "FROM python:3.11-alpine\nRUN pip install flask\n",
+    ),
+    _fault(
+        "cuda-devel", "wrong-package-name", _R, "numpy>=1.26,<3", "apex @ git+https://github.com/NVIDIA/apex"
+    ),
+    _fault(
+        "vllm-server",
+        "needs-nvcc",
+        _D,
+        "RUN pip3",
+        "RUN pip3 install torch && DS_BUILD_OPS=0 pip3 install deepspeed\nRUN pip3",
+    ),
+    _fault(
+        "cuda-devel", "get-pip-refuses", _D, _W, f"ADD {_GET} /get-pip.py\nRUN python3.12 /get-pip.py\n{_W}"
+    ),
+    _fault(
+        "cuda-devel",
+        "system-package-gone",
+        _D,
+        _W,
+        f"RUN curl -LO {_FORGE}/latest/download/Miniforge3-Linux-x86_64.sh\n{_W}",
+    ),
+    _fault("cuda-devel", "system-package-gone", _D, "python3-dev", "python3-dev python3-numpy python3-pil"),
+)

@@ -324,9 +324,34 @@ def old_libc(place: Place) -> Iterator[Finding]:
     )
 
 
+# Their dependencies name torch, without an extra that has to be asked for.
+_NEED_TORCH = frozenset(
+    [
+        "accelerate",
+        "deepspeed",
+        "demucs",
+        "easyocr",
+        "fairscale",
+        "lightning",
+        "openai-whisper",
+        "peft",
+        "pytorch-lightning",
+        "sentence-transformers",
+        "stable-baselines3",
+        "timm",
+        "torchmetrics",
+        "trl",
+        "ultralytics",
+        "vllm",
+        "whisperx",
+    ]
+)
+
+
 def _is_only_for_glibc(one: Installed, *, is_alpine: bool) -> bool:
     """Its wheels come from PyPI or PyTorch's pages, and none is for musl."""
-    if one.asked.is_url or not wheels().has_nothing_for_musl(one.asked.name):
+    brings_torch = is_alpine and one.asked.name in _NEED_TORCH and not one.by.flags & {"--no-deps"}
+    if one.asked.is_url or not (brings_torch or wheels().has_nothing_for_musl(one.asked.name)):
         return False
     return all(is_alpine and "pytorch.org" in address for address in one.by.values("find-links"))
 

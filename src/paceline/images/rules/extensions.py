@@ -127,7 +127,13 @@ def compiled(place: Place, one: Installed) -> bool:
     if one.asked.name == "flash-attn" and "FLASH_ATTENTION_SKIP_CUDA_BUILD" in place.environment(one.by):
         return False
     name = source_name(one.asked)
-    is_forced = "FORCE_CUDA" in place.environment(one.by) and name in IMPORT_TORCH
+    values = place.environment(one.by)
+    is_forced = values.get("FORCE_CUDA", "0") != "0" and name in (*IMPORT_TORCH, "mmcv-full", "mmcv")
+    # Operators of DeepSpeed are compiled when it is installed only where a variable asks for it.
+    is_forced |= name == "deepspeed" and any(
+        key.startswith("DS_BUILD_") and key != "DS_BUILD_STRING" and value == "1"
+        for key, value in values.items()
+    )
     is_apex = name == "apex" and any("cuda_ext" in word for word in one.by.command.texts)
     return (name in _NEED_NVCC or is_forced or is_apex) and not _has_wheels(place, one)
 

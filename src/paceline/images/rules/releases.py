@@ -125,6 +125,15 @@ _MEANT = {
     "skimage": "scikit-image",
     "opencv": "opencv-python-headless",
     "tensorflow-gpu": "tensorflow",
+    "yaml": "pyyaml",
+}
+# Names that no release on PyPI, or none of what is meant, stands behind; what to do is not another name.
+_NOT_ON_PYPI = {
+    "apex": "NVIDIA's Apex is not on PyPI: install git+https://github.com/NVIDIA/apex",
+    "pkg-resources": "pip freeze of Debian names it by mistake: leave it out",
+    **dict.fromkeys(
+        ["os", "sys", "json", "math", "time", "pickle", "tkinter"], "a part of Python: leave it out"
+    ),
 }
 _STILL_THERE = {"tensorflow-gpu": Version("2.11"), "pytorch": Version("99")}
 _BUILD = re.compile(r"cu(\d{2,3})")
@@ -469,6 +478,17 @@ def bound_to_another_torch(place: Place) -> Iterator[Finding]:
 
 def wrong_package_name(place: Place) -> Iterator[Finding]:
     for one in place.own:
+        advice = _NOT_ON_PYPI.get(one.asked.name)
+        is_pypi = all(_KNOWN_HOSTS.search(address) for address in place.indexes(one))
+        if advice is not None and one.asked.requirement is not None and not one.asked.is_url and is_pypi:
+            yield NAME.found(
+                place,
+                one.asked,
+                f"{one.asked.name} on PyPI is not the package that is meant, or does not exist",
+                one.asked.text,
+                advice,
+            )
+            continue
         meant = _MEANT.get(one.asked.name)
         if meant is None or one.asked.requirement is None or one.asked.is_url:
             continue

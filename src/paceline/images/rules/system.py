@@ -15,8 +15,8 @@ from paceline.images.dockerfile import Instruction
 from paceline.images.installs import conditional_commands, system_installs
 from paceline.images.project import Edit, Finding, Level
 from paceline.images.rules.pattern import Pattern
-from paceline.images.shell import Command
-from paceline.images.text import Change, edits_of
+from paceline.images.shell import Command, Word
+from paceline.images.text import Change, edits_of, offset_of
 from paceline.images.view import Place
 
 APT = Pattern(
@@ -57,7 +57,10 @@ TERMS = Pattern(
 )
 PATTERNS = (APT, GONE, NO_PROGRAM, GET_PIP, OLD_PIP, TERMS)
 _SYSTEMS = ("python", "debian", "ubuntu", "cuda")  # families whose official images are known well enough
-_GET_PIP = re.compile(r"https?://bootstrap\.pypa\.io/get-pip\.py$")
+_GET_PIP = re.compile(
+    r"(?:https?://)?(?:bootstrap\.pypa\.io/+(?:pip/)?|raw\.githubusercontent\.com/pypa/get-pip/\S*?"
+    r"|github\.com/pypa/get-pip/raw/\S*?)get-pip\.py(?:[?#]\S*)?$"
+)
 _PYTHON = re.compile(r"^(?:\S*/)?python(3(?:\.\d+)?|2(?:\.\d)?)?$")
 # Systems whose pip knows wheels for manylinux1 alone, and the first release that has no such wheel.
 _OLD_PIPS = frozenset({"ubuntu16.04", "ubuntu18.04", "debian9"})
@@ -192,6 +195,9 @@ def system_package_gone(place: Place) -> Iterator[Finding]:
     for step in place.stage.instructions:
         for one in system_installs(step):
             for word in one.packages if one.tool == "apt" else ():
+                if word.text in _ONLY_ON_PYPI:
+                    yield _from_pypi(place, step, word.text)
+                    continue
                 row = gone.get(word.text) or _python_gone(word.text, system)
                 if row is None or system not in row.systems or (extra and row.is_elsewhere) or copied:
                     continue
@@ -205,6 +211,47 @@ def system_package_gone(place: Place) -> Iterator[Finding]:
                     f"install {row.instead}" if row.instead else "leave it out, or use an older base",
                     edits if row.instead and not step.is_json else (),
                 )
+
+
+# Packages of PyPI; no release of Debian or Ubuntu has one of that name.
+_ONLY_ON_PYPI = frozenset(
+    [
+        "nvidia-ml-py3",
+        "nvidia-ml-py",
+        "opencv-python",
+        "torch",
+        "torchvision",
+        "tensorflow",
+        "numpy",
+        "pandas",
+    ]
+)
+
+
+def _from_pypi(place: Place, step: Instruction, name: str) -> Finding:
+    return GONE.found(
+        place,
+        step,
+        f"{name} is a package of PyPI, and apt has none of that name: `Unable to locate package`",
+        f"{name} on {place.base.reference}",
+        f"install {name} with pip",
+    )
+
+
+def installer_gone(place: Place) -> Iterator[Finding]:
+    """Mambaforge has ended: the newest release of its page has no installer of that name."""
+    for step in place.stage.instructions:
+        words = [*step.values, *(word for command in step.commands for word in command.texts)]
+        address = next((word for word in words if "releases/latest/download/Mambaforge" in word), None)
+        if address is not None:
+            found = re.search(r"https?://\S*Mambaforge", address)
+            yield GONE.found(
+                place,
+                step,
+                "Mambaforge is no longer released: its latest download answers 404",
+                found[0] if found is not None else "Mambaforge",
+                "download Miniforge3 in its place: it has mamba too",
+            )
 
 
 def _python_gone(package: str, system: str) -> PackageGone | None:
@@ -254,8 +301,11 @@ def no_such_program(place: Place) -> Iterator[Finding]:
 
 def get_pip_refuses(place: Place) -> Iterator[Finding]:
     """`python3.8 get-pip.py`, with the file of the newest pip."""
-    address = None
+    address: Word | None = None
     for step in place.stage.instructions:
+        if step.word == "ADD" and any(_GET_PIP.match(value) for value in step.values[:-1]):
+            at = offset_of(place.docker.text, step.first)
+            address = Word(step.values[0], at, at)
         for command in step.commands:
             fetched = next((word for word in command.words if _GET_PIP.match(word.text)), None)
             if fetched is not None or (address and any(_is_script_address(word) for word in command.texts)):
@@ -289,7 +339,9 @@ def _older_page(place: Place, step: Instruction, address: str, python: Version) 
     if python > _LAST_WITH_PAGE or len(words) != 1 or step.is_json:
         return ()
     written = place.docker.text[words[0].start : words[0].end]
-    new = written.replace("pypa.io/get-pip", f"pypa.io/pip/{python}/get-pip")
+    new = written.replace(address, f"https://bootstrap.pypa.io/pip/{python}/get-pip.py")
+    if new == written:
+        return ()
     return edits_of(place.dockerfile, [Change(words[0].start, words[0].end, new)])
 
 
@@ -379,6 +431,7 @@ def _is_since_terms(tag: str) -> bool:
 
 RULES = (
     system_package_gone,
+    installer_gone,
     apt_fails,
     apt_asks,
     get_pip_refuses,
