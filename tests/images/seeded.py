@@ -494,3 +494,22 @@ SILENT += (
     ),
     _fault("cuda-devel", "system-package-gone", _D, "python3-dev", "python3-dev python3-numpy python3-pil"),
 )
+_CONDA = (
+    "FROM ubuntu:22.04\n"
+    "RUN curl -LO https://repo.anaconda.com/miniconda/Miniconda3-latest-Linux-x86_64.sh && "
+    "bash Miniconda3-latest-Linux-x86_64.sh -b -p /opt/conda\nENV PATH=/opt/conda/bin:$PATH\n"
+)
+_VLLM = "RUN pip3 install --no-cache-dir vllm==0.10.0\n"
+FAULTS += (
+    _fault("vllm-server", "python-without-wheel", _D, _VLLM, f"{_CONDA}RUN pip install torch==2.0.1\n"),
+)
+SILENT += (
+    _fault("vllm-server", "python-without-wheel", _D, _VLLM, f"{_CONDA}RUN pip install torch==2.7.1\n"),
+    _fault(
+        "vllm-server",
+        "python-without-wheel",
+        _D,
+        _VLLM,
+        f"{_CONDA}RUN conda install -y python=3.10\nRUN pip install torch==2.0.1\n",
+    ),
+)

@@ -218,6 +218,35 @@ def python_without_wheel(place: Place) -> Iterator[Finding]:
         yield _without_wheel(place, one, python, known)
 
 
+_LATEST_CONDA = re.compile(r"Miniconda3-latest|latest/download/Miniforge3")
+_OLDEST_OF_CONDA = Version("3.12")  # the latest installers have this Python or a newer one
+
+
+def installer_without_wheel(place: Place) -> Iterator[Finding]:
+    """The latest Miniconda brings its own Python, which an old torch has no wheel for."""
+    words = place.words
+    chosen = re.compile(r"^python\W*[=<>~]|^python3?\.?\d|^(?:create|env|pyenv|venv|uv)$|\.ya?ml$")
+    if place.base.family not in ("debian", "ubuntu", "cuda") or "python3-pip" in place.system_packages:
+        return
+    installer = next((word for word in words if _LATEST_CONDA.search(word)), None)
+    if installer is None or any(chosen.search(word.strip("\"'")) for word in words):
+        return
+    for one in place.own:
+        pin = one.asked.pin
+        if one.asked.name != "torch" or pin is None or not _is_judged(place, one):
+            continue
+        known = wheels().pythons("torch", pin)
+        if known and Version(known[-1]) < _OLDEST_OF_CONDA:
+            yield NO_WHEEL.found(
+                place,
+                one.asked,
+                f"torch {pin} has wheels up to Python {known[-1]}, and the latest installer of conda brings "
+                f"{_OLDEST_OF_CONDA} or newer: `No matching distribution found`",
+                f"{one.asked.text}; {installer[-80:]}",
+                f"install python={known[-1]} with conda before it, or pin the installer's release",
+            )
+
+
 def _must_fail(place: Place, name: str, pin: Version, known: list[str]) -> bool:
     """Building the archive fails: no compiler, no Rust, or code that the tools of the day refuse."""
     if name in _AGAINST_TORCH or "no-build-isolation" in "".join(place.words):
@@ -537,6 +566,7 @@ RULES = (
     no_such_index,
     wheel_for_another_image,
     python_without_wheel,
+    installer_without_wheel,
     wrong_package_name,
     not_on_this_index,
     bound_to_another_torch,
