@@ -76,6 +76,7 @@ class _Settings(TypedDict, total=False):
     gossip: Literal["dpsgd", "diffusion", "push-sum"]
     topology: Literal["ring", "torus", "hypercube", "star", "complete", "exponential"]
     fsdp_precision: Literal["none", "bf16"]
+    sync_batchnorm: bool
     on_nan: Literal["stop", "skip"]
     straggler: str | Sequence[str]
     byzantine: str | Sequence[str]

@@ -89,6 +89,7 @@ CONFIGS = st.builds(
     sync_every=st.none() | _integers,
     post_local_after=st.none() | _integers,
     average_optimizer_state=st.none() | st.booleans(),
+    sync_batchnorm=st.none() | st.booleans(),
     gossip=st.none() | _one_of("gossip"),
     topology=st.none() | _one_of("topology"),
     straggler=st.none() | st.lists(_any_rule, max_size=2).map(tuple),

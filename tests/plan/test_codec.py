@@ -52,6 +52,7 @@ PLANS = st.builds(
         sync_every=_counts,
         post_local_after=_counts,
         average_optimizer_state=st.booleans(),
+        sync_batchnorm=st.booleans(),
     ),
     stragglers=st.lists(
         st.builds(
@@ -100,3 +101,10 @@ def test_an_unknown_key_is_refused() -> None:
     raw = json.loads(dumps(SMALL)) | {"colour": "red"}
     with pytest.raises(PacelineError, match="colour"):
         loads(json.dumps(raw))
+
+
+def test_a_plan_from_before_a_strategy_option_existed_has_its_default() -> None:
+    raw = json.loads(dumps(SMALL))
+    del raw["strategy"]["sync_batchnorm"]
+    del raw["hash"]  # of these values; such a file has that of its own
+    assert loads(json.dumps(raw)) == SMALL

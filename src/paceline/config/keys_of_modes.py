@@ -217,4 +217,12 @@ MODE_KEYS = (
         example="bf16",
         choices=("none", "bf16"),
     ),
+    Key(
+        name="sync_batchnorm",
+        help="ssgd, ddp: BatchNorm layers normalise over the samples of all workers, as one process with "
+        "the whole batch does.",
+        kind=Kind.YES_NO,
+        default="no",
+        example="yes",
+    ),
 )

@@ -83,6 +83,7 @@ class TrainConfig:
     gossip: str | None = None
     topology: str | None = None
     fsdp_precision: str | None = None
+    sync_batchnorm: bool | None = None
     on_nan: str | None = None
     straggler: tuple[StragglerRule, ...] | None = None
     byzantine: tuple[ByzantineRule, ...] | None = None

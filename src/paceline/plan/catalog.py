@@ -88,7 +88,7 @@ MODES: dict[str, Mode] = {
             name="ssgd",
             channel=Channel.COLLECTIVE,
             summary="all-reduce of gradients at every step, together",
-            options=ROBUST | {"on_nan"},
+            options=ROBUST | {"on_nan", "sync_batchnorm"},
             compresses=_ANY_CODEC,
             is_elastic=True,
         ),
@@ -97,7 +97,7 @@ MODES: dict[str, Mode] = {
             channel=Channel.TORCH,
             summary="torch DistributedDataParallel at every step, together",
             compresses=frozenset({Codec.FP16, Codec.BF16, Codec.POWERSGD}),
-            options=frozenset(),
+            options=frozenset({"sync_batchnorm"}),
             is_elastic=True,
         ),
         Mode(

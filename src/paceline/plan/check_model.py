@@ -17,6 +17,8 @@ def check_model(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Pro
         problems += [p for key in said if are_sound(key) and (p := _of_option(config, key)) is not None]
     if config.grad_accumulation not in (None, 1) and are_sound("grad_accumulation", "mode", "batch_size"):
         problems += _of_accumulation(config, config.grad_accumulation or 1)
+    if config.sync_batchnorm and are_sound("sync_batchnorm", "mode", "aggregate"):
+        problems += _of_shared_statistics(config)
     return problems
 
 
@@ -61,4 +63,33 @@ def _of_accumulation(config: TrainConfig, parts: int) -> list[Problem]:
         ),
     ]
     where = config.origin("grad_accumulation")
+    return [Problem(what, hint, where) for applies, what, hint in reasons if applies]
+
+
+def _of_shared_statistics(config: TrainConfig) -> list[Problem]:
+    """Modes whose workers do not step together do not read the setting; here is what else excludes it."""
+    aggregate = decide.aggregate_of(config)
+    reasons = [
+        (
+            decide.elastic_of(config) is not None,
+            "sync_batchnorm reduces within forward passes, but an elastic run computes shards one by one",
+            "leave sync_batchnorm out, or run without --elastic and --shards",
+        ),
+        (
+            aggregate != "mean",
+            f"aggregate {aggregate} excludes bad workers, but sync_batchnorm takes every worker's statistics",
+            "leave one of them out",
+        ),
+        (
+            decide.mode_name_of(config) == "ddp" and config.compress is not None,
+            "sync_batchnorm reduces in a fixed order, but torch's compression hooks reduce in threads",
+            "leave compress out, or use --mode ssgd",
+        ),
+        (
+            decide.is_virtual(config) and config.vmap is not False,
+            "sync_batchnorm reduces within the forward pass, but vmapped workers compute in one pass",
+            "leave sync_batchnorm out, or add --no-vmap",
+        ),
+    ]
+    where = config.origin("sync_batchnorm")
     return [Problem(what, hint, where) for applies, what, hint in reasons if applies]

@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from paceline.errors import DamagedRecordError, NoSuchRunError
-from paceline.plan.plan import PLAN_SCHEMA, Plan
+from paceline.plan.plan import PLAN_SCHEMA, Plan, StrategyOptions
+
+# Fields that files of earlier versions do not have; their defaults are what those versions did.
+_ADDED_LATER: dict[type, frozenset[str]] = {StrategyOptions: frozenset({"sync_batchnorm"})}
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -72,11 +75,12 @@ def _from_object(kind: type, value: Json) -> typing.Any:  # Any: as above
     if not isinstance(value, dict):
         raise ValueError(f"{value!r} is not an object")
     hints = typing.get_type_hints(kind)
-    names = {f.name for f in dataclasses.fields(kind)}
-    if names != set(value):
-        odd = sorted(names.symmetric_difference(value))
+    fields = dataclasses.fields(kind)
+    required = {f.name for f in fields if f.name not in _ADDED_LATER.get(kind, ())}
+    odd = sorted((required - set(value)) | (set(value) - {f.name for f in fields}))
+    if odd:
         raise ValueError(f"keys differ from {kind.__name__}: {', '.join(odd)}")
-    return kind(**{name: from_json(hints[name], value[name]) for name in names})
+    return kind(**{name: from_json(hints[name], part) for name, part in value.items()})
 
 
 COPY = "plan.copy.json"  # beside plan.json

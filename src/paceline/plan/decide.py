@@ -305,6 +305,7 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
         topology=topology_of(config),
         adaptive=Allowed(config.adaptive or Allowed.AUTO),
         fsdp_precision=fsdp_precision_of(config),
+        sync_batchnorm=bool(config.sync_batchnorm),
         on_nan=on_nan_of(config) if "on_nan" in reads else None,
     )
 

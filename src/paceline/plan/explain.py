@@ -48,6 +48,8 @@ def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
         lines.append(Line("evaluated", evaluation_in_words(plan.evaluation)))
     if plan.strategy.aggregate != "mean":
         lines.append(Line("aggregate", aggregate_in_words(plan)))
+    if plan.strategy.sync_batchnorm:
+        lines.append(Line("batchnorm", "layers normalise over the samples of all workers"))
     lines += [Line("stragglers", in_words(rule)) for rule in plan.stragglers]
     lines += [Line("byzantine", attack_in_words(rule)) for rule in plan.byzantine]
     if plan.pace_s:

@@ -149,6 +149,7 @@ class StrategyOptions:
     gossip: GossipVariant = GossipVariant.DPSGD
     topology: Topology = Topology.RING  # gossip, adpsgd: who is whose neighbour
     fsdp_precision: FsdpPrecision = FsdpPrecision.NONE
+    sync_batchnorm: bool = False  # ssgd, ddp: BatchNorm layers normalise over the samples of all workers
     on_nan: OnNan | None = None  # ssgd: what to do about a mean that is not finite; None: nobody looks
 
 

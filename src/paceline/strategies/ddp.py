@@ -19,10 +19,17 @@ from paceline.errors import MisfitError
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
+from paceline.strategies.batch_norm import SharedSums, synchronize_batch_norm
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.strategies.torch_hooks import Hook, hook_of
 from paceline.transport.ports import Traffic
-from paceline.transport.torch_dist import agree_to_stop, asks_to_stop_after, leave_group, ring_bytes
+from paceline.transport.torch_dist import (
+    TorchCollective,
+    agree_to_stop,
+    asks_to_stop_after,
+    leave_group,
+    ring_bytes,
+)
 
 
 class Ddp:
@@ -38,6 +45,9 @@ class Ddp:
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
+        self._sums: SharedSums | None = None
+        if self._plan.strategy.sync_batchnorm:
+            self._sums = synchronize_batch_norm(replica.arena.module, self._collective_on(replica))
         # Buffers are ours: one reduction after the step in place of torch's broadcast before it.
         self._wrapped = DistributedDataParallel(replica.arena.module, broadcast_buffers=False)
         layout = replica.arena.layout
@@ -50,6 +60,11 @@ class Ddp:
         self._hook: Hook | None = None
         if self._plan.compress is not None:
             self._hook = hook_of(self._plan.compress, self._wrapped, seed=self._plan.seed)
+
+    def _collective_on(self, replica: Replica) -> TorchCollective:
+        """Of the group that DDP reduces in: reductions of one group keep their order on every rank."""
+        device = replica.arena.state.device
+        return TorchCollective(device=device, clock=self._links.clock, timeout_s=self._plan.timeout_s)
 
     def begin_step(self, step: Step) -> Begun | None:
         return own_share(self._plan, self._links, step)
@@ -73,7 +88,8 @@ class Ddp:
             moved = ring_bytes(self._hook.payload_bytes(), self._links.world_size)
             saved = self._plain_bytes - moved
         every = moved + self._buffer_bytes
-        return Traffic(every, every, bytes_saved=saved)
+        traffic = Traffic(every, every, bytes_saved=saved)
+        return traffic if self._sums is None else traffic + self._sums.take_traffic()
 
     def snapshot(self) -> dict[str, Tensor]:
         return {}

@@ -13,9 +13,10 @@ from torch import Tensor
 from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
+from paceline.strategies.batch_norm import SharedSums, synchronize_batch_norm
 from paceline.strategies.means import Mean
 from paceline.strategies.poison import Guard
-from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
+from paceline.strategies.port import Begun, Links, Outcome, Replica, Weighted, own_share
 from paceline.sync.averaging import mean_weight
 from paceline.transport.arena import STOP_FLAG
 
@@ -38,6 +39,13 @@ class GradientsMeet(ABC):
         self._collective.broadcast(shared)
         arena.state.copy_(shared)
         arena.place_gradients(shared.zero_())
+        self._sums: SharedSums | None = None
+        if self._plan.strategy.sync_batchnorm:
+            self._sums = synchronize_batch_norm(arena.module, self._collective)
+            # Losses meet in the statistics' gradients, so they are weighted before the backward pass.
+            assert isinstance(replica, Weighted), "a worker's replica weights its loss"
+            replica.loss_weight = self._weight
+            self._weight = 1.0
         self._guard = Guard(self._plan, arena.module)
         self._make_means(shared)
 
@@ -61,6 +69,8 @@ class GradientsMeet(ABC):
         tail = arena.gradients[arena.layout.tail_start :]
         tail[STOP_FLAG] = float(wants_stop)
         traffic = mean.reduce()
+        if self._sums is not None:
+            traffic += self._sums.take_traffic()
         stop = bool(tail[STOP_FLAG] > 0)
         if self._guard.skips(arena.gradients[: arena.layout.tail_start], step, whose="some worker's"):
             return Outcome(traffic=traffic, synced=True, stop=stop, skipped="unknown")

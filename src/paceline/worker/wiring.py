@@ -18,8 +18,9 @@ from paceline.errors import ConfigError, Problem
 from paceline.events.log import EventLog, Log
 from paceline.ids import Clock as StepClock
 from paceline.ids import Rank
-from paceline.plan.catalog import Channel, is_split
+from paceline.plan.catalog import MODES, Channel, is_split
 from paceline.plan.plan import Plan, Transport
+from paceline.strategies.batch_norm import normalises_own_batch
 from paceline.strategies.load import built_in
 from paceline.strategies.port import Links, ServerSide, Strategy
 from paceline.tasks.load import load_class, load_task
@@ -106,11 +107,6 @@ def build_worker(
         seat.foreign.ready(source.num_samples)
     links = _links(seat, rank, channel, device, clock)
     replica = build_replica(plan, task, device, clock)  # after the links: it may be split over the workers
-    if rank == 0 and plan.num_workers > 1 and normalises_own_batch(replica.forward):
-        note(
-            "the model has BatchNorm: each worker normalises over its own samples, so the number of workers"
-            " changes what is learned (docs/concepts/equal-work.md, batch normalisation)"
-        )
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     log = folder.open_log(plan, f"worker-{rank}", clock)
     evaluator = evaluator_for(plan, task, replica, links, channel, log=log, report=report)
@@ -130,6 +126,8 @@ def build_worker(
     elif (saved := folder.snapshot("server-0")) is not None:
         first = StepClock(saved.facts["clocks"].get(str(rank), 0))
     strategy.prepare(replica, first)
+    if rank == 0 and plan.num_workers > 1 and (remark := batch_norm_remark(plan, replica.arena.module)):
+        note(remark)
     worker = Worker(
         plan=plan,
         rank=rank,
@@ -179,10 +177,22 @@ def _restored(seat: Seat, replica: Replica, rank: Rank) -> Snapshot | None:
     return saved
 
 
-def normalises_own_batch(model: nn.Module) -> bool:
-    """Whether a layer's output depends on the other samples of this worker's batch."""
-    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    return any(isinstance(module, kinds) for module in model.modules())
+def batch_norm_remark(plan: Plan, model: nn.Module) -> str | None:
+    """What the number of workers does to this model, once the strategy has prepared it."""
+    if not any(normalises_own_batch(layer) for layer in model.modules()):
+        return None
+    text = (
+        "the model has BatchNorm: each worker normalises over its own samples, so the number of workers"
+        " changes what is learned"
+    )
+    if plan.strategy.sync_batchnorm:
+        text += "; --sync-batchnorm leaves layers with a forward pass of their own as they are"
+    elif plan.mode in MODES and MODES[plan.mode].reads("sync_batchnorm"):
+        text += "; --sync-batchnorm normalises over those of all workers"
+    else:
+        modes = " and ".join(name for name, mode in MODES.items() if mode.reads("sync_batchnorm"))
+        text += f"; {modes} have --sync-batchnorm, which normalises over those of all workers"
+    return f"{text} (docs/concepts/equal-work.md, batch normalisation)"
 
 
 def build_replica(plan: Plan, task: Task, device: torch.device, clock: Clock) -> Replica:
