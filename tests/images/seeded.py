@@ -354,6 +354,13 @@ FAULTS += (
     _fault("uv-sync", "no-such-option", _D, "uv sync --frozen\n", "uv sync --frozen --system\n"),
     _fault("uv-sync", "no-such-option", _D, "RUN uv sync --frozen\n", "RUN uv pip install --user .\n"),
     _fault("pytorch-image", "apt-fails", _D, "install -y ", "install "),
+    _fault(
+        "cuda-devel",
+        "apt-fails",
+        _D,
+        "apt-get update && apt-get install -y ",
+        "apt-get update && echo y && apt-get install ",
+    ),
 )
 # The same places, written in a way that works: the finding must not appear, not even as a warning.
 SILENT: tuple[Fault, ...] = (
@@ -407,6 +414,7 @@ SILENT: tuple[Fault, ...] = (
         "COPY --from=build /venv /venv",
         "RUN --mount=type=bind,from=build,source=/venv,target=/v cp -r /v /venv",
     ),
+    _fault("cuda-devel", "apt-fails", _D, "apt-get install -y ", "echo y | apt-get install "),
     _fault("cuda-devel", "apt-fails", _D, "install -y ", "-qq -o APT::Get::Assume-Yes=true install "),
 )
 # What may work, and is likely a mistake.

@@ -149,16 +149,19 @@ def apt_asks(place: Place) -> Iterator[Finding]:
     """Without -y apt-get asks, whatever the base is; only a configuration of apt may say yes for it."""
     said = " ".join(place.words)
     if re.search(r"Assume-Yes|apt\.conf", said) or any(
-        "apt" in value for step in place.steps if step.word in ("COPY", "ADD") for value in step.values
+        "apt.conf" in value or value.startswith("/etc/apt")
+        for step in place.steps
+        if step.word in ("COPY", "ADD")
+        for value in step.values
     ):
         return
     for step in place.stage.instructions:
         maybe = conditional_commands(step)
-        before: tuple[str, ...] = ("",)
+        before: Command | None = None
         for command in step.commands:
             words = command.texts
-            is_answered = before[0] in ("yes", "echo", "printf") or any(_YES.search(word) for word in words)
-            before = words
+            is_answered = any(_YES.search(word) for word in words) or _is_piped(place, before, command)
+            before = command
             if (
                 not _installs_by_apt(words)
                 or id(command) in maybe
@@ -183,6 +186,13 @@ def apt_asks(place: Place) -> Iterator[Finding]:
                 edit if not step.is_json else (),
                 level=Level.PROBLEM if place.base.family else Level.WARNING,
             )
+
+
+def _is_piped(place: Place, before: Command | None, command: Command) -> bool:
+    if before is None or not before.words or not command.words:
+        return False
+    between = place.dockerfile.text[before.words[-1].end : command.words[0].start]
+    return "|" in between and "||" not in between
 
 
 def system_package_gone(place: Place) -> Iterator[Finding]:
