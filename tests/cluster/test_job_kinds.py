@@ -92,6 +92,33 @@ def test_it_is_followed_to_its_end_and_removed(cluster: Cluster, server: ApiServ
     assert left(server) == []
 
 
+def test_a_pod_of_another_owner_does_not_count_in_the_list_by_its_label(
+    cluster: Cluster, server: ApiServer
+) -> None:
+    """A JobSet of another user that is called like our TrainJob labels its pods like ours."""
+    send(cluster, TRAIN_JOB)
+    job = {"name": "demo-other-0", "namespace": "train", "uid": "another"}
+    server.put({"apiVersion": "batch/v1", "kind": "Job", "metadata": job})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job["name"], "uid": "another"}
+    running = {"name": "node", "ready": True, "state": {"running": {"startedAt": "2099-01-01T00:00:10Z"}}}
+    server.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "demo-other-0-0-abcde",
+                "namespace": "train",
+                "creationTimestamp": "2099-01-01T00:00:00Z",
+                "labels": {"jobset.sigs.k8s.io/jobset-name": "demo"},
+                "ownerReferences": [owner],
+            },
+            "status": {"phase": "Running", "containerStatuses": [running]},
+        }
+    )
+    assert job_status(cluster, "demo").phase is Phase.PENDING
+    assert [row["phase"] for row in list_jobs(cluster, everywhere=False)] == [Phase.PENDING.value]
+
+
 @every_kind
 def test_a_wrong_image_is_explained_and_the_job_removed(
     cluster: Cluster, server: ApiServer, kind: Kind

@@ -135,6 +135,7 @@ def _uid(one: Object) -> object:
 def list_jobs(cluster: Cluster, *, everywhere: bool) -> list[dict[str, str]]:
     from paceline.cluster.job_objects import jobs_of_ours
     from paceline.cluster.job_pending import all_pending
+    from paceline.cluster.job_snapshot import children
     from paceline.cluster.kinds import POD
     from paceline.cluster.port import ForbiddenError
 
@@ -144,10 +145,12 @@ def list_jobs(cluster: Cluster, *, everywhere: bool) -> list[dict[str, str]]:
         pods = cluster.api.find(POD, where).items if jobs else ()
     except ForbiddenError:
         pods = ()
+    between = children(cluster.api, {kind.name for kind, _ in jobs}, where)
     rows = []
     for kind, job in jobs:
-        here = tuple(pod for pod in pods if namespace_of(pod) == namespace_of(job))
-        mine = narrowed(Snapshot(at_s=0.0, objects=(job, *here)), name_of(job)).pods
+        here = tuple(one for one in (*between, *pods) if namespace_of(one) == namespace_of(job))
+        named: Object = {"kind": kind.name, **job}
+        mine = narrowed(Snapshot(at_s=0.0, objects=(named, *here)), name_of(job)).pods
         mark = read_mark(job)
         attempt = 1 if mark is None else mark.attempts.number
         rows.append(_row(name_of(job), namespace_of(job), kind.name, phase_of(job, mine), attempt))

@@ -4,6 +4,7 @@ Pods and events are required: without the right to list them there is no diagnos
 raised. What else the server does not show is left out.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from paceline.cluster.kinds import (
@@ -42,8 +43,7 @@ def job_snapshot(
     for kind in (QUOTA, CLAIM, WORKLOAD):
         objects += _all(api, kind, namespace)
     if job is not None:
-        for kind in _CHILDREN.get(str(job.get("kind")), ()):
-            objects += _all(api, kind, namespace)
+        objects += children(api, {str(job.get("kind"))}, namespace)
     if any(_asks_for_nodes(one) for one in objects if one.get("kind") == "Pod"):
         objects += _all(api, NODE, None)
     born_s = read_time(mapping(job, "metadata").get("creationTimestamp")) if job is not None else None
@@ -54,6 +54,12 @@ def job_snapshot(
     ray_failed = mapping(job, "status").get("jobStatus") == "FAILED"
     ends = [log for pod in seen.pods[:_MOST_LOGS] for log in _ends(api, pod, namespace, driver=ray_failed)]
     return Snapshot(at_s=seen.at_s, objects=seen.objects, logs=tuple(ends))
+
+
+def children(api: Api, kinds: Collection[str], namespace: str | None) -> list[Object]:
+    """Objects that operators make of jobs of these kinds, and through which pods belong to the jobs."""
+    wanted = dict.fromkeys(child for kind in kinds for child in _CHILDREN.get(kind, ()))
+    return [one for child in wanted for one in _all(api, child, namespace)]
 
 
 def with_all_logs(api: Api, snapshot: Snapshot, namespace: str) -> Snapshot:
