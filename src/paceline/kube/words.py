@@ -44,11 +44,16 @@ def read_quantity(text: object) -> Decimal | None:
 
 
 def write_quantity(amount: Decimal, resource: str) -> str:
-    """As people write it: bytes as 512Mi or 1.5Gi, parts of a CPU as 500m, others as a plain number."""
+    """As kubectl writes it: bytes as 512Mi or 1536Mi, parts of a CPU as 1500m, others as a plain number.
+
+    Bytes that are no whole number of a unit are rounded to four digits.
+    """
     if _BYTES.search(resource):
-        unit = next((unit for unit in reversed(_BINARY) if amount >= _BINARY[unit]), "")
+        fitting = [unit for unit in reversed(_BINARY) if amount >= _BINARY[unit]]
+        whole = (unit for unit in fitting if amount % _BINARY[unit] == 0 and amount / _BINARY[unit] < 10_000)
+        unit = next(whole, fitting[0] if fitting else "")
         return f"{_rounded(amount / _BINARY.get(unit, Decimal(1)))}{unit}"
-    if resource.endswith("cpu") and 0 < amount < 1:
+    if resource.endswith("cpu") and amount != amount.to_integral_value():
         return f"{_rounded(amount * 1000)}m"
     return _rounded(amount)
 
