@@ -305,3 +305,79 @@ def test_kept_evidence_holds_no_secret(tmp_path: Path) -> None:
     path = keep_evidence(read_record({"objects": [pod], "logs": logs}, "x"), tmp_path, 1)
     assert token not in path.read_text()
     assert "HF_TOKEN" in path.read_text()
+
+
+# Weak evidence names a cause, and decides nothing.
+
+STEPS = "".join(f"step {number} loss 0.{number}\n" for number in range(1, 6))
+GENERAL = (
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1269, unhandled system error"
+)
+RAISED = 'Traceback (most recent call last):\n  File "/app/train.py", line 5, in <module>\n'
+
+
+def action(tmp_path: Path, text: str) -> tuple[str, str]:
+    path = tmp_path / "train-worker-0.log"
+    path.write_text(text)
+    explained = explain_record(path)
+    return "" if explained.finding is None else explained.finding.failure.name, explained.verdict.action
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "wanted"),
+    [
+        (GENERAL, "nccl-error", "wait"),  # the set-up, or a link
+        (STEPS + GENERAL, "nccl-error", "resubmit"),  # the set-up was good
+        ("NCCL WARN Bootstrap : no socket interface found", "network-setup", "stop"),
+        (STEPS + "NCCL WARN Bootstrap : no socket interface found", "network-setup", "wait"),
+        (f"{RAISED}ConnectionError: no answer from the feature store", "user-exception", "wait"),
+        (f"{RAISED}ValueError: expected 3 channels", "user-exception", "stop"),
+        ("failed (exitcode: -9) local_rank: 0 (pid: 12) of binary: python", "oom-killed", "wait"),
+        ("Segmentation fault (core dumped)", "user-exception", "wait"),
+    ],
+)
+def test_words_that_fit_several_failures_neither_retry_nor_remove(
+    tmp_path: Path, text: str, cause: str, wanted: str
+) -> None:
+    assert action(tmp_path, text) == (cause, wanted)
+
+
+def test_what_is_followed_by_progress_was_survived(tmp_path: Path) -> None:
+    warning = (
+        "[W socket.cpp:601] [c10d] The client socket has failed to connect to [demo-0]:23456 (errno: 111)\n"
+    )
+    assert action(tmp_path, warning) == ("rendezvous", "resubmit")
+    assert action(tmp_path, warning + STEPS) == ("unknown", "wait")
+    assert action(tmp_path, warning + STEPS + f"{RAISED}KeyError: 'x'") == ("user-exception", "stop")
+
+
+def test_retries_that_were_exceeded_are_explained_by_their_reason(tmp_path: Path) -> None:
+    told = "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): "
+    told += "Max retries exceeded with url: /gpt2 (Caused by {})"
+    no_route, slow = "[Errno 101] Network is unreachable", "ConnectTimeoutError('timed out')"
+    assert action(tmp_path, RAISED + told.format(no_route)) == ("hub-offline", "stop")
+    assert action(tmp_path, RAISED + told.format(slow))[1] == "resubmit"
+
+
+@pytest.mark.parametrize(
+    ("requested", "wanted"), [("requests.nvidia.com/gpu=8", "wait"), ("requests.nvidia.com/gpu=16", "stop")]
+)
+def test_a_quota_that_others_use_is_waited_for(tmp_path: Path, requested: str, wanted: str) -> None:
+    full = "used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8"
+    told = f'Error creating: pods "a" is forbidden: exceeded quota: team, requested: {requested}, {full}'
+    table = "Events:\n  Type     Reason        Age  From            Message\n  ----     ------        ----\n"
+    assert action(tmp_path, f"{table}  Warning  FailedCreate  3s   job-controller  {told}\n") == (
+        "quota",
+        wanted,
+    )
+
+
+def test_a_missing_right_is_granted_by_a_role_and_its_binding() -> None:
+    said = 'pods is forbidden: User "system:serviceaccount:ml:me" cannot list resource "pods" in API group ""'
+    answer = {"verb": "list", "code": 403, "message": f'{said} in the namespace "ml"'}
+    finding = diagnose(read_record({"items": [], "answers": [answer]}, "x"))
+    assert finding is not None
+    role, binding = finding.command.split(" && ")
+    assert shlex.split(role)[:3] == ["kubectl", "create", "role"]
+    assert shlex.split(binding)[:3] == ["kubectl", "create", "rolebinding"]
+    assert "--serviceaccount=ml:me" in shlex.split(binding)

@@ -99,7 +99,7 @@ def test_a_listed_exit_code_costs_nothing_but_not_twice_at_one_step() -> None:
 
 def test_memory_is_raised_once_and_only_with_leave() -> None:
     refused, _ = life([finding(OOM_KILLED, step=1)], RetryPolicy())
-    assert "was not allowed" in refused[0].says
+    assert "--allow memory" in refused[0].says
     allowed = RetryPolicy(allowed_changes=frozenset({"memory"}))
     decisions, past = life([finding(OOM_KILLED, step=1), finding(OOM_KILLED, step=99)], allowed)
     assert [one.action for one in decisions] == ["resubmit", "stop"]

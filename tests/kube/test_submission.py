@@ -198,7 +198,7 @@ def test_a_change_that_was_not_allowed_names_what_allows_it() -> None:
     actions, _ = look(seen(body), failed, Following(), RetryPolicy())
     end = actions[-1]
     assert isinstance(end, End)
-    assert "--worker-memory" in end.says
+    assert "job submit --allow memory" in end.says
 
 
 # What is carried by the job itself?
@@ -376,6 +376,8 @@ def test_a_job_that_succeeds_while_its_next_attempt_is_announced_is_not_started_
         ("checkpoint step 40 not complete", None),
         ("failed to write: nothing saved, checkpoint of step 40", None),
         ("saved checkpoint at step 40\nwrote partial checkpoint at step 50", 40),
+        ("saved checkpoint at step 40\nsaved checkpoint at step 50\ncheckpoint of step 50 is damaged", 40),
+        ("saved checkpoint at step 40\nremoved old checkpoint of step 40", None),
     ],
 )
 def test_only_a_checkpoint_that_came_to_be_is_gone_on_from(text: str, step: int | None) -> None:
@@ -469,3 +471,11 @@ def test_a_job_that_somebody_removed_is_not_made_again() -> None:
     end = actions[-1]
     assert isinstance(end, End)
     assert end.code is ExitCode.TRAINING_FAILED
+
+
+def test_memory_grows_by_half_in_the_next_attempt() -> None:
+    amounts = {"limits": {"memory": "4Gi", "cpu": "2"}, "requests": {"memory": "1Gi"}}
+    manifest = {"spec": {"template": {"spec": {"containers": [{"name": "t", "resources": amounts}]}}}}
+    made = next_manifest(manifest, (), ("memory",))
+    grown = made["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert grown == {"limits": {"memory": "6144Mi", "cpu": "2"}, "requests": {"memory": "1536Mi"}}

@@ -33,7 +33,7 @@ def status(session: Session, place: "Place", *, name: str) -> None:
     lines = [f"{now.kind}/{now.name} in {now.namespace}: {now.phase.value}, attempt {now.attempt}"]
     lines.append(f"started again by: {now.in_charge}")
     if now.checkpoint is not None:
-        lines.append(f"newest checkpoint: step {now.checkpoint}")
+        lines.append(f"last checkpoint that the logs mention: step {now.checkpoint}")
     for pod in now.pods:
         rank = "" if pod.rank is None else f"rank {pod.rank}  "
         lines.append(f"  {rank}{pod.name}  {pod.phase}  {pod.node or 'no node'}")

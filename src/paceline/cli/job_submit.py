@@ -43,6 +43,12 @@ _WITH_A_FILE = ("profile", "pending_s")  # of render's flags, those that are als
     help="New attempts after failures of the program.",
 )
 @click.option(
+    "--allow",
+    type=click.Choice(["memory"]),
+    multiple=True,
+    help="A change that a new attempt may make: memory, 1.5 times as much, once, after it ran out.",
+)
+@click.option(
     "--through",
     type=click.Choice(["api", "hyp"]),
     default="api",
@@ -64,6 +70,7 @@ def submit(
     skip_fit: bool,
     infra_retries: int,
     app_retries: int,
+    allow: Sequence[str],
     for_s: float,
     through: str,
     output: Path | None,
@@ -83,7 +90,9 @@ def submit(
     from paceline.kube.diagnosis.retry import RetryPolicy
     from paceline.kube.submission.fit import table
 
-    policy = RetryPolicy(infra=infra_retries, app=app_retries, pending_s=said["pending_s"])
+    policy = RetryPolicy(
+        infra=infra_retries, app=app_retries, pending_s=said["pending_s"], allowed_changes=frozenset(allow)
+    )
     manifests = _manifests(session, place, file, target, flags, said)
     sender = _sender(place) if through == "hyp" else None
     with reached(place) as cluster:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from paceline.kube.diagnosis.failure import Failure, Source, Text
+from paceline.kube.diagnosis.failure import Doubt, Failure, Source, Text
 from paceline.kube.diagnosis.table import TEXTS
 
 _TRIED: dict[Source | None, tuple[Text, ...]] = {
@@ -19,6 +19,11 @@ class Recognised:
     by: Text
     where: int  # of the words, from the beginning of the text
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Outside a log nothing is known of progress."""
+        return self.by.doubt is Doubt.ALWAYS
+
 
 @lru_cache(maxsize=4096)  # a follower reads the same events and log lines at every look
 def classify(text: str, source: Source | None = None) -> Recognised | None:
@@ -27,5 +32,6 @@ def classify(text: str, source: Source | None = None) -> Recognised | None:
         found = known.words.search(text)
         if found is not None:
             values = {name: value.strip() for name, value in found.groupdict().items() if value}
-            return Recognised(failure=known.failure, values=values, by=known, where=found.start())
+            failure = known.failure if known.choose is None else known.choose(values)
+            return Recognised(failure=failure, values=values, by=known, where=found.start())
     return None

@@ -4,10 +4,10 @@ An event stays for an hour; what it tells of may be over. A pod that has a node 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from paceline.kube.diagnosis.classify import classify
+from paceline.kube.diagnosis.classify import Recognised, classify
 from paceline.kube.diagnosis.failure import Failure, Sign, Source
 from paceline.kube.diagnosis.logs import read_log
 from paceline.kube.diagnosis.pods import (
@@ -51,6 +51,24 @@ def read_cluster(snapshot: Snapshot) -> Iterator[Sign]:
     yield from _events(snapshot)
 
 
+def _sign(
+    found: Recognised,
+    line: str,
+    at_s: float | None,
+    pod: Object | None = None,
+    values: Mapping[str, str] | None = None,
+) -> Sign:
+    return Sign(
+        found.failure,
+        (line,),
+        at_s,
+        {} if pod is None else pod,
+        found.values if values is None else values,
+        weight=found.by.weight,
+        is_doubtful=found.is_doubtful,
+    )
+
+
 def _answers(snapshot: Snapshot) -> Iterator[Sign]:
     for answer in snapshot.answers:
         if answer.verb in ("log", "watch") or answer.code == 429:
@@ -58,7 +76,7 @@ def _answers(snapshot: Snapshot) -> Iterator[Sign]:
         found = classify(answer.message, Source.API)
         if found is not None:
             line = f"{answer.verb} {answer.path} answered {answer.code}: {answer.message}"
-            yield Sign(found.failure, (line,), answer.at_s, values=found.values)
+            yield _sign(found, line, answer.at_s)
 
 
 def _states(snapshot: Snapshot) -> Iterator[Sign]:
@@ -69,23 +87,23 @@ def _states(snapshot: Snapshot) -> Iterator[Sign]:
             values = {"image": one.image, "container": one.container, **found.values}
             # To back off is to have failed more than once.
             seen = 2 if one.reason.endswith("BackOff") else 1
-            yield Sign(found.failure, (line,), None, one.pod, values, seen=seen)
+            yield replace(_sign(found, line, None, one.pod, values), seen=seen)
     for pod in snapshot.pods:
         said = f"{mapping(pod, 'status').get('reason', '')}: {mapping(pod, 'status').get('message', '')}"
         found = classify(said, Source.CLUSTER) if phase(pod) == "Failed" and len(said) > len(": ") else None
         if found is not None:
-            yield Sign(found.failure, (f"pod/{name_of(pod)} Failed: {said}",), None, pod, found.values)
+            yield _sign(found, f"pod/{name_of(pod)} Failed: {said}", None, pod)
     for end in ended(snapshot):
         # With FallbackToLogsOnError, the message is the end of the log.
         log = Log(pod=name_of(end.pod), container=end.container, text=end.message)
         sign = read_log(log, end.pod)
         if sign is not None:
             at_s = sign.at_s if sign.at_s is not None else end.at_s
-            yield Sign(sign.failure, sign.evidence, at_s, end.pod, sign.values, sign.rank, sign.weight)
+            yield replace(sign, at_s=at_s, pod=end.pod)
         elif (found := classify(end.message, Source.CLUSTER)) is not None:
             line = f"pod/{name_of(end.pod)} container {end.container}: {end.reason}: {end.message}"
             values = {"container": end.container, **found.values}
-            yield Sign(found.failure, (line,), end.at_s, end.pod, values)
+            yield _sign(found, line, end.at_s, end.pod, values)
 
 
 def _conditions(snapshot: Snapshot) -> Iterator[Sign]:
@@ -97,7 +115,7 @@ def _conditions(snapshot: Snapshot) -> Iterator[Sign]:
             if one.get("type") == "PodScheduled" and one.get("status") == "False" and found is not None:
                 line = f"pod/{name_of(pod)} PodScheduled=False: {one.get('message')}"
                 at_s = read_time(one.get("lastTransitionTime"))
-                yield Sign(found.failure, (line,), at_s, pod, found.values)
+                yield _sign(found, line, at_s, pod)
     for job in snapshot.jobs:
         for one in conditions(job):
             said = f"{one.get('reason', '')}: {one.get('message', '')}"
@@ -105,7 +123,7 @@ def _conditions(snapshot: Snapshot) -> Iterator[Sign]:
             if one.get("status") == "True" and found is not None:
                 at_s = read_time(one.get("lastTransitionTime"))
                 line = f"{job.get('kind')}/{name_of(job)} {one.get('type')}: {said}"
-                yield Sign(found.failure, (line,), at_s, values=found.values)
+                yield _sign(found, line, at_s)
 
 
 def _ray_jobs(snapshot: Snapshot) -> Iterator[Sign]:
@@ -147,7 +165,7 @@ def _events(snapshot: Snapshot) -> Iterator[Sign]:
         values = {"namespace": str(subject.get("namespace", "")), **found.values}
         if subject.get("kind") == "Pod":
             values["pod"] = str(subject.get("name", ""))  # it may be gone
-        yield Sign(found.failure, (line,), first_time(event), pod, values, seen=times_seen(event))
+        yield replace(_sign(found, line, first_time(event), pod, values), seen=times_seen(event))
 
 
 def _pod_meant(event: Object, snapshot: Snapshot) -> Object:

@@ -17,6 +17,7 @@ from paceline.kube.diagnosis.snapshot import Log, Object, Snapshot, labels_of, n
 from paceline.kube.diagnosis.table import LOOKS
 from paceline.kube.diagnosis.table.application import LISTED_EXIT_CODE
 from paceline.kube.diagnosis.table.gpus import EFA_UNUSED
+from paceline.kube.diagnosis.table.queueing import with_own_pods
 from paceline.kube.diagnosis.torchelastic import Root, first_failure
 from paceline.kube.diagnosis.unknown import unknown
 from paceline.kube.diagnosis.values import last_step, values_of
@@ -25,7 +26,7 @@ from paceline.kube.reading import mapping
 
 def diagnose(snapshot: Snapshot) -> Finding | None:
     """None when nothing is wrong, as far as can be seen."""
-    signs = list(_signs(snapshot))
+    signs = [with_own_pods(sign, snapshot) for sign in _signs(snapshot)]
     if not signs:
         return unknown(snapshot)
     root = first_failure(snapshot.logs)
@@ -109,4 +110,6 @@ def _finding(best: Sign, signs: list[Sign], snapshot: Snapshot) -> Finding:
         seen=max(sign.seen for sign in same),
         after_s=float(after) if re.fullmatch(r"[\d.]+", after) else None,
         also=tuple(also),
+        # One rank may report plainly what the others report in general words.
+        is_doubtful=best.is_doubtful and all(sign.is_doubtful for sign in signs if sign.failure is failure),
     )

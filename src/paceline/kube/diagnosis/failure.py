@@ -1,7 +1,7 @@
 """What is a known failure, and what is a sign of one? The words that all rows of the table are written in."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
@@ -41,6 +41,19 @@ class Weight(IntEnum):
     CAUSE = 5
 
 
+class Doubt(Enum):
+    """Whether words that fit also decide the action. If not, the job is neither retried nor removed.
+
+    A wrong set-up shows before the first steps, and a fault of the cluster at any time. Progress before the
+    words therefore tells two causes apart that are reported alike.
+    """
+
+    NONE = "none"
+    UNTIL_PROGRESS = "until progress"  # they fit a wrong set-up as well, until the program has made progress
+    AFTER_PROGRESS = "after progress"  # a wrong set-up, unless the program has made progress before
+    ALWAYS = "always"  # they fit failures that need other actions
+
+
 class Source(Enum):
     API = "api"
     CLUSTER = "cluster"  # events, conditions, states of containers
@@ -69,6 +82,7 @@ class Failure:
     counted: bool = True  # whether another attempt costs something
     excludes_node: bool = False  # the next attempt stays away from the node
     change: str = ""  # what a fix changes, and the name under which it is allowed
+    doubt: Doubt = Doubt.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,7 @@ class Sign:
     rank: int | None = None
     weight: Weight | None = None  # other than the failure's
     seen: int = 1
+    is_doubtful: bool = False  # it names the cause, and does not decide the action
 
     @property
     def heaviness(self) -> Weight:
@@ -99,10 +114,19 @@ class Text:
     # In a log, a warning may be survived: it counts only as the end of a program, or when nothing else does.
     soft: bool = False
     weight: Weight | None = None  # other than the failure's
+    doubt: Doubt = Doubt.NONE
+    choose: Callable[[Mapping[str, str]], Failure] | None = None  # the row, where the values found decide it
 
 
 def text(
-    failure: Failure, words: str, *sources: Source, soft: bool = False, weight: Weight | None = None
+    failure: Failure,
+    words: str,
+    *sources: Source,
+    soft: bool = False,
+    weight: Weight | None = None,
+    doubt: Doubt | None = None,
+    choose: Callable[[Mapping[str, str]], Failure] | None = None,
 ) -> Text:
     pattern = re.compile(words, re.IGNORECASE | re.MULTILINE)
-    return Text(failure, pattern, frozenset(sources) or EVERYWHERE, soft, weight)
+    doubted = failure.doubt if doubt is None else doubt
+    return Text(failure, pattern, frozenset(sources) or EVERYWHERE, soft, weight, doubted, choose)

@@ -63,6 +63,7 @@ class Finding:
     seen: int = 1
     after_s: float | None = None  # the API's own wish when to come back
     also: tuple[str, ...] = ()  # other failures that were seen, which are not the cause
+    is_doubtful: bool = False  # the evidence does not decide whether another attempt can help
 
     @property
     def kind(self) -> FailureClass:
@@ -76,7 +77,7 @@ class Finding:
     def lines(self) -> list[str]:
         """At most eight, for a person."""
         row = f"{self.failure.name}, {self.kind.value}"
-        told = [f"cause: {self.cause} ({row})"]
+        told = [f"{'probable cause' if self.is_doubtful else 'cause'}: {self.cause} ({row})"]
         told += [f"evidence: {line}" for line in self.evidence]
         told += [f"why: {self.why}", f"next: {self.command}"]
         if self.also:
@@ -98,6 +99,7 @@ class Finding:
             "rank": self.rank,
             "step": self.step,
             "also_seen": list(self.also),
+            "is_doubtful": self.is_doubtful,
         }
 
 

@@ -85,7 +85,9 @@ def judge(
     if failure.remedy in (Remedy.REPEAT, Remedy.RECONNECT, Remedy.NOTHING):
         verdict, seen = _repeated(finding, seen, now_s)
         return verdict, finding, seen
-    reason = "" if is_over else _reason_to_leave_alone(finding, snapshot)
+    reason = _reason_not_to_decide(finding, past.attempts, policy)
+    if not reason and not is_over:
+        reason = _reason_to_leave_alone(finding, snapshot)
     if reason:
         return Wait(says=reason, until_s=None), finding, seen
     patience_s = _patience_s(failure, policy)
@@ -102,8 +104,21 @@ def judge(
     return decision, finding, replace(seen, attempts=attempts)
 
 
-def _reason_to_leave_alone(finding: Finding, snapshot: Snapshot) -> str:
+def _reason_not_to_decide(finding: Finding, past: Attempts, policy: RetryPolicy) -> str:
+    """Weak evidence neither removes a job nor pays for another attempt, unless such attempts were ordered."""
+    is_ordered = finding.failure.remedy is Remedy.RESUBMIT and policy.app > past.app_used
+    if finding.failure.remedy is Remedy.WAIT or is_ordered:
+        return ""
+    left = "the job is neither removed nor started again; --app-retries N allows N attempts all the same"
     if finding.failure is UNKNOWN:
+        return f"it is not understood yet: {left}"
+    if finding.is_doubtful:
+        return f"the evidence does not show whether another attempt can help: {left}"
+    return ""
+
+
+def _reason_to_leave_alone(finding: Finding, snapshot: Snapshot) -> str:
+    if finding.failure is UNKNOWN or finding.is_doubtful:
         return "it is not understood yet, and the job's controller has not given up: the job is left alone"
     if finding.failure is PLACEMENT:
         pods = [pod for pod in snapshot.pods if name_of(pod) == finding.pod] or snapshot.pods

@@ -3,6 +3,9 @@
 A log holds more than the cause: warnings that were survived, exceptions that were handled, and what a rank
 says when another one has died. What is known exactly counts more than any exception, and an exception more
 than complaints about peers.
+
+Progress (steps, batches) divides a log: what is followed by progress was survived, and what comes after
+progress is no wrong set-up.
 """
 
 import json
@@ -11,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from paceline.kube.diagnosis.classify import Recognised, classify
-from paceline.kube.diagnosis.failure import Sign, Source, Weight
+from paceline.kube.diagnosis.failure import Doubt, Sign, Source, Weight
 from paceline.kube.diagnosis.snapshot import Log, Object
 from paceline.kube.diagnosis.table.application import USER_EXCEPTION
 from paceline.kube.diagnosis.times import split_line
@@ -52,6 +55,19 @@ _RECORD = re.compile(
     r"\[[EWIF]\d* |[EWIF]\d{4} \d\d:|\[?\d{4}-\d\d-\d\d|(?:ERROR|WARNING|INFO|CRITICAL|DEBUG)\b"
     r"|terminate called|torch\.distributed\.elastic|[\w.-]+:\d+:\d+ \[\d+\] |\$ "
 )
+# Steps, iterations and progress bars. The number tells apart lines that repeat each other.
+_PROGRESS = re.compile(
+    r"\b(?:global_)?(?:step|iter(?:ation)?|batch)s?[ =:#/\[(]+(\d+)|\b(\d+)/\d+ ?\[\d+:\d\d", re.IGNORECASE
+)
+_PROGRESSED = 3  # so many different steps: one or two are also printed by peers of a rank that has died
+# Exceptions of a program that its surroundings may have caused: another attempt may help, or not.
+_SURROUNDINGS = re.compile(
+    r"\b(?:Connection\w*Error|ConnectionError|Timeout\w*|\w*Timeout(?:Error|Exception)?|\w*RpcError|CommError"
+    r"|CalledProcessError|ProtocolError|SSLError|URLError|HTTPError|RemoteError|NetworkError)\b"
+    r"|\b(?:timed out|time-?out|UNAVAILABLE|DEADLINE_EXCEEDED|unreachable|temporar\w+|try again|heartbeats?"
+    r"|lost connection|disconnected|preempt\w+|connection (?:refused|reset|closed|aborted|lost))\b",
+    re.IGNORECASE,
+)
 _AFTER = 6  # lines of an exception's message that may follow its first
 # A program's end is at the end of its log; a progress bar may be one line of a megabyte.
 _MOST_LINES = 5000
@@ -81,9 +97,21 @@ class _Block:
 
 def read_log(log: Log, pod: Object) -> Sign | None:
     """The most telling sign in it."""
-    blocks = _without_chatter(list(_blocks(_lines(log.text))))
-    found = [sign for block in blocks if (sign := _sign(block, log, pod)) is not None]
+    lines = _lines(log.text)
+    progress = _progress(lines)
+    blocks = _without_chatter(list(_blocks(lines)))
+    found = [sign for block in blocks if (sign := _sign(block, log, pod, progress)) is not None]
     return min(found, key=_telling, default=None)
+
+
+def _progress(lines: list[_Line]) -> list[int]:
+    """Numbers of the lines that report a step for the first time."""
+    first: dict[str, int] = {}
+    for line in lines:
+        found = _PROGRESS.search(line.text)
+        if found is not None and not _RAISED.match(line.text):
+            first.setdefault(found[1] or found[2], line.number)
+    return sorted(first.values())
 
 
 def _without_chatter(blocks: list[_Block]) -> list[_Block]:
@@ -95,8 +123,8 @@ def _without_chatter(blocks: list[_Block]) -> list[_Block]:
     return sorted((block for some in kept.values() for block in some), key=lambda one: one.lines[0].number)
 
 
-def _telling(sign: Sign) -> tuple[int, bool]:
-    return -sign.heaviness, sign.failure is USER_EXCEPTION
+def _telling(sign: Sign) -> tuple[int, bool, bool]:
+    return -sign.heaviness, sign.failure is USER_EXCEPTION, sign.is_doubtful
 
 
 def _lines(text: str) -> list[_Line]:
@@ -182,7 +210,7 @@ def _end_of_message(lines: list[_Line], start: int, end: int) -> int:
     return end
 
 
-def _sign(block: _Block, log: Log, pod: Object) -> Sign | None:
+def _sign(block: _Block, log: Log, pod: Object, progress: list[int]) -> Sign | None:
     found = _recognised(block, log)
     if found is None:
         return None
@@ -192,10 +220,15 @@ def _sign(block: _Block, log: Log, pod: Object) -> Sign | None:
         # A call to the API that was refused: the cause only if the program ended with it.
         is_handled = block.is_traceback and not block.is_last
         weight = Weight.HINT if is_handled else min(weight, weight if log.mixed else Weight.MASK)
+    if sum(number > block.lines[-1].number for number in progress) >= _PROGRESSED:
+        weight = Weight.NOTE  # the program went on
     telling = _line_of(block, found)
+    has_progressed = sum(number < block.lines[0].number for number in progress) >= _PROGRESSED
+    is_doubtful = _is_doubtful(found.by.doubt, has_progressed=has_progressed)
     if found.failure is USER_EXCEPTION and block.is_traceback:
         telling = _exception(block)
         values["said"] = _raised(block, telling)
+        is_doubtful = is_doubtful or _SURROUNDINGS.search(telling.text) is not None
         if _is_of_others(block):
             weight = Weight.CONSEQUENCE
             values.pop("at", None)
@@ -206,7 +239,28 @@ def _sign(block: _Block, log: Log, pod: Object) -> Sign | None:
     evidence = [f"log of {log.pod}: {telling.text.strip()}" if log.pod else telling.text.strip()]
     if found.failure is USER_EXCEPTION and values.get("at"):
         evidence.append(f"raised{values['at']}")
-    return Sign(found.failure, tuple(evidence), telling.at_s, pod, values, rank, weight)
+    return Sign(
+        found.failure,
+        tuple(evidence),
+        telling.at_s,
+        pod,
+        values,
+        rank,
+        weight,
+        is_doubtful=is_doubtful,
+    )
+
+
+def _is_doubtful(doubt: Doubt, *, has_progressed: bool) -> bool:
+    match doubt:
+        case Doubt.NONE:
+            return False
+        case Doubt.UNTIL_PROGRESS:
+            return not has_progressed
+        case Doubt.AFTER_PROGRESS:
+            return has_progressed
+        case Doubt.ALWAYS:
+            return True
 
 
 def _recognised(block: _Block, log: Log) -> Recognised | None:

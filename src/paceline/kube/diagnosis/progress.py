@@ -32,16 +32,28 @@ _NOT = re.compile(
     r"|skipp\w+)\b|n't\b",
     re.IGNORECASE,
 )
+_GONE = re.compile(
+    r"\b(?:remov\w+|delet\w+|prun\w+|rotat\w+|discard\w+|unusable|unreadable|lost)\b", re.IGNORECASE
+)
+_MENTIONED = re.compile(r"(?:checkpoint|ckpt)[^\n]*?\bstep[ =:#/_-]*(\d+)", re.IGNORECASE)
 
 
 def newest_checkpoint(snapshot: Snapshot) -> int | None:
-    """None when none is known of: then another attempt begins at step 0."""
+    """The newest one that the logs report as complete, and do not report as lost or damaged afterwards.
+
+    The volume itself is not read. None when the logs mention none.
+    """
     said = [str(mapping(job, "metadata", "annotations").get(ANNOTATION, "")) for job in snapshot.jobs]
-    steps = [int(text) for text in said if text.isdigit()]
+    steps = {int(text) for text in said if text.isdigit()}
     for line in (line for log in snapshot.logs for line in log.text.split("\n")):
-        found = _SAVED.search(line) or _SAVED_AT.search(line)
-        if found is not None and not _NOT.search(line):
-            steps.append(int(found[1]))
+        is_refused = _NOT.search(line) is not None or _GONE.search(line) is not None
+        found = _MENTIONED.search(line) if is_refused else _SAVED.search(line) or _SAVED_AT.search(line)
+        if found is None:
+            continue
+        if is_refused:
+            steps.discard(int(found[1]))
+        else:
+            steps.add(int(found[1]))
     return max(steps, default=None)
 
 

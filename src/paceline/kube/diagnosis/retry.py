@@ -14,22 +14,15 @@ from paceline.kube.diagnosis.failure import FailureClass, Remedy
 from paceline.kube.diagnosis.finding import Finding
 from paceline.plan.codec import Json
 
-# Changes that are made without being asked for: they cost nothing that the user did not order.
-_FREE_CHANGES = frozenset({"shared-memory", "mesh", "previous-checkpoint", "ephemeral-storage"})
+# What the next attempt can change by itself, in its manifest.
 CHANGES = {
-    "memory": "1.5 times the memory, up to what the node has",
+    "memory": "1.5 times the memory",
     "shared-memory": "twice the size of /dev/shm",
-    "ephemeral-storage": "a request for local storage",
     "mesh": "the service mesh switched off on its pods",
-    "previous-checkpoint": "the checkpoint before the damaged one",
-    "secret": "the missing Secret, from the local login",
 }
-
-# How a change is ordered that is not made unasked.
-_ALLOWED_BY = {
-    "memory": ": submit it with a larger --worker-memory",
-    "secret": ": create it as `next` says, and submit it again",
-}
+# Changes that need no permission: they cost nothing that the user did not order.
+_FREE_CHANGES = frozenset({"shared-memory", "mesh"})
+ALLOWABLE = tuple(sorted(set(CHANGES) - _FREE_CHANGES))  # values of `job submit --allow`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +124,10 @@ def _reason_to_stop(finding: Finding, mine: Fingerprint, past: Attempts, policy:
     if failure.remedy not in (Remedy.RESUBMIT, Remedy.FIX):
         return "trying again cannot help"
     if failure.remedy is Remedy.FIX and failure.change not in _FREE_CHANGES | policy.allowed_changes:
-        change = CHANGES.get(failure.change, failure.change)
-        return f"it may work with {change}, but that was not allowed{_ALLOWED_BY.get(failure.change, '')}"
+        if failure.change not in CHANGES:
+            return "trying again cannot help before it is there: create it as `next` says"
+        change = CHANGES[failure.change]
+        return f"it may work with {change}: `paceline job submit --allow {failure.change}` permits that"
     before = [one for one in past.failures if one.failure == mine.failure]
     # Whoever is preempted twice at one step was only unlucky twice.
     if (failure.counted or failure.kind is FailureClass.APP) and any(one.is_like(mine) for one in before):
@@ -155,7 +150,8 @@ def _budget(finding: Finding) -> str:
     """A change that helps is paid like a failure of the cluster; what is not counted, by nobody."""
     if not finding.failure.counted:
         return "nobody"
-    return "app" if finding.kind in (FailureClass.APP, FailureClass.UNKNOWN) else "infra"
+    is_ordered = finding.kind in (FailureClass.APP, FailureClass.UNKNOWN) or finding.is_doubtful
+    return "app" if is_ordered else "infra"
 
 
 def _leaves_node(finding: Finding, past: Attempts) -> bool:
@@ -180,9 +176,14 @@ def _announced(
     excluded: tuple[str, ...],
     checkpoint: int | None,
 ) -> str:
-    # Only the ends of some logs were read: that none tells of a checkpoint does not mean that there is none.
-    unknown = "from step 0 unless it finds a checkpoint (no log tells of one)"
-    start = unknown if checkpoint is None else f"from step {checkpoint}"
+    # The volume is not read, and only the ends of some logs are: the program itself finds what is there.
+    match checkpoint:
+        case None:
+            start = "from step 0 unless it finds a checkpoint (no log mentions one)"
+        case 0:
+            start = "from step 0"
+        case _:
+            start = f"from step {checkpoint}, the last checkpoint that its logs mention"
     spent = {"infra": f"{after.infra_used} of {policy.infra} for the cluster's failures"}
     spent["app"] = f"{after.app_used} of {policy.app} for the program's failures"
     said = f"attempt {after.number} of the whole gang in {delay_s:.0f} s, {start}"

@@ -1,6 +1,7 @@
 """What fills the places of a message: which pod, node, image, job and rank is meant?"""
 
 import re
+import shlex
 
 from paceline.kube.diagnosis.failure import Sign
 from paceline.kube.diagnosis.pods import node_of, rank_of
@@ -60,6 +61,8 @@ def _derived(found: dict[str, str]) -> dict[str, str]:
         made["resource"] = f"{found['plural']}.{group}" if group else found["plural"]
     elif "group" in found and found.get("resource", "").islower() and "." not in found["resource"]:
         made["resource"] = f"{found['resource']}.{found['group']}"
+    if "plural" in found or "verb" in found:
+        made["subject"] = _subject(found.get("user", ""))
     if "reference" in found:
         made["made"] = found["reference"].rpartition("/")[2]
         made["sort"] = found.get("sort", "secret").lower()
@@ -67,6 +70,16 @@ def _derived(found: dict[str, str]) -> dict[str, str]:
     if "where" not in found and found.get("namespace"):
         made["where"] = found["namespace"]
     return made
+
+
+def _subject(user: str) -> str:
+    """Flags of `kubectl create rolebinding` for a user as the API server names it, or for who asks."""
+    name = user.removeprefix('User "').removesuffix('"')
+    account = re.fullmatch(r"system:serviceaccount:([^:]+:[^:]+)", name)
+    if account is not None:
+        return f"--serviceaccount={account[1]}"
+    known = shlex.quote(name) if name else '"$(kubectl auth whoami -o jsonpath={.status.userInfo.username})"'
+    return f"--user={known}"
 
 
 def last_step(snapshot: Snapshot, pod: Object) -> int | None:

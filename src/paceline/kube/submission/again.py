@@ -17,8 +17,7 @@ from paceline.kube.words import read_quantity
 HOST = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _MESH = "sidecar.istio.io/inject"
-# The others of diagnosis/retry.py need something that is not in a manifest.
-CAN_CHANGE = frozenset({"shared-memory", "mesh"})
+_MEMORY_GROWTH = Decimal("1.5")
 # On top of the 40 s or so after which a control plane calls a node lost whose lease is not renewed.
 LOST_FOR_S = 30.0
 _LOST_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service")
@@ -34,6 +33,8 @@ def next_manifest(manifest: Mapping[str, object], excluded: Sequence[str], chang
         for change in changes:
             if change == "shared-memory":
                 _grow_shared_memory(pod)
+            elif change == "memory":
+                _grow_memory(pod)
     for change in changes:
         if change == "mesh":
             for template in _templates(made):
@@ -81,6 +82,14 @@ def _grow_shared_memory(pod: Tree) -> None:
         size = read_quantity(inner.get("sizeLimit"))
         if inner.get("medium") == "Memory" and size is not None:
             inner["sizeLimit"] = _mebi(size * 2)
+
+
+def _grow_memory(pod: Tree) -> None:
+    for container in pod["containers"]:
+        for amounts in (container.get("resources") or {}).values():
+            size = read_quantity(amounts.get("memory")) if isinstance(amounts, dict) else None
+            if size is not None:
+                amounts["memory"] = _mebi(size * _MEMORY_GROWTH)
 
 
 def _mebi(amount: Decimal) -> str:

@@ -17,9 +17,8 @@ from paceline.kube.diagnosis.failure import FailureClass
 from paceline.kube.diagnosis.finding import Finding
 from paceline.kube.diagnosis.judge import GoOn, Repeat, Verdict, Wait, Watching, judge
 from paceline.kube.diagnosis.pods import ended, is_terminating, phase
-from paceline.kube.diagnosis.retry import CHANGES, Attempts, Resubmit, RetryPolicy, Stop
+from paceline.kube.diagnosis.retry import Attempts, Resubmit, RetryPolicy, Stop
 from paceline.kube.diagnosis.snapshot import Object, Removal, Snapshot, uid_of
-from paceline.kube.submission.again import CAN_CHANGE
 from paceline.kube.submission.keeping import LOST, keeps_checkpoints, resumes_from
 from paceline.kube.submission.state import Phase, has_own_retries, phase_of, repairs_itself, shown_phase
 
@@ -201,10 +200,6 @@ def _answered(verdict: Verdict, finding: Finding | None, seen: Following) -> tup
             if verdict.action == "reconnect" or seen.said == finding.cause:
                 return [], seen
             return [Tell(finding), Say(verdict.says)], replace(seen, said=finding.cause)
-        case Resubmit() if verdict.change and verdict.change not in CAN_CHANGE:
-            with_what = CHANGES.get(verdict.change, verdict.change)
-            stop = Stop(says=f"remove the job: it may work with {with_what}", exit_code=ExitCode.BAD_CONFIG)
-            return _stopped(stop, finding, seen)
         case Resubmit():
             return [*_told(finding, seen), Say(verdict.says)], replace(seen, again=verdict, said="")
         case Stop():

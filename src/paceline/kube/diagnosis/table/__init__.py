@@ -60,6 +60,7 @@ TEXTS: tuple[Text, ...] = (
     *lasting.TEXTS,
     *gpus.LATE_TEXTS,
     *access.LATE_TEXTS,
+    *starting.LATE_TEXTS,
     *nodes.LATE_TEXTS,
     *application.LATE_TEXTS,
 )

@@ -46,8 +46,10 @@ FORBIDDEN = Failure(
     what="the user may not do this (403)",
     kind=FailureClass.CONFIG,
     cause="{user} may not {verb} {resource} in namespace {where}",
-    why="no Role gives this right; asking again does not change it",
-    command="kubectl create role paceline-{verb}-{plural} --verb={verb} --resource={resource} -n {where}",
+    why="no Role that is bound to this user gives the right; asking again does not change it",
+    command="kubectl create role paceline-{verb}-{plural} --verb={verb} --resource={resource} -n {where} && "
+    "kubectl create rolebinding paceline-{verb}-{plural} --role=paceline-{verb}-{plural} {subject} "
+    "-n {where}",
     remedy=Remedy.STOP,
 )
 WEBHOOK_DOWN = Failure(

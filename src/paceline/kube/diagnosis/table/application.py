@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.failure import Doubt, Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import ended, said_exit, waiting
 from paceline.kube.diagnosis.snapshot import Snapshot, name_of
 
@@ -16,6 +16,7 @@ HUB_ACCESS = Failure(
     why="the terms of the model were not accepted, or the Secret holds no token, or one of somebody else",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
     remedy=Remedy.STOP,
+    doubt=Doubt.AFTER_PROGRESS,
 )
 HUB_SLOW = Failure(
     number=40,
@@ -65,19 +66,15 @@ CHECKPOINT = Failure(
     what="a checkpoint cannot be read or written",
     kind=FailureClass.CONFIG,
     cause="a checkpoint cannot be used: {said}",
-    why="it was cut off while being written, its volume is full, or it is of another model",
+    why="it was cut off while being written, or its volume was full; move it away, and the next attempt "
+    "resumes from the one before",
     command="kubectl logs {pod} -n {namespace} --timestamps | grep -iE 'checkpoint|ckpt'",
-    remedy=Remedy.FIX,
-    change="previous-checkpoint",
-    most=1,
+    remedy=Remedy.STOP,
 )
 CHECKPOINT_OTHER = replace(
     CHECKPOINT,
     cause="a checkpoint does not belong to this model: {said}",
     why="its parameters have other names or shapes; an earlier checkpoint of the same run has them, too",
-    remedy=Remedy.STOP,
-    change="",
-    most=None,
 )
 PACKAGES = Failure(
     number=71,
@@ -138,9 +135,11 @@ TEXTS = (
         r"|Repository Not Found for url|Revision Not Found for url|DatasetNotFoundError",
         *_LOG,
     ),
+    # "Max retries exceeded" alone does not say why: no route, no name and no answer all end in it.
     text(
         HUB_SLOW,
-        rf"(?P<said>{_HUB}[^\n]*(?:Read timed out|Connect timeout|Max retries exceeded)[^\n]*)",
+        rf"(?P<said>{_HUB}(?![^\n]*(?:unreachable|name resolution|Failed to resolve|Name or service))"
+        r"[^\n]*(?:Read timed out|Connect ?timeout|timed out|Connection (?:reset|aborted|broken))[^\n]*)",
         *_LOG,
         soft=True,
     ),
@@ -185,6 +184,13 @@ TEXTS = (
         r"[^\n]*|Cannot re-initialize CUDA in forked subprocess[^\n]*)",
         *_LOG,
     ),
+    # An index that cannot be reached has no versions, either.
+    text(
+        PACKAGES,
+        r"(?P<said>Could not find a version[^\n]*\(from versions: none\))",
+        *_LOG,
+        doubt=Doubt.ALWAYS,
+    ),
     text(
         PACKAGES,
         r"(?P<said>No matching distribution found[^\n]*|Could not find a version that satisfies[^\n]*"
@@ -220,12 +226,19 @@ LATE_TEXTS = (
         r"(?P<said>terminate called after throwing[^\n]*|Fatal Python error: Aborted[^\n]*)",
         *_LOG,
         weight=Weight.CONSEQUENCE,
+        doubt=Doubt.ALWAYS,
     ),
+    # A crash in native code: the program's, a driver's or the memory's.
     text(
         USER_EXCEPTION,
         r"(?P<said>Fatal Python error: [^\n]*|Segmentation fault[^\n]*|Signal 11 \(SIGSEGV\)[^\n]*"
-        r"|(?:exit ?code|return ?code) ?[:=]? ?(?:-11|139)\b[^\n]*"
-        r"|\w*: error while loading shared libraries: [^\n]*|panic: [^\n]*"
+        r"|(?:exit ?code|return ?code) ?[:=]? ?(?:-11|139)\b[^\n]*)",
+        *_LOG,
+        doubt=Doubt.ALWAYS,
+    ),
+    text(
+        USER_EXCEPTION,
+        r"(?P<said>\w*: error while loading shared libraries: [^\n]*|panic: [^\n]*"
         r"|An error occurred \((?:NoSuch\w+|404|\w*NotFound\w*|Invalid\w+|ValidationException)\)[^\n]*)",
         *_LOG,
     ),
@@ -250,7 +263,15 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
             yield Sign(LISTED_EXIT_CODE, (line,), one.at_s, one.pod, {"code": str(one.exit_code)})
         elif one.exit_code == _SEGMENTATION_FAULT:
             said = f"it crashed in native code with {said_exit(one.exit_code)}"
-            yield Sign(USER_EXCEPTION, (line,), one.at_s, one.pod, {"said": said}, weight=Weight.CONSEQUENCE)
+            yield Sign(
+                USER_EXCEPTION,
+                (line,),
+                one.at_s,
+                one.pod,
+                {"said": said},
+                weight=Weight.CONSEQUENCE,
+                is_doubtful=True,
+            )
     for found in waiting(snapshot):
         if found.reason == "CrashLoopBackOff":
             before = next((one for one in ends if one.pod is found.pod), None)
@@ -260,4 +281,4 @@ def look(snapshot: Snapshot) -> Iterator[Sign]:
             )
             values = {"container": found.container, "code": code}
             at_s = None if before is None else before.at_s
-            yield Sign(CRASH_LOOP, (line,), at_s, found.pod, values)
+            yield Sign(CRASH_LOOP, (line,), at_s, found.pod, values, is_doubtful=True)

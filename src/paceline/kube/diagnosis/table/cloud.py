@@ -7,7 +7,7 @@ A deep health check ends by itself.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.failure import Doubt, Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import condition, phase
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, labels_of, name_of
 from paceline.kube.diagnosis.times import read_time
@@ -24,6 +24,7 @@ IAM = Failure(
     "lacks the right",
     command="kubectl get serviceaccounts -n {namespace} -o yaml | grep -E 'name:|role-arn'",
     remedy=Remedy.STOP,
+    doubt=Doubt.AFTER_PROGRESS,
 )
 HUB_OFFLINE = Failure(
     number=57,
@@ -35,6 +36,7 @@ HUB_OFFLINE = Failure(
     "in the cache",
     command="kubectl exec {pod} -n {namespace} -- env | grep -iE 'proxy|offline|HF_'",
     remedy=Remedy.STOP,
+    doubt=Doubt.AFTER_PROGRESS,
 )
 DOWNLOAD = Failure(
     number=58,
@@ -57,6 +59,7 @@ NEURON_SETUP = Failure(
     "compiled model do not match",
     command="kubectl exec {pod} -n {namespace} -- neuron-ls",
     remedy=Remedy.STOP,
+    doubt=Doubt.AFTER_PROGRESS,
 )
 NEURON_HARDWARE = Failure(
     number=60,
@@ -115,7 +118,7 @@ _PASSING = (
     r"|ReadTimeout"
     r"|Connection (?:reset|aborted|broken)|IncompleteRead|ChunkedEncodingError|RemoteDisconnected"
     r"|RequestTimeout"
-    r"|Max retries exceeded|ConnectTimeout|Connect timeout|connection was closed|Broken pipe)"
+    r"|ConnectTimeout|Connect timeout|connection was closed|Broken pipe)"
 )
 EARLY_TEXTS = (
     text(
@@ -171,6 +174,14 @@ TEXTS = (
         r"|(?:HF_HUB|TRANSFORMERS|HF_DATASETS)_OFFLINE[^\n]*|local_files_only=True[^\n]*)",
         *_LOG,
     ),
+    # "Temporary" is what the resolver says of a server that does not answer, and of one that is forbidden.
+    text(
+        HUB_OFFLINE,
+        rf"(?P<said>{_HOST}[\s\S]{{0,400}}?Temporary failure in name resolution[^\n]*)",
+        *_LOG,
+        soft=True,
+        doubt=Doubt.ALWAYS,
+    ),
     text(HUB_OFFLINE, rf"(?P<said>{_HOST}[\s\S]{{0,400}}?{_NO_ROUTE}[^\n]*)", *_LOG, soft=True),
     text(HUB_OFFLINE, rf"(?P<said>{_NO_ROUTE}[^\n]{{0,200}}{_HOST}[^\n]*)", *_LOG, soft=True),
     text(
@@ -180,6 +191,7 @@ TEXTS = (
         r"|hf\.co)[^\n]*|Could not connect to the endpoint URL[^\n]*|EndpointConnectionError[^\n]*)",
         *_LOG,
         soft=True,
+        doubt=Doubt.ALWAYS,
     ),
     text(
         DOWNLOAD,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.failure import Doubt, Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import pod_named
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of
 from paceline.kube.reading import mapping, mappings
@@ -73,6 +73,16 @@ RENDEZVOUS_WRONG = replace(
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
     remedy=Remedy.STOP,
     weight=Weight.MASK,
+    doubt=Doubt.AFTER_PROGRESS,
+)
+PEER_LOST = replace(
+    NCCL_ERROR,
+    number=77,
+    name="peer-lost",
+    what="a rank lost its connection to the others",
+    cause="rank {rank} lost its connection to the other ranks: {said}",
+    why="another process or its node ended, or the network between them broke; its own log holds the cause",
+    command="kubectl get pods -n {namespace} -o wide",
 )
 EFA_UNUSED = Failure(
     number=37,
@@ -83,6 +93,7 @@ EFA_UNUSED = Failure(
     why="the image lacks the aws-ofi-nccl plugin, or the pod lacks the device; training would crawl over TCP",
     command="kubectl exec {pod} -n {namespace} -- fi_info -p efa",
     remedy=Remedy.STOP,
+    doubt=Doubt.AFTER_PROGRESS,
 )
 EFA_MEMORY = Failure(
     number=38,
@@ -94,6 +105,7 @@ EFA_MEMORY = Failure(
     "them",
     command="kubectl exec {pod} -n {namespace} -- sh -c 'ulimit -l'",
     remedy=Remedy.STOP,
+    doubt=Doubt.AFTER_PROGRESS,
 )
 NETWORK_SETUP = Failure(
     number=51,
@@ -106,6 +118,7 @@ NETWORK_SETUP = Failure(
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
     remedy=Remedy.STOP,
     weight=Weight.MASK,  # a fallback may have been used, and then the program failed of something else
+    doubt=Doubt.AFTER_PROGRESS,
 )
 ROWS = (
     CUDA_OOM,
@@ -114,6 +127,7 @@ ROWS = (
     RENDEZVOUS,
     RENDEZVOUS_MESH,
     RENDEZVOUS_WRONG,
+    PEER_LOST,
     EFA_UNUSED,
     EFA_MEMORY,
     NETWORK_SETUP,
@@ -220,7 +234,12 @@ TEXTS = (
         r"|Operation not permitted|Permission denied|errno (?:1|13|14|19|22|61|95|101|113)\b)[^\n]*)",
         *_LOG,
     ),
-    text(NETWORK_SETUP, r"(?P<said>Duplicate GPU detected[^\n]*)", *_LOG, weight=Weight.CAUSE),
+    text(
+        NETWORK_SETUP,
+        r"(?P<said>Duplicate GPU detected[^\n]*|rank \d+ of \d+ ranks has already checked in[^\n]*)",
+        *_LOG,
+        weight=Weight.CAUSE,
+    ),
     text(
         NETWORK_SETUP,
         r"(?P<said>(?:NCCL[^\n]*version mismatch|mismatched? NCCL version"
@@ -268,6 +287,7 @@ TEXTS = (
         r"(?P<said>(?:failed to bind to \S+ \(errno: 98|EADDRINUSE)[^\n]*|\[Errno 98\][^\n]*)",
         *_LOG,
         soft=True,
+        doubt=Doubt.ALWAYS,  # a process that has not ended yet, or two programs with one port
     ),
     text(RENDEZVOUS, r"(?P<said>client socket has (?:timed out|failed to connect)[^\n]*)", *_LOG),
     text(
@@ -303,7 +323,18 @@ TEXTS = (
 )
 # After the program's own mistakes with NCCL, which look like the network's.
 LATE_TEXTS = (
-    text(NCCL_ERROR, r"(?P<said>(?:Gloo connectFullMesh|gloo/transport/)[^\n]*)", *_LOG),
+    text(
+        NCCL_ERROR,
+        r"(?P<said>(?:Gloo connectFullMesh|gloo/transport/)[^\n]*"
+        r"(?:time-?d? ?out|reset|refused|closed|unreachable|Broken pipe)[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        NCCL_ERROR,
+        r"(?P<said>(?:Gloo connectFullMesh|gloo/transport/)[^\n]*)",
+        *_LOG,
+        doubt=Doubt.UNTIL_PROGRESS,
+    ),
     text(
         NCCL_ERROR,
         r"(?P<said>NET/(?:OFI|IB)[^\n]*complet(?:ed|ion) (?:with (?:an )?error|from peer)[^\n]*)",
@@ -319,11 +350,10 @@ LATE_TEXTS = (
         r"(?P<said>\b(?:port (?:error|down)|link (?:down|flap\w*|error)|Got async event)[^\n]*)",
         *_LOG,
     ),
-    text(NCCL_ERROR, r"(?P<said>nccl(?:System|Remote|Internal|UnhandledCuda|InProgress)Error[^\n]*)", *_LOG),
     text(
         NCCL_ERROR,
-        r"(?P<said>NCCL error in:[^\n]*|NCCL error: [^\n]*|unhandled system error[^\n]*"
-        r"|NCCL communicator (?:was|has been) aborted[^\n]*|remote process exited[^\n]*)",
+        r"(?P<said>remote process exited[^\n]*|NCCL communicator (?:was|has been) aborted[^\n]*"
+        r"|ncclRemoteError[^\n]*)",
         *_LOG,
     ),
     text(
@@ -338,6 +368,28 @@ LATE_TEXTS = (
         r"[^\n]*|torch lost a peer[^\n]*)",
         *_LOG,
     ),
+    # A system call, a CUDA call or a check inside NCCL: at the start it is as likely the set-up.
+    text(
+        NCCL_ERROR,
+        r"(?P<said>nccl(?:System|Internal|UnhandledCuda|InProgress)Error[^\n]*|NCCL error in:[^\n]*"
+        r"|NCCL error: [^\n]*|NCCL Error \d[^\n]*|unhandled (?:system|cuda) error[^\n]*)",
+        *_LOG,
+        doubt=Doubt.UNTIL_PROGRESS,
+    ),
+    text(
+        PEER_LOST,
+        r"(?P<said>(?:JAX distributed service detected fatal errors|coordination service: UNAVAILABLE"
+        r"|Failed to send RPC to coordination service|Polled an error from coordination service"
+        r"|heartbeat timeout\. This indicates that the remote task)[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        PEER_LOST,
+        r"(?P<said>ORTE has lost communication with a remote daemon[^\n]*"
+        r"|PRTE has lost communication with a remote daemon[^\n]*|HorovodInternalError[^\n]*"
+        r"|mpirun noticed that process rank \d+ [^\n]*exited on signal (?:9|15)\b[^\n]*)",
+        *_LOG,
+    ),
     # A peer that is not there yet, or not any more: pods have names only while they exist.
     text(
         RENDEZVOUS,
@@ -350,6 +402,7 @@ LATE_TEXTS = (
         RENDEZVOUS,
         r"(?P<said>(?:socket\.gaierror|getaddrinfo)[^\n]*)",
         *_LOG,
+        doubt=Doubt.ALWAYS,  # the name of something else, perhaps
     ),
 )
 _MESHES = ("istio-proxy", "linkerd-proxy", "envoy-sidecar")

@@ -51,6 +51,11 @@ _SAID = (Source.CLUSTER,)
 TEXTS = (
     text(SUBMIT_FAILED, r"(?P<said>SubmissionFailed[\s\S]*|JobStatusCheckTimeoutExceeded[\s\S]*)", *_SAID),
     text(
+        SUBMIT_FAILED,
+        r"(?P<said>Failed to connect to Ray at address: http[^\n]*)",
+        Source.LOG,
+    ),
+    text(
         DEADLINE,
         r"\bDeadlineExceeded\b|PreRunningDeadlineExceeded|active longer than specified deadline",
         *_SAID,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.failure import Doubt, Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import Ended, condition, ended, events_of, node_of, phase, said_exit
 from paceline.kube.diagnosis.snapshot import (
     Object,
@@ -17,6 +17,7 @@ from paceline.kube.diagnosis.snapshot import (
 from paceline.kube.diagnosis.times import read_time
 from paceline.kube.reading import mapping, mappings
 from paceline.kube.well_known import HYPERPOD_HEALTH
+from paceline.kube.words import read_quantity, write_quantity
 
 OOM_KILLED = Failure(
     number=27,
@@ -61,13 +62,12 @@ EVICTED = Failure(
 )
 EVICTED_STORAGE = replace(
     EVICTED,
-    kind=FailureClass.FIXABLE,
-    cause="pod {pod} was evicted, because it wrote more to local disk than it asked for: {said}",
-    why="without a request for ephemeral-storage, a pod is the first to go when the node's disk fills",
+    kind=FailureClass.CONFIG,
+    cause="pod {pod} was evicted, because it wrote more to local disk than its limit allows: {said}",
+    why="its limit of ephemeral-storage or the sizeLimit of an emptyDir is too small; write to a volume, or "
+    "raise the limit",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].resources}}'",
-    remedy=Remedy.FIX,
-    change="ephemeral-storage",
-    most=1,
+    remedy=Remedy.STOP,
     excludes_node=False,
 )
 PREEMPTED = Failure(
@@ -203,8 +203,7 @@ TEXTS = (
     ),
     text(
         EVICTED_STORAGE,
-        r"(?P<said>low on resource: ephemeral-storage.*"
-        r"|exceed(?:s|ed) (?:its |the |total |limit of |local )*ephemeral.*)",
+        r"(?P<said>exceed(?:s|ed) (?:its |the |total |limit of |local )*ephemeral.*)",
         *_SAID,
     ),
     text(
@@ -260,6 +259,7 @@ LATE_TEXTS = (
         rf"(?P<said>{_CODE}(?:-9|137)\b[^\n]*|Signal 9 \(SIGKILL\)[^\n]*|^Killed$)",
         Source.LOG,
         weight=Weight.MASK,
+        doubt=Doubt.ALWAYS,  # a kubelet whose grace period is over sends the same signal
     ),
     text(
         SHARED_MEMORY,
@@ -271,7 +271,7 @@ LATE_TEXTS = (
         TERMINATED,
         rf"(?P<said>SignalException: [^\n]*|{_CODE}(?:-15|-2|130|143)\b[^\n]*|Signal 15 \(SIGTERM\)[^\n]*"
         r"|Received (?:15|Signals\.SIGTERM|SIGTERM|signal 15)[^\n]*|got signal: 15[^\n]*"
-        r"|Terminated by signal 15[^\n]*)",
+        r"|Terminated by signal 15[^\n]*|killed by signal: Terminated[^\n]*)",
         Source.LOG,
         weight=Weight.CONSEQUENCE,
     ),
@@ -367,7 +367,8 @@ def _thrown_out(pod: Object) -> Iterator[Sign]:
     at_s = read_time(target.get("lastTransitionTime")) or _finished(pod)
     if reason == "Evicted":
         line = f"pod/{name_of(pod)} was evicted: {said}"
-        failure = EVICTED_STORAGE if "ephemeral" in said or "EmptyDir" in said else EVICTED
+        is_its_own = "exceed" in said and ("ephemeral" in said or "EmptyDir" in said)
+        failure = EVICTED_STORAGE if is_its_own else EVICTED
         yield Sign(failure, (line,), at_s, pod, {"said": said})
     elif reason == "NodeLost":
         yield Sign(NODE_LOST, (f"pod/{name_of(pod)}: NodeLost {said}",), at_s, pod)
@@ -412,4 +413,6 @@ def _finished(pod: Object) -> float | None:
 
 def _limit(pod: Object, container: str) -> str:
     found = (one for one in mappings(pod, "spec", "containers") if one.get("name") == container)
-    return str(mapping(next(found, {}), "resources", "limits").get("memory", "its node's memory"))
+    limit = mapping(next(found, {}), "resources", "limits").get("memory", "its node's memory")
+    amount = read_quantity(limit)
+    return str(limit) if amount is None else write_quantity(amount, "memory")

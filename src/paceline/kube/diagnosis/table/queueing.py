@@ -1,12 +1,16 @@
 """Quota of the namespace, and of the queue. Rows 6 to 8."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from decimal import Decimal
 
 from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
-from paceline.kube.diagnosis.pods import condition
+from paceline.kube.diagnosis.pods import condition, phase
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, labels_of, name_of
 from paceline.kube.diagnosis.times import read_time
-from paceline.kube.reading import mapping
+from paceline.kube.reading import mapping, mappings
+from paceline.kube.words import read_quantity
 
 QUOTA = Failure(
     number=6,
@@ -17,6 +21,16 @@ QUOTA = Failure(
     why="a ResourceQuota counts what all pods of the namespace ask for; this job would be above it",
     command="kubectl describe resourcequota {quota} -n {namespace}",
     remedy=Remedy.STOP,
+)
+QUOTA_IN_USE = replace(
+    QUOTA,
+    what="other jobs use the namespace's quota",
+    kind=FailureClass.WAIT,
+    cause="pods are not created yet, because other pods use up quota {quota} of the namespace{numbers}",
+    why="the quota is large enough for the pod; its controller creates it as soon as others have ended",
+    remedy=Remedy.WAIT,
+    weight=Weight.WAITING,
+    patience_s=None,
 )
 QUEUE_WAITING = Failure(
     number=7,
@@ -40,7 +54,44 @@ QUEUE_NEVER = Failure(
     command="kubectl describe clusterqueue",
     remedy=Remedy.STOP,
 )
-ROWS = (QUOTA, QUEUE_WAITING, QUEUE_NEVER)
+ROWS = (QUOTA, QUOTA_IN_USE, QUEUE_WAITING, QUEUE_NEVER)
+
+_NUMBERS = re.compile(r"requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>[^\"\n]*)")
+_AMOUNT = re.compile(r"([\w./-]+)=([\w.]+)")
+
+
+def _quota(values: Mapping[str, str], held: Mapping[str, Decimal] | None = None) -> Failure:
+    """A pod that fits beside the pods of its own job (`held`) waits for others to end; one that does not is
+    refused for ever."""
+    told = _NUMBERS.search(values.get("numbers", ""))
+    if told is None:
+        return QUOTA
+    limited = dict(_AMOUNT.findall(told["limited"]))
+    fits = []
+    for name, amount in _AMOUNT.findall(told["requested"]):
+        needs, has = read_quantity(amount), read_quantity(limited.get(name))
+        own = (held or {}).get(name, Decimal(0))
+        fits.append(needs is not None and has is not None and needs + own <= has)
+    return QUOTA_IN_USE if fits and all(fits) else QUOTA
+
+
+def with_own_pods(sign: Sign, snapshot: Snapshot) -> Sign:
+    """What the pods of the job itself hold is not released before the job is complete."""
+    if sign.failure is not QUOTA_IN_USE:
+        return sign
+    held: dict[str, Decimal] = {}
+    for pod in snapshot.pods:
+        if phase(pod) in ("Succeeded", "Failed"):
+            continue
+        held["pods"] = held.get("pods", Decimal(0)) + 1
+        for container in mappings(pod, "spec", "containers"):
+            for sort in ("requests", "limits"):
+                for name, written in mapping(container, "resources", sort).items():
+                    amount = read_quantity(written) or Decimal(0)
+                    for key in (f"{sort}.{name}", *((name,) if sort == "requests" else ())):
+                        held[key] = held.get(key, Decimal(0)) + amount
+    return replace(sign, failure=_quota(sign.values, held))
+
 
 _SAID = (Source.API, Source.CLUSTER)
 TEXTS = (
@@ -48,6 +99,7 @@ TEXTS = (
         QUOTA,
         r"exceeded quota: (?P<quota>[\w.-]+)(?P<numbers>, requested: .*?, used: .*?, limited: [^\"\n]*)?",
         *_SAID,
+        choose=_quota,
     ),
     text(QUOTA, r"failed quota: (?P<quota>[\w.-]+)(?P<numbers>: must specify [\w.,/-]+)", *_SAID),
     text(QUEUE_NEVER, r"(?P<said>(?:insufficient quota|request).{0,120}> maximum capacity.*)", *_SAID),
@@ -68,7 +120,8 @@ TEXTS = (
     text(
         QUEUE_WAITING,
         r"(?P<said>pod ?group is not ready[^\n]*|\d+/\d+ tasks in gang unschedulable[^\n]*"
-        r"|NotEnoughResources[^\n]*|queue resource quota "
+        r"|NotEnoughResources[^\n]*|[Ww]orkload[^\n]*(?:requeued|backing off)[^\n]*"
+        r"|EvictedDueToPodsReadyTimeout[^\n]*|Exceeded the PodsReady timeout[^\n]*|queue resource quota "
         r"insufficient[^\n]*|ClusterQueue \S* ?is stopped[^\n]*)",
         *_SAID,
     ),

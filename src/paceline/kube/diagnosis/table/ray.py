@@ -7,7 +7,7 @@ RayCluster alone.
 
 from collections.abc import Iterator
 
-from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.failure import Doubt, Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import condition, phase
 from paceline.kube.diagnosis.snapshot import Snapshot, labels_of, name_of
 from paceline.kube.diagnosis.times import read_time
@@ -60,11 +60,29 @@ RAY_PROCESS_DIED = Failure(
     "-o jsonpath='{{.items[*].spec.containers[*].resources}}'",
     remedy=Remedy.RESUBMIT,
     weight=Weight.MASK,
+    doubt=Doubt.ALWAYS,
 )
-ROWS = (RAY_ENVIRONMENT, RAY_INFEASIBLE, RAY_NODE_LOST, RAY_PROCESS_DIED)
+RAY_OBJECT_STORE = Failure(
+    number=79,
+    name="ray-object-store",
+    what="Ray's object store is full",
+    kind=FailureClass.CONFIG,
+    cause="the object store of a Ray node is full: {said}",
+    why="/dev/shm or object-store-memory is smaller than the objects that are in use at once; the next "
+    "attempt needs as much",
+    command="kubectl get raycluster -n {namespace} -o "
+    "jsonpath='{{.items[*].spec.workerGroupSpecs[*].rayStartParams}}'",
+    remedy=Remedy.STOP,
+)
+ROWS = (RAY_ENVIRONMENT, RAY_INFEASIBLE, RAY_NODE_LOST, RAY_PROCESS_DIED, RAY_OBJECT_STORE)
 
 _LOG = (Source.LOG, Source.CLUSTER)
 TEXTS = (
+    text(
+        RAY_OBJECT_STORE,
+        r"(?P<said>ObjectStoreFullError[^\n]*|(?:local )?object store is full[^\n]*|OutOfDiskError[^\n]*)",
+        *_LOG,
+    ),
     text(
         RAY_ENVIRONMENT,
         r"(?P<said>RuntimeEnvSetupError[^\n]*|Failed to (?:set ?up|create"
@@ -74,13 +92,20 @@ TEXTS = (
     ),
     text(
         RAY_INFEASIBLE,
-        r"(?P<said>No available node types can fulfill[^\n]*|cannot be scheduled (?:right now|on any)[^\n]*"
+        r"(?P<said>No available node types can fulfill[^\n]*|cannot be scheduled on any[^\n]*"
         r"|(?:request|demand|task|actor|bundle|placement group)s?[^\n]*\b(?:is |are )?infeasible\b[^\n]*"
-        r"|(?:Task|Actor)UnschedulableError[^\n]*|PlacementGroupSchedulingError[^\n]*"
-        r"|Placement group[^\n]*timed? ?out"
-        r"[^\n]*|Trial[^\n]*insufficient (?:cluster )?resources[^\n]*)",
+        r"|(?:Task|Actor)UnschedulableError[^\n]*|PlacementGroupSchedulingError[^\n]*)",
         *_LOG,
         soft=True,
+    ),
+    # Others may hold what is requested, and release it.
+    text(
+        RAY_INFEASIBLE,
+        r"(?P<said>cannot be scheduled right now[^\n]*|Placement group[^\n]*timed? ?out[^\n]*"
+        r"|Trial[^\n]*insufficient (?:cluster )?resources[^\n]*)",
+        *_LOG,
+        soft=True,
+        doubt=Doubt.ALWAYS,
     ),
     text(
         RAY_NODE_LOST,

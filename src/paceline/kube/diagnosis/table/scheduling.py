@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.failure import Doubt, Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.fits import (
     Need,
     allocatable,
@@ -184,11 +184,30 @@ TEXTS = (
     ),
     text(
         NOT_SCALING,
-        r"(?P<said>VcpuLimitExceeded.*|MaxSpotInstanceCount.*|exceed limits for nodepool.*"
-        r"|incompatible with (?:nodepool|provisioner).*)",
+        r"(?P<said>incompatible with (?:nodepool|provisioner).*)",
         *_SAID,
     ),
-    text(NOT_SCALING, r"(?P<said>pod didn't trigger scale-up.*|NotTriggerScaleUp.*)", *_SAID),
+    text(CLUSTER_BUSY, r"(?P<said>exceed limits for nodepool[^\n]*)", *_SAID),
+    # The account's limit: it is free again when other machines end.
+    text(
+        NOT_SCALING,
+        r"(?P<said>VcpuLimitExceeded.*|MaxSpotInstanceCount.*)",
+        *_SAID,
+        doubt=Doubt.ALWAYS,
+    ),
+    text(
+        NOT_SCALING,
+        r"(?P<said>(?:pod didn't trigger scale-up|NotTriggerScaleUp)[^\n]*"
+        r"(?:taint|affinity|selector|didn't match|volume)[^\n]*)",
+        *_SAID,
+    ),
+    # No group grows; nodes that are there may still become free.
+    text(
+        NOT_SCALING,
+        r"(?P<said>pod didn't trigger scale-up.*|NotTriggerScaleUp.*)",
+        *_SAID,
+        doubt=Doubt.ALWAYS,
+    ),
     text(
         SCALING_UP, r"(?P<said>pod triggered scale-up.*|TriggeredScaleUp.*|Pod should schedule on.*)", *_SAID
     ),

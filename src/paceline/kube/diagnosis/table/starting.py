@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.failure import Doubt, Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import ended, phase, said_exit
 from paceline.kube.diagnosis.progress import starting, waits_alone_since
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of
@@ -56,6 +56,7 @@ GPU_MISSING = Failure(
     "built for this GPU",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].resources}}'",
     remedy=Remedy.STOP,
+    doubt=Doubt.AFTER_PROGRESS,
 )
 CUDA_ARCHITECTURE = replace(
     GPU_MISSING,
@@ -66,6 +67,36 @@ CUDA_ARCHITECTURE = replace(
     "this one, or nodes with a GPU that it lists",
     command="kubectl exec {pod} -n {namespace} -- "
     "python -c 'import torch; print(torch.cuda.get_arch_list())'",
+)
+TPU_MISSING = replace(
+    GPU_MISSING,
+    number=80,
+    name="tpu-missing",
+    what="the container has no TPU that its image can use",
+    cause="the container has no TPU that its image can use: {said}",
+    why="the pod requests no google.com/tpu, or the image lacks libtpu or a JAX or PyTorch/XLA built for it",
+)
+TPU_BUSY = replace(
+    GPU_RUNTIME,
+    number=81,
+    name="tpu-busy",
+    what="the TPU is held by another process",
+    cause="the TPU of node {node} is held by another process: {said}",
+    why="a process of an earlier pod has not ended, or several processes of this pod open the same chips",
+    command="kubectl get pods -A -o wide --field-selector spec.nodeName={node}",
+    doubt=Doubt.ALWAYS,
+)
+SSH_LOGIN = Failure(
+    number=78,
+    name="ssh-login",
+    what="the launcher cannot start processes on the other nodes",
+    kind=FailureClass.CONFIG,
+    cause="mpirun or deepspeed cannot start its processes on the other nodes: {said}",
+    why="keys, host keys, the modes of ~/.ssh or the launcher itself are missing in the image; the next "
+    "attempt meets the same",
+    command="kubectl logs {pod} -n {namespace} --tail=50",
+    remedy=Remedy.STOP,
+    weight=Weight.MASK,
 )
 SANDBOX = Failure(
     number=76,
@@ -95,11 +126,11 @@ MOUNT = replace(
     MOUNT_EXCLUSIVE,
     kind=FailureClass.WAIT,
     cause="the volumes of pod {pod} are not mounted: {said}",
-    why="the storage driver is at it, or is stuck; it is watched for 10 minutes",
+    why="the storage driver is at it, or is stuck; the kubelet retries, and the job is left alone",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.WAIT,
     weight=Weight.WAITING,
-    patience_s=600.0,
+    patience_s=None,  # the kubelet retries, and nothing shows that another attempt could do more
 )
 MOUNT_STUCK = replace(
     MOUNT,
@@ -108,6 +139,7 @@ MOUNT_STUCK = replace(
     why="the storage driver or the node's client hangs, or an earlier node has not released the volume; "
     "after 10 minutes the job is started again",
     remedy=Remedy.RESUBMIT,
+    patience_s=600.0,
     most=2,
     excludes_node=True,
 )
@@ -163,6 +195,9 @@ ROWS = (
     INIT_RUNNING,
     GPU_MISSING,
     CUDA_ARCHITECTURE,
+    TPU_MISSING,
+    TPU_BUSY,
+    SSH_LOGIN,
     SANDBOX,
 )
 
@@ -220,10 +255,15 @@ TEXTS = (
     ),
     text(
         GPU_RUNTIME,
-        r"(?P<said>CUDA initialization: (?:CUDA )?(?:unknown error|driver|system not yet)[^\n]*"
-        r"|system not yet initialized[^\n]*"
-        r"|CUDA error: (?:unknown error|initialization error|system (?:has unsupported|driver mismatch"
-        r"|not yet))[^\n]*|CUDA unknown error[^\n]*)",
+        r"(?P<said>CUDA initialization: (?:driver|system not yet)[^\n]*|system not yet initialized[^\n]*"
+        r"|CUDA error: system (?:has unsupported|driver mismatch|not yet)[^\n]*)",
+    ),
+    # A driver that is broken, or a program that forks after it has used CUDA or hides its devices.
+    text(
+        GPU_RUNTIME,
+        r"(?P<said>CUDA initialization: (?:CUDA )?unknown error[^\n]*|CUDA unknown error[^\n]*"
+        r"|CUDA error: (?:unknown error|initialization error)[^\n]*)",
+        doubt=Doubt.ALWAYS,
     ),
     text(GPU_RUNTIME, r"(?P<said>device\(s\) is/are busy[^\n]*|all CUDA-capable devices are busy[^\n]*)"),
     text(
@@ -274,8 +314,9 @@ TEXTS = (
     text(
         MOUNT_STUCK,
         r"(?P<said>(?:Unable to (?:attach or )?mount volumes|(?:Mount|Attach|Map)Volume\S* failed)[^\n]*"
-        r"(?:timed out|DeadlineExceeded|deadline exceeded|code = (?:Unavailable|Aborted)|being deleted"
-        r"|already exists|transport|connection refused|in use|VolumeInUse|attaching|detaching)[^\n]*"
+        r"(?:timed out|timeout|DeadlineExceeded|deadline exceeded|code = (?:Unavailable|Aborted)"
+        r"|being deleted|already exists|transport|connection refused|in use|VolumeInUse"
+        r"|attaching|detaching)[^\n]*"
         r"|timed? ?out (?:expired )?waiting for (?:volumes to attach|external-attacher)[^\n]*)",
         *_SAID,
     ),
@@ -322,6 +363,39 @@ TEXTS = (
     ),
     text(
         BAD_COMMAND, r"(?P<said>^\S*(?:ba)?sh: (?:line )?(?:\d+: )?\S+: (?:command )?not found)", Source.LOG
+    ),
+)
+LATE_TEXTS = (
+    text(
+        SSH_LOGIN,
+        r"(?P<said>Permission denied \((?:publickey|password|keyboard)[^\n]*"
+        r"|Host key verification failed[^\n]*|Authentication refused: bad ownership[^\n]*"
+        r"|host=\S+ was not reachable via ssh[^\n]*|launcher '\w+' not installed[^\n]*"
+        r"|ssh: not found[^\n]*|The value of the MCA parameter \"plm_rsh_agent\"[^\n]*)",
+        Source.LOG,
+    ),
+    # The daemons did not start; the lines above this one may say why.
+    text(
+        SSH_LOGIN,
+        r"(?P<said>[OP]RTE was unable to reliably start one or more daemons[^\n]*)",
+        Source.LOG,
+        weight=Weight.CONSEQUENCE,
+        doubt=Doubt.ALWAYS,
+    ),
+    text(
+        TPU_MISSING,
+        r"(?P<said>Failed to open libtpu\.so[^\n]*|libtpu\.so: cannot open shared object[^\n]*"
+        r"|Unknown backend:? '?tpu[^\n]*|No TPU devices? (?:found|were found)[^\n]*"
+        r"|No (?:jax )?TPU backend[^\n]*)",
+        Source.LOG,
+        weight=Weight.MASK,
+        soft=True,
+    ),
+    text(
+        TPU_BUSY,
+        r"(?P<said>The TPU is already in use by[^\n]*|libtpu\S* (?:is )?already in use[^\n]*"
+        r"|TPU initialization failed: [^\n]*(?:UNAVAILABLE|busy)[^\n]*)",
+        Source.LOG,
     ),
 )
 _OPERATORS = ("init-pytorch", "wait-gcs-ready")
