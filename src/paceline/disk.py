@@ -38,7 +38,7 @@ Bytes = bytes | bytearray | memoryview
 LOCK_NAME = ".lock"
 _DRAFT = re.compile(r".+\.\d+-[0-9a-f]{8}\.part")
 # What a file system answers that has no locks at all: NFS without lockd, some FUSE and 9p mounts.
-_HAS_NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+HAS_NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 def write_durably(path: Path, parts: Iterable[Bytes], *, mode: int = 0o666) -> None:
@@ -233,7 +233,7 @@ def _locked(folder: Path) -> tuple[int, str | None]:
             os.close(fd)
             raise in_use(folder, holder_of(folder)) from error
         except OSError as error:
-            if error.errno not in _HAS_NO_LOCKS:
+            if error.errno not in HAS_NO_LOCKS:
                 os.close(fd)
                 raise
             warning = (

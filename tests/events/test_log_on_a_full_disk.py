@@ -10,8 +10,9 @@ from tests.fixtures.full_disk import files_of_at_most
 
 from paceline.clock import SystemClock
 from paceline.events.follow import Following, NewLines
-from paceline.events.log import WAITING_BYTES, EventLog, size_of_whole_lines, write_header
+from paceline.events.log import WAITING_BYTES, EventLog, write_header
 from paceline.events.read import History, read_history, sound
+from paceline.events.segments import size_of_whole_lines
 
 
 class Disk:

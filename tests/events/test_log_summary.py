@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from paceline.events.log import write_header
 from paceline.events.log_summary import summarise_log
-from paceline.events.read import READ_BYTES, History, read_history
+from paceline.events.read import History, read_history
 from paceline.events.schema import COLUMN_KINDS, PHASES, AbandonedRow, ServerRow, StepRow
+from paceline.events.segments import READ_BYTES
 from paceline.events.summary import StepSet, Totals, end_ns, summarise, totals_of
 
 Row = StepRow | ServerRow | AbandonedRow

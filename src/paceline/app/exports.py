@@ -21,7 +21,7 @@ from paceline.config.export_target import ExportKind, ExportTarget
 from paceline.config.facts import installed
 from paceline.disk import exclusive
 from paceline.errors import MissingPackageError
-from paceline.events.log import size_of_whole_lines
+from paceline.events.segments import end_of_lines
 from paceline.launchers.helper import json_lines
 from paceline.plan.codec import Json, read
 from paceline.plan.plan import Plan
@@ -57,7 +57,7 @@ def while_exporting(trains: Trains[Rest, Result]) -> Trains[Rest, Result]:
 def exporting(plan: Plan, run_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
     """Follow the log from where it stands now; what an earlier session wrote was exported by that one."""
     require(plan.exports)
-    since = size_of_whole_lines(run_dir / "events.jsonl") if plan.exports else 0
+    since = end_of_lines(run_dir / "events.jsonl") if plan.exports else 0
     exports: list[_Export] = []
     try:
         exports += [_Export(target, run_dir, since, note) for target in plan.exports]

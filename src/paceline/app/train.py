@@ -44,7 +44,7 @@ from paceline.errors import (
     TrainingError,
 )
 from paceline.events.log import EventLog, write_header
-from paceline.events.read import recorded_plans
+from paceline.events.segments import recorded_plans
 from paceline.launchers.local import Ended, LocalLauncher, Message
 from paceline.launchers.port import RunLauncher
 from paceline.plan.catalog import server_names

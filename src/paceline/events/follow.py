@@ -5,23 +5,23 @@ hundred times a second at a long run must not read it a hundred times a second. 
 cannot be read are skipped and counted, as in events/read.py.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.errors import PacelineError
 from paceline.events.read import UNREADABLE, History, Torn, sound, take
+from paceline.events.segments import chunks
 
 PART_BYTES = 4_000_000
 
 
 class NewLines:
-    """Each whole line of a growing file once, in the order in which they were written."""
+    """Each whole line of a growing log once, in the order in which they were written."""
 
     def __init__(self, path: Path, most_bytes: int | None = None) -> None:
         """`most_bytes`: a read takes about so many, for who reads again until there is nothing."""
         self._path, self._most = path, most_bytes
-        self.offset = 0  # bytes read so far
+        self.offset = 0  # of the log, behind the last line read
         self.torn = Torn()  # lines that cannot be read; a user of the lines may add to them
         self._number = 0  # of the last line read, from 1
 
@@ -31,21 +31,11 @@ class NewLines:
             return next(self.parts(), [])
         return [line for part in self.parts() for line in part]
 
-    def parts(self) -> Iterator[list[str]]:
-        """The same, a few megabytes at a time: a long run's log need not fit into memory."""
+    def parts(self, end: int | None = None) -> Iterator[list[str]]:
+        """The same, a few megabytes at a time and up to this offset: a long log need not fit into memory."""
+        rest = b""
         try:
-            file = self._path.open("rb")
-        except FileNotFoundError:
-            return
-        with file:
-            if file.seek(0, os.SEEK_END) < self.offset:
-                raise PacelineError(
-                    f"{self._path} is shorter than it was: it was replaced while somebody read it",
-                    "look again",
-                )
-            file.seek(self.offset)
-            rest = b""
-            while data := file.read(self._most or PART_BYTES):
+            for data in chunks(self._path, self.offset, end=end, size=self._most or PART_BYTES):
                 # Behind the last newline is a line that is longer, or that somebody is just writing.
                 whole, newline, rest = (rest + data).rpartition(b"\n")
                 if newline:
@@ -53,6 +43,12 @@ class NewLines:
                     # An empty part would look like the end to a caller that reads until there is nothing.
                     if kept := self._sound(whole.split(b"\n")):
                         yield kept
+        except FileNotFoundError:
+            return
+        except ValueError as error:
+            raise PacelineError(
+                f"{self._path} is shorter than it was: it was replaced while it was being read", "look again"
+            ) from error
 
     def _sound(self, raw: list[bytes]) -> list[str]:
         found = []

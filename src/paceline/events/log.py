@@ -1,6 +1,7 @@
-"""The event log's writers: several processes append to one file without waiting for each other.
+"""The event log's writers: several processes append to the newest segment without waiting for each other.
 
 Each line is one write to a file opened for append: the kernel keeps such writes apart.
+The segment is closed when it is large, and another begins (events/segments.py).
 Frequent events are collected as rows and written as columns, so an event costs about a
 microsecond on the step path.
 
@@ -22,16 +23,18 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline import environ
-from paceline.clock import Clock, SystemClock
+from paceline.clock import Clock, SystemClock, monotonic_s
 from paceline.disk import write_durably
 from paceline.errors import without_secrets
 from paceline.events.read import PlainEvent
 from paceline.events.sample_rows import CustomRow
 from paceline.events.schema import COLUMN_KINDS, SCHEMA, AbandonedRow, PartRow, Scalar, ServerRow, StepRow
+from paceline.events.segments import SegmentWriter, size_of_whole_lines
 
 FLUSH_NS = 500_000_000
 LIVE_FLUSH_NS = 50_000_000  # while somebody watches
 FLUSH_ROWS = 4096
+CLOSING_S = 5.0  # the last lines of a process wait for a rotation for so long
 WAITING_BYTES = 32_000_000  # of lines that the disk refuses; beyond it the oldest are dropped, and counted
 _QUOTES = frozenset(("reason", "note", "message", "error", "why"))  # fields that quote errors of others
 
@@ -46,41 +49,12 @@ def write_header(path: Path, *, run: str, plan: str, t0_ns: int, started_unix_s:
         write_durably(path, [(json.dumps(header) + "\n").encode()])
 
 
-def size_of_whole_lines(path: Path) -> int:
-    """Bytes up to the last newline, found from the end; 0 without a file."""
-    if not path.exists():
-        return 0
-    with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        while end:
-            begin = max(0, end - 65_536)
-            file.seek(begin)
-            found = file.read(end - begin).rfind(b"\n")
-            if found >= 0:
-                return begin + found + 1
-            end = begin
-    return 0
-
-
 class LineWriter(Protocol):
     """The port of a file that is appended to; a write may take fewer bytes than it is given."""
 
     def write(self, data: bytes) -> int: ...
 
     def close(self) -> None: ...
-
-
-class AppendedFile:
-    """A file that several processes append to."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-    def write(self, data: bytes) -> int:
-        return os.write(self._fd, data)
-
-    def close(self) -> None:
-        os.close(self._fd)
 
 
 class Lines:
@@ -103,6 +77,7 @@ class Lines:
         while self._waiting_bytes > WAITING_BYTES and len(self._waiting) > 1:
             self._waiting_bytes -= len(self._waiting.popleft())
             self._dropped += 1
+            self._reason = self._reason or "a rotation of the log did not end"
 
     def try_again(self) -> None:
         """Write what waits, as far as the disk takes it."""
@@ -112,6 +87,8 @@ class Lines:
                 self._waiting_bytes -= len(self._waiting.popleft())
                 if not self._waiting and self._reason:
                     self._tell_of_interruption()
+        except BlockingIOError:
+            return  # a rotation is under way, which takes nothing from what waits
         except OSError as error:
             self._reason = error.strerror or str(error)
             if not self._has_said:
@@ -119,7 +96,10 @@ class Lines:
                 self._say(f"events of {self._who} cannot be recorded and wait in memory: {self._reason}")
 
     def close(self) -> None:
+        give_up_s = monotonic_s() + CLOSING_S
         self.try_again()
+        while self._waiting and not self._reason and monotonic_s() < give_up_s:
+            self.try_again()
         if lost := len(self._waiting) + self._dropped:
             self._say(f"{lost} lines of {self._who} are missing in the event log: {self._reason}")
         self._file.close()
@@ -253,7 +233,7 @@ class EventLog:
         self._who = who
         self._clock = clock
         if file is None and path is not None:
-            file = AppendedFile(path)
+            file = SegmentWriter(path)
         self._lines = None if file is None else Lines(file, who=who, clock=clock, say=say)
         self._steps: list[StepRow] = []
         self._abandoned: list[AbandonedRow] = []

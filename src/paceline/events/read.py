@@ -1,4 +1,4 @@
-"""Reading an event log: line by line, with rows rebuilt from columns.
+"""Reading an event log: line by line over all of its segments, with rows rebuilt from columns.
 
 A last line without its end (the writer was killed while writing) is left out. A line that
 cannot be read (a full disk cut it short, a disk or a person changed it) is skipped, counted
@@ -20,8 +20,8 @@ from typing import Any, TypeAlias, TypeVar
 from paceline.errors import DamagedRecordError, NoSuchRunError
 from paceline.events.sample_rows import SAMPLE_KINDS
 from paceline.events.schema import SCHEMA, AbandonedRow, PartRow, ServerRow, StepRow
+from paceline.events.segments import chunks
 
-READ_BYTES = 262_144
 UNREADABLE = (
     ValueError,
     LookupError,
@@ -250,31 +250,17 @@ def read_events(
             torn.add(number)
 
 
-def recorded_plans(path: Path) -> set[str]:
-    """The hashes of the plans that a run was begun and resumed with; empty without a log."""
-    found: set[str] = set()
-    if not path.exists():
-        return found
-    for number, raw in enumerate(_raw_lines(path)):
-        if number == 0 or b'"kind":"run_started"' in raw:
-            with suppress(*UNREADABLE):
-                found.update(str(json.loads(line)["plan"]) for line in sound(raw)[0])
-    return found
-
-
 def _raw_lines(path: Path) -> Iterator[bytes]:
     """What follows the last newline is left out: it is empty, or a writer is in the middle of it."""
+    rest = b""
     try:
-        file = path.open("rb")
+        for data in chunks(path):
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
     except OSError as error:
         raise NoSuchRunError(
             f"cannot read the event log {path}: {error.strerror}", "name the folder of a run"
         ) from error
-    with file:
-        rest = b""
-        while data := file.read(READ_BYTES):
-            *lines, rest = (rest + data).split(b"\n")
-            yield from lines
 
 
 def _header(path: Path, raw: bytes) -> Header:

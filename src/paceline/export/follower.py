@@ -6,7 +6,7 @@ because `Series` makes them from the lines alone.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from paceline.config.export_target import ExportKind, ExportTarget
 from paceline.errors import DamagedRecordError, NoSuchRunError, NothingRecordedError, PacelineError
 from paceline.events.follow import NewLines
 from paceline.events.read import UNREADABLE, History, take
+from paceline.events.segments import end_of_lines
 from paceline.export.port import Outcome, Point, Rewind, Sheet, Writer
 from paceline.export.series import Series
 from paceline.export.sheet import final_values, parameters_of
@@ -33,14 +34,15 @@ def follow(run_dir: Path, target: ExportTarget, *, since: int, is_over: Callable
         if is_over():
             raise PacelineError("there was nothing to export: the run never began", "see what it said itself")
     record = _Record(run_dir)
-    earlier, fresh = record.split_at(since, is_over)
-    for _ in record.points(earlier):
-        pass  # a session before this one has written them
-    writer = open_writer(target, record.sheet(goes_on=bool(earlier)))
-    told = _pass_on(record.points(fresh), writer)
+    record.wait_for_header(is_over)
+    if since:
+        for _ in record.new_points(end=since):
+            pass  # a session before this one has written them
+    writer = open_writer(target, record.sheet(goes_on=since > 0))
+    told = _pass_on(record.new_points(), writer)
     while not is_over():
-        told += _pass_on(record.points(record.lines.read()), writer)
-    told += _pass_on(record.points(record.lines.read()), writer)
+        told += _pass_on(record.new_points(), writer)
+    told += _pass_on(record.new_points(), writer)
     return _end(record, writer, told)
 
 
@@ -69,7 +71,7 @@ def points_of(run_dir: Path, *, every: int | None = None) -> Recorded:
 def _that_count(record: "_Record") -> list[Point]:
     """All points of the log, without those that a resume took back."""
     kept: list[Point] = []
-    for made in record.points(record.lines.read()):
+    for made in record.new_points():
         if isinstance(made, Rewind):
             kept = [point for point in kept if point.step < made.step]
         else:
@@ -135,26 +137,20 @@ class _Record:
         self._header = History()
         self._ended_unix_s = 0.0
         self.has_begun = False
-        self.lines = NewLines(run_dir / "events.jsonl")
+        self._log = run_dir / "events.jsonl"
+        self.lines = NewLines(self._log)
 
     @property
     def outcome(self) -> Outcome:
         return self._series.outcome
 
-    def split_at(self, since: int, is_over: Callable[[], bool]) -> tuple[list[str], list[str]]:
-        """(lines that were there before this session, lines since), once there is a header."""
-        found = self.lines.read()
-        while not found and not is_over():
-            found = self.lines.read()
-        size = 0
-        for number, line in enumerate(found):
-            if size >= since:
-                return found[:number], found[number:]
-            size += len(line.encode()) + 1
-        return (found, []) if since else ([], found)
+    def wait_for_header(self, is_over: Callable[[], bool]) -> None:
+        while not end_of_lines(self._log) and not is_over():
+            pass  # `is_over` waits a moment
 
-    def points(self, lines: Sequence[str]) -> Iterator[Point | Rewind]:
-        for line in lines:
+    def new_points(self, end: int | None = None) -> Iterator[Point | Rewind]:
+        """Of the lines that were not read yet, up to this offset of the log."""
+        for line in (line for part in self.lines.parts(end) for line in part):
             heard = History()
             try:
                 take(heard, line, is_header=not self.has_begun)

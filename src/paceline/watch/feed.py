@@ -12,6 +12,7 @@ from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import DamagedRecordError, NothingRecordedError
 from paceline.events.follow import NewLines
 from paceline.events.read import UNREADABLE, Torn
+from paceline.events.segments import chunks, end_of_lines
 from paceline.plan.codec import read
 from paceline.plan.plan import EventDetail, Plan
 from paceline.watch.rule_file import load_rules
@@ -171,13 +172,10 @@ def _moment(event: dict[str, object]) -> int:
 
 def _newest_ns(path: Path) -> int:
     """About when the log was last written, without reading all of it."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            lines = file.read().split(b"\n")[1:-1]
-    except FileNotFoundError:
+    end = end_of_lines(path)
+    if not end:
         return 0
+    lines = b"".join(chunks(path, max(0, end - TAIL_BYTES), end=end)).split(b"\n")[1:-1]
     newest = 0
     for line in lines[-20:]:
         with suppress(*UNREADABLE):

@@ -5,13 +5,11 @@ what is written now must count as what the session itself writes.
 """
 
 import json
-import mmap
 from pathlib import Path
 
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import NoSuchRunError
-
-BEGINS = b'"kind":"run_started"'
+from paceline.events.segments import newest_session
 
 
 class RunClock:
@@ -37,13 +35,9 @@ class RunClock:
 
 def _anchor(path: Path) -> tuple[int, float]:
     """A moment of the newest session by its own clock, and by the calendar."""
+    session = newest_session(path)
+    if session is not None:
+        return session.at_ns, session.unix_s
     with path.open("rb") as file:
         header = json.loads(file.readline())
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            at = text.rfind(BEGINS)
-            if at >= 0:
-                text.seek(text.rfind(b"\n", 0, at) + 1)
-                began = json.loads(text.readline())
-                if "unix_s" in began:
-                    return int(began["at_ns"]), float(began["unix_s"])
     return int(header["t0_ns"]), float(header["started_unix_s"])
