@@ -15,6 +15,7 @@ from paceline.clock import SystemClock, monotonic_s
 from paceline.events.log import EventLog, write_header
 from paceline.events.log_summary import summarise_log
 from paceline.events.schema import ServerRow, StepRow
+from paceline.events.segments import end_of_lines, head_of
 
 WORKERS = 8
 
@@ -54,7 +55,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.jsonl"
         write(path, options.steps)
-        print(f"log of {path.stat().st_size / 1e6:.0f} MB", flush=True)
+        print(f"log of {end_of_lines(path) / 1e6:.0f} MB in {head_of(path).number + 1} segments", flush=True)
         subprocess.run([sys.executable, "-m", "benchmarks.long_logs", "--read", str(path)], check=True)
 
 

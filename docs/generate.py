@@ -41,6 +41,7 @@ from paceline.events.schema import (
     ServerRow,
     StepRow,
 )
+from paceline.events.segments import SEGMENT_SCHEMA
 from paceline.laws import catalog as laws_catalog
 from paceline.laws.law import Law
 from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, OPTIMIZERS, TASKS, TRANSPORTS, Mode
@@ -206,6 +207,40 @@ def _events() -> list[str]:
         "`t0_ns`, `started_unix_s`. Every further line is an object with `kind` and `who` (`worker-0`,",
         "`server-0`, `launcher`). What the numbers mean together is in",
         "[what is measured](../concepts/what-is-measured.md).",
+        "",
+        "## Segments",
+        "",
+        "Writers append to `events.jsonl`. At 64 MiB this file is closed: it gets the name",
+        "`events.000000.jsonl` (then `events.000001.jsonl`, …), and a new `events.jsonl` begins. The",
+        "log is the concatenation of the segments without the headers of the later ones. Offsets count",
+        "bytes of this concatenation.",
+        "",
+        *table(
+            ("file", "holds"),
+            (
+                ("`events.jsonl`", "the newest segment, the only one that grows"),
+                ("`events.000000.jsonl`, `events.000000.jsonl.gz`", "a closed segment; gzip once compressed"),
+                (
+                    "`events.index.json.gz`",
+                    "a cache: the view of the run at an offset of the log, for `status`",
+                ),
+            ),
+        ),
+        "",
+        f"The first line of a later segment has the schema `{SEGMENT_SCHEMA}`, so that a program that",
+        "does not know segments refuses it: `segment` (its number), `begins` (its offset), `plans` (of",
+        "all segments before it), `session` (when the newest session before it began), and what the",
+        "header of the log says. It alone decides which files belong to the log: closed segments with",
+        "smaller numbers.",
+        "",
+        "All of it together: `(zcat events.0*.gz; cat events.0*.jsonl events.jsonl)`, with one header",
+        "line for each segment. Compressed segments come before those that are not. A closed segment",
+        "that is missing or damaged is one line that cannot be read: `verify` names it, and other",
+        "readers skip it. A log in one file, of an earlier version or on a file system without locks or",
+        "hard links, is segment 0 alone.",
+        "",
+        "The index and the compression are the work of a process with the lowest priority, which the",
+        "launcher starts at 16 MiB of log. Removing the index costs time and nothing else.",
         "",
         "## Plain events",
         "",

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -225,6 +226,10 @@ def test_processes_that_write_while_others_rotate_and_compress_lose_no_line(tmp_
     assert lines.torn.count == 0
 
 
+def has_rotated(path: Path, number: int) -> bool:
+    return head_of(path).number > number
+
+
 def test_a_writer_that_is_killed_at_any_moment_leaves_every_line_that_it_wrote(tmp_path: Path) -> None:
     path = begun(tmp_path)
     seen = 0
@@ -233,7 +238,7 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_every_line_that_it_wrote(t
         process = subprocess.Popen([sys.executable, "-c", WRITES, *words])
         lines = NewLines(path)
         first = head_of(path).number
-        until(lambda first=first, round_=round_: head_of(path).number > first + round_, "some rotations")
+        until(partial(has_rotated, path, first + round_), "some rotations")
         process.send_signal(signal.SIGKILL)
         process.wait()
         events = [json.loads(line) for line in lines.read()[1:]]

@@ -32,7 +32,9 @@ def test_a_task_leaves_what_it_makes_of_its_metrics(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["seen.txt"]
 
 
-@pytest.mark.parametrize("name", ["../seen.txt", "a/b", "", "..", "plan.json", "events.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["../seen.txt", "a/b", "", "..", "plan.json", "events.jsonl", "events.000000.jsonl"]
+)
 def test_it_writes_nowhere_else(tmp_path: Path, name: str) -> None:
     with pytest.raises(TrainingError, match="no name for a file of its own"):
         leave_files(Leaving(name), {}, tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 from paceline.errors import NoSuchRunError
 from paceline.plan.codec import Json
 from paceline.watch.deserted import is_deserted
-from paceline.watch.feed import Feed
+from paceline.watch.feed import Aim, Feed
 from paceline.watch.rules import Rules
 
 
@@ -33,7 +33,7 @@ def _logs(folder: Path) -> list[Path]:
 
 def look(run_dir: Path, rules: Rules | None = None) -> dict[str, Json]:
     """One snapshot of it, now, and whether anybody is left of it; by these rules, else by its own."""
-    feed = Feed(run_dir, rules=rules, is_glance=True)
+    feed = Feed(run_dir, rules=rules, aim=Aim.SNAPSHOT)
     feed.read()
     if feed.view.seq == 0:
         raise NoSuchRunError(f"{run_dir} has no event log yet", "wait until the run has begun")

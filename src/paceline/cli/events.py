@@ -1,6 +1,7 @@
 """`paceline events`: what happened in a run, a line for each event; and with --follow, what happens."""
 
 import json
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,22 +38,28 @@ def events(
     from paceline.app.watching import find_run
     from paceline.clock import SystemClock, monotonic_s
     from paceline.watch.deserted import is_deserted
-    from paceline.watch.feed import Feed
+    from paceline.watch.feed import Aim, Feed
 
     _check(kinds)
     tell = _telling(session.common)
-    feed, is_first, is_left = Feed(find_run(session.folder, run), is_glance=True), True, False
+    feed, is_left = Feed(find_run(session.folder, run), aim=Aim.EVENTS), False
     told, heard_s = feed.view.track.keep_all_events(), monotonic_s()
+    newest = None if last is None else deque["dict[str, Json]"](maxlen=last)  # of what is there at first
     while True:
-        if feed.read():
+        before = feed.view.seq
+        for _ in feed.parts():
+            shown = [event for event in told if not kinds or event["kind"] in kinds]
+            told.clear()
+            if newest is not None:
+                newest.extend(shown)
+                continue
+            for event in shown:
+                print(tell(event), flush=True)
+        if feed.view.seq > before:
             heard_s = monotonic_s()
-        shown = [event for event in told if not kinds or event["kind"] in kinds]
-        told.clear()
-        if is_first and last is not None:
-            shown = shown[len(shown) - min(last, len(shown)) :]
-        for event in shown:
+        for event in newest or ():
             print(tell(event), flush=True)
-        is_first = False
+        newest = None
         if not follow or feed.view.track.is_over:
             return
         was_left, is_left = is_left, monotonic_s() - heard_s > QUIET_S and is_deserted(feed.view.track)

@@ -23,7 +23,11 @@ class NewLines:
         self._path, self._most = path, most_bytes
         self.offset = 0  # of the log, behind the last line read
         self.torn = Torn()  # lines that cannot be read; a user of the lines may add to them
-        self._number = 0  # of the last line read, from 1
+        self.number = 0  # of the last line read, from 1
+
+    def resume(self, offset: int, number: int, torn: Torn) -> None:
+        """Go on behind the line with this number, which ends at this offset."""
+        self.offset, self.number, self.torn = offset, number, torn
 
     def read(self) -> list[str]:
         """All that is new, or as much as is wanted at once; nothing as long as there is no file."""
@@ -53,13 +57,13 @@ class NewLines:
     def _sound(self, raw: list[bytes]) -> list[str]:
         found = []
         for line in raw:
-            self._number += 1
+            self.number += 1
             if not line:
                 continue
             whole, is_torn = sound(line)
             found += whole
             if is_torn:
-                self.torn.add(self._number)
+                self.torn.add(self.number)
         return found
 
 

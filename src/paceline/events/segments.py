@@ -336,7 +336,8 @@ def _said_in(path: Path) -> tuple[tuple[str, ...], Session | None]:
             end = text.find(b"\n", at)
             with suppress(ValueError, LookupError, TypeError):
                 said = json.loads(text[at : end if end >= 0 else len(text)])
-                plans.append(str(said["plan"]))
+                if "plan" in said:
+                    plans.append(str(said["plan"]))
                 if "unix_s" in said:
                     session = Session(int(said["at_ns"]), float(said["unix_s"]))
             at = text.find(_BEGINS_SESSION, at + 1)

@@ -19,6 +19,7 @@ from paceline.events.read import UNREADABLE
 from paceline.events.sample_rows import CoordinatorRow
 from paceline.watch.gpu_door import GpuDoor
 from paceline.watch.host_door import HostDoor
+from paceline.watch.log_keeper import LogKeeper
 
 EVERY_S = 1.0
 WHO = "watch"
@@ -78,11 +79,16 @@ class Collector:
             host = HostDoor(self._run_dir)
             gpus = GpuDoor(host.node)
             crew = Crew(self._run_dir / "events.jsonl")
-            while True:
-                self._once(log, clock, host, gpus, crew)
-                if self._is_over.wait(self._every_s):
-                    break
-            gpus.close()
+            keeper = LogKeeper(self._run_dir)
+            try:
+                while True:
+                    self._once(log, clock, host, gpus, crew)
+                    keeper.look()
+                    if self._is_over.wait(self._every_s):
+                        break
+            finally:
+                keeper.close()
+                gpus.close()
 
     def _once(self, log: EventLog, clock: Clock, host: HostDoor, gpus: GpuDoor, crew: "Crew") -> None:
         try:

@@ -5,24 +5,32 @@ same for whoever looks, on whatever machine.
 """
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 
 from paceline.clock import monotonic_s, unix_now_s
 from paceline.errors import DamagedRecordError, NothingRecordedError
 from paceline.events.follow import NewLines
 from paceline.events.read import UNREADABLE, Torn
+from paceline.events.schema import COLUMN_KINDS
 from paceline.events.segments import chunks, end_of_lines
 from paceline.plan.codec import read
 from paceline.plan.plan import EventDetail, Plan
-from paceline.watch.rule_file import load_rules
+from paceline.watch.rule_file import default_rules, load_rules
 from paceline.watch.rules import Rules
 from paceline.watch.run_track import RunTrack
+from paceline.watch.saved_view import Saved, load
 from paceline.watch.view import RunView
 
+_ROWS = tuple(
+    f'{{"kind":"{kind}",' for kind in COLUMN_KINDS if kind != "hosts"
+)  # which say nothing of plain events
 RULES_NAME = "alerts.yaml"  # of a run's folder: what it was begun with
 GLANCE_NS = 35 * 60 * 1_000_000_000  # more than any default rule looks back
 TAIL_BYTES = 65_536
+NEVER_NS = 1 << 62
 SKEWED_NS = 5_000_000_000  # lines are written at most half a second after what they tell
 
 
@@ -32,30 +40,65 @@ def rules_of(run_dir: Path) -> Rules | None:
     return load_rules(path) if path.exists() else None
 
 
+class Aim(Enum):
+    """What a feed is read for."""
+
+    ALL = "all"
+    SNAPSHOT = "snapshot"  # from the saved view on; without one, alerts of the last half hour only
+    SAVING = "saving"  # from the saved view on; without one, everything
+    EVENTS = "events"  # plain events, and no alerts
+
+
 class Feed:
     """A run that may still be at work."""
 
-    def __init__(self, run_dir: Path, *, rules: Rules | None = None, is_glance: bool = False) -> None:
-        """`is_glance`: of a long run, alerts are evaluated for the last half hour only."""
+    def __init__(self, run_dir: Path, *, rules: Rules | None = None, aim: Aim = Aim.ALL) -> None:
         plan = read_plan(run_dir)
-        self._lines = NewLines(run_dir / "events.jsonl")
-        quiet_ns = max(0, _newest_ns(run_dir / "events.jsonl") - GLANCE_NS) if is_glance else 0
+        path = run_dir / "events.jsonl"
         rules = rules_of(run_dir) if rules is None else rules
-        self.view = RunView(plan, rules, quiet_until_ns=quiet_ns)
+        self._aim = aim
+        self._lines = NewLines(path)
+        self._has_heard = False
         self._now = _Now()
+        quiet_ns = 0
+        if aim is Aim.EVENTS:
+            quiet_ns = NEVER_NS
+        elif aim is not Aim.ALL:
+            saved = _saved(path, plan, default_rules() if rules is None else rules)
+            if saved is not None:
+                self.view = saved.view
+                self._lines.resume(saved.offset, saved.lines, saved.torn)
+                return
+            if aim is Aim.SNAPSHOT:
+                quiet_ns = max(0, _newest_ns(path) - GLANCE_NS)
+        self.view = RunView(plan, rules, quiet_until_ns=quiet_ns)
 
     def read(self) -> bool:
         """Take what is new, and let time go on; was there anything?"""
         before = self.view.seq
+        for _ in self.parts():
+            pass
+        return self.view.seq > before
+
+    def parts(self) -> Iterator[int]:
+        """The same; yields the offset in the log after every few megabytes."""
+        before = self.view.seq
         for part in self._lines.parts():
             for line in part:
-                if not _take(self.view, line):
+                if self._aim is Aim.EVENTS and line.startswith(_ROWS) and self.view.seq:
+                    self.view.track.skip()
+                elif not _take(self.view, line):
                     self.torn.count += 1
-        if self.view.seq > before:
-            self._now.heard(self.view.track, is_first=before == 0)
+            yield self._lines.offset
+        if self.view.seq and (self.view.seq > before or not self._has_heard):
+            self._now.heard(self.view.track, is_first=not self._has_heard)
+            self._has_heard = True
         if self.view.seq:
             self.view.advance(self.now_ns())
-        return self.view.seq > before
+
+    def saved(self) -> Saved:
+        """As far as the log was read."""
+        return Saved(self.view, self._lines.offset, self._lines.number, self.torn)
 
     @property
     def torn(self) -> Torn:
@@ -168,6 +211,19 @@ def _moment(event: dict[str, object]) -> int:
     name = "at_ns" if "at_ns" in columns else "start_ns"
     values = columns[name]
     return max(values) if isinstance(values, list) else int(values)
+
+
+def _saved(path: Path, plan: Plan, rules: Rules) -> Saved | None:
+    """None: there is none of this log."""
+    saved = load(path.parent, plan, rules)
+    if saved is None or saved.offset > end_of_lines(path):
+        return None
+    with path.open("rb") as file, suppress(*UNREADABLE):
+        header = json.loads(file.readline())
+        track = saved.view.track
+        if (header["t0_ns"], header["started_unix_s"]) == (track.t0_ns, track.started_unix_s):
+            return saved
+    return None
 
 
 def _newest_ns(path: Path) -> int:

@@ -18,7 +18,7 @@ Point = tuple[float, float]  # seconds, value
 Values = dict[Labels, float]
 
 
-class _Points:
+class Points:
     """One series, in 16 bytes a sample; times only ever grow."""
 
     __slots__ = ("_first", "_times", "_values")
@@ -57,7 +57,7 @@ class Memory:
                     if isinstance(reading, Reading):
                         known = self._windows.get(reading.metric, 0.0)
                         self._windows[reading.metric] = max(known, reading.window_s)
-        self._series: dict[str, dict[Labels, _Points]] = {name: {} for name in self._windows}
+        self._series: dict[str, dict[Labels, Points]] = {name: {} for name in self._windows}
         self._now_s = -math.inf
 
     def take(self, now_s: float, samples: Iterable[Sample]) -> None:
@@ -66,13 +66,13 @@ class Memory:
             mine = self._series.get(name)
             if mine is not None:
                 if labels not in mine:
-                    mine[labels] = _Points()
+                    mine[labels] = Points()
                 mine[labels].add(now_s, value)
         for name, window_s in self._windows.items():
             self._forget(self._series[name], now_s - window_s)
 
     @staticmethod
-    def _forget(series: dict[Labels, _Points], before_s: float) -> None:
+    def _forget(series: dict[Labels, Points], before_s: float) -> None:
         for labels, points in list(series.items()):
             points.forget(before_s)
             if points.newest is None:
@@ -92,7 +92,7 @@ class Memory:
             return {} if found else {reading.where: 1.0}
         return found
 
-    def _value(self, reading: Reading, points: _Points) -> float | None:
+    def _value(self, reading: Reading, points: Points) -> float | None:
         assert points.newest is not None, "what has no sample any more was forgotten"
         newest_s, newest = points.newest
         match reading.reduce:

@@ -103,6 +103,10 @@ class RunTrack:
         self._plain(kind, who, event)
         return kind
 
+    def skip(self) -> None:
+        """A line that the caller has no use for; lines are counted."""
+        self.seq += 1
+
     def _header(self, event: Mapping[str, object]) -> None:
         assert event["schema"] == SCHEMA, f"this version reads {SCHEMA}, not {event['schema']}"
         self.run, self.plan_hash = str(event["run"]), str(event["plan"])

@@ -127,6 +127,12 @@ class SeriesTable:
             self._all[name] = Series(unit=unit, group=group, is_fast=is_fast)
         self._all[name].add(at_s, value)
 
+    def only(self, names: Sequence[str]) -> "SeriesTable":
+        """A table of these series alone, which are not copied."""
+        table = SeriesTable()
+        table._all = {name: one for name, one in self._all.items() if name in names}
+        return table
+
     def get(self, name: str) -> Series | None:
         return self._all.get(name)
 

@@ -7,7 +7,7 @@ says nothing for so long that time must have gone on (`advance`). Pure.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -35,6 +35,7 @@ SILENT_NS = 2_500_000_000  # without a line of kind `hosts` for so long, time go
 LONGEST_NS = 3_600_000_000_000  # of silence that is gone through second by second
 SCHEMA = "paceline.snapshot/1"
 TREND_S = 300.0
+TREND_SERIES = ("throughput", "loss")
 
 
 class RunView:
@@ -83,6 +84,28 @@ class RunView:
                 self.end()
             case _:
                 self.advance(self.track.last_ns)
+
+    def parts(self) -> dict[str, object]:
+        """What a snapshot depends on, apart from plan and rules."""
+        return {
+            "track": self.track,
+            "engine": self._engine,
+            "series": self._series.only(TREND_SERIES),
+            "ticked_ns": self._ticked_ns,
+        }
+
+    def restore(self, parts: Mapping[str, object]) -> None:
+        """Be as the view was that these are the parts of."""
+        track, engine, series = parts["track"], parts["engine"], parts["series"]
+        ticked_ns = parts["ticked_ns"]
+        assert isinstance(track, RunTrack), "the track of a view"
+        assert isinstance(engine, AlertEngine), "the alerts of a view"
+        assert isinstance(series, SeriesTable), "the series of a view"
+        assert isinstance(ticked_ns, int), "a moment"
+        self.track = track
+        self._engine = engine
+        self._series = series
+        self._ticked_ns = ticked_ns
 
     def advance(self, now_ns: int) -> None:
         """Time went on, and the log said nothing."""
@@ -174,7 +197,7 @@ class RunView:
     def _trends(self, figures: Figures) -> list[Json]:
         """Of the last five minutes, in words."""
         told: list[Json] = []
-        for name in ("throughput", "loss"):
+        for name in TREND_SERIES:
             one = self._series.get(name)
             now_s = figures.end_s
             points = (

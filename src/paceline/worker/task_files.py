@@ -7,7 +7,7 @@ from paceline.disk import write_durably
 from paceline.errors import TrainingError
 from paceline.tasks.port import LeavingFiles, Task
 
-_REFUSED = frozenset({"", ".", "..", "plan.json", "events.jsonl", "result.json"})
+_REFUSED = frozenset({"", ".", "..", "plan.json", "result.json"})
 
 
 def leave_files(task: Task, metrics: Mapping[str, float], run_dir: Path) -> None:
@@ -15,7 +15,7 @@ def leave_files(task: Task, metrics: Mapping[str, float], run_dir: Path) -> None
     if not isinstance(task, LeavingFiles):
         return
     for name, content in task.files(metrics).items():
-        if Path(name).name != name or name in _REFUSED:
+        if Path(name).name != name or name in _REFUSED or name.startswith("events."):
             raise TrainingError(
                 f"the task wants to leave a file {name!r}, which is no name for a file of its own",
                 "let files() return plain names, such as confusion_matrix.json",

@@ -1,0 +1,122 @@
+"""The process that keeps a long log small and quick to look at: `python -m paceline.watch.log_keeper RUN`.
+
+It compresses closed segments and saves the view of the run every few megabytes, so that a reader starts
+near the end. The launcher starts it when the log is large enough for that to matter. It runs with the
+lowest priority and shares nothing with the training: if it falls behind or dies, readers read more, and
+nothing is lost. It ends when its stdin does: when the run is over, or when the launcher is gone.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from paceline import environ
+from paceline.errors import DamagedRecordError, PacelineError
+from paceline.events.segments import compress_closed, end_of_lines, head_of
+from paceline.watch.feed import Aim, Feed
+from paceline.watch.saved_view import save
+
+KEPT_BYTES = 16 << 20  # of a log for which a process of its own is worth its start
+SAVE_BYTES = 4 << 20  # of log between two saved views: less than half a second to read
+SAVE_TIMES = 4  # the log between two saved views is at least so many times as large as such a view
+EVERY_S = 1.0
+FINISH_S = 10.0  # at the end of a run
+_LOWEST = 19
+
+
+class LogKeeper:
+    """The launcher's side: starts the process once it is worth it, and ends it."""
+
+    def __init__(self, run_dir: Path, kept_bytes: int = KEPT_BYTES) -> None:
+        self._run_dir, self._kept_bytes = run_dir, kept_bytes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_given_up = False
+
+    def look(self) -> None:
+        """Once a second. A log that cannot be kept is read in full by its readers, and the run goes on."""
+        path = self._run_dir / "events.jsonl"
+        if self._process is None and not self._is_given_up:
+            try:
+                if head_of(path).begins + path.stat().st_size >= self._kept_bytes:
+                    self._process = self._start()
+            except (OSError, DamagedRecordError):
+                self._is_given_up = True
+
+    def close(self) -> None:
+        """What is not compressed and saved by then is left to the next session, or to readers."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None, "stdin is a pipe"
+        self._process.stdin.close()
+        try:
+            self._process.wait(FINISH_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        log = self._run_dir / "logs" / "log-keeper.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "paceline.watch.log_keeper", str(self._run_dir)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+                process_group=0,  # Ctrl-C is for the run, whose end is still to be saved
+                env=environ.for_child(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"),
+            )
+
+
+class Keeping:
+    """The work of the process, a piece at a time."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._path = run_dir / "events.jsonl"
+        self._feed = Feed(run_dir, aim=Aim.SAVING)
+        self._saved_at = self._feed.saved().offset  # of the newest saved view
+        self._apart = SAVE_BYTES
+
+    def go_on(self, *, is_over: bool) -> None:
+        """Compress and save what there is; of the log that grows, only if it has grown enough."""
+        compress_closed(self._path)
+        if not is_over and end_of_lines(self._path) < self._saved_at + self._apart:
+            return
+        at = self._saved_at
+        for at in self._feed.parts():
+            if at >= self._saved_at + self._apart:
+                self._save(at)
+        if is_over and at > self._saved_at:
+            self._save(at)
+
+    def _save(self, at: int) -> None:
+        size = save(self._run_dir, self._feed.saved())
+        self._saved_at = at
+        self._apart = max(SAVE_BYTES, SAVE_TIMES * size)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_LOWEST)
+    try:
+        keeping = Keeping(Path(sys.argv[1]))
+        while not _is_over():
+            keeping.go_on(is_over=False)
+        keeping.go_on(is_over=True)
+    except (PacelineError, OSError) as error:
+        print(f"the log is kept no longer: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+def _is_over() -> bool:
+    """Nothing is written to stdin: it becomes readable when it ends."""
+    readable, _, _ = select.select([0], [], [], EVERY_S)
+    return bool(readable)
+
+
+if __name__ == "__main__":
+    main()
