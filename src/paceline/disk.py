@@ -100,7 +100,7 @@ def locked_draft(path: Path) -> tuple[Path, int]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
         except OSError as error:
-            if error.errno not in _HAS_NO_LOCKS:
+            if error.errno not in HAS_NO_LOCKS:
                 os.close(fd)
                 draft.unlink(missing_ok=True)
                 raise
