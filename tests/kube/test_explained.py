@@ -381,3 +381,25 @@ def test_a_missing_right_is_granted_by_a_role_and_its_binding() -> None:
     assert shlex.split(role)[:3] == ["kubectl", "create", "role"]
     assert shlex.split(binding)[:3] == ["kubectl", "create", "rolebinding"]
     assert "--serviceaccount=ml:me" in shlex.split(binding)
+
+
+def test_an_event_that_a_later_one_shows_to_be_overcome_decides_nothing(tmp_path: Path) -> None:
+    failed = (
+        '  Warning  FailedAttachVolume  71s  attachdetach-controller  Multi-Attach error for volume "v"\n'
+    )
+    attached = (
+        "  Normal  SuccessfulAttachVolume  55s  attachdetach-controller  AttachVolume.Attach succeeded\n"
+    )
+    before = attached.replace("55s", "95s")
+    assert action(tmp_path, failed) == ("mount", "stop")
+    assert action(tmp_path, before + failed) == ("mount", "stop")
+    assert action(tmp_path, failed + attached)[1] == "wait"
+
+
+def test_a_master_whose_name_is_not_known_yet_is_met_again(tmp_path: Path) -> None:
+    raised = f"{RAISED}ValueError: host not found: Name or service not known"
+    assert action(tmp_path, raised) == ("rendezvous", "resubmit")
+    warning = (
+        "[W socket.cpp:558] [c10d] The IPv6 network addresses of (a-0, 1) cannot be retrieved (gai error: -2)"
+    )
+    assert action(tmp_path, warning) == ("rendezvous", "wait")

@@ -31,6 +31,7 @@ from paceline.kube.diagnosis.snapshot import (
     name_of,
     subject_of,
     times_seen,
+    was_overcome,
 )
 from paceline.kube.diagnosis.table.nodes import NODE_LOST
 from paceline.kube.diagnosis.table.scheduling import PLACEMENT, is_grown_for
@@ -182,6 +183,8 @@ def _is_over(failure: Failure, pod: Object, event: Object, snapshot: Snapshot) -
     if not pod and (_has_successor(event, snapshot) or _was_made_later(event, snapshot)):
         return True
     if failure is PLACEMENT and pod and is_grown_for(pod, snapshot):
+        return True
+    if was_overcome(event, events_of(snapshot)):
         return True
     if failure is NODE_LOST and any(
         name_of(node) == node_of(pod) and condition(node, "Ready").get("status") == "True"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from paceline.kube.diagnosis.snapshot import JOB_KINDS, Log, Snapshot
+from paceline.kube.diagnosis.snapshot import JOB_KINDS, Log, Snapshot, was_overcome
 from paceline.kube.diagnosis.times import write_time
 from paceline.plan.codec import Json
 
@@ -67,7 +67,11 @@ def read_text(text: str, name: str = "") -> Snapshot:
     objects = [one for block in blocks for one in _described(block)]
     objects += _headless_nodes(text, objects)
     if not any(one["kind"] == "Event" for one in objects):
-        objects += [event for line in text.splitlines() for event in _listed(line)]
+        listed = [(line, event) for line in text.splitlines() for event in _listed(line)]
+        objects += [event for _, event in listed]
+        events = [event for _, event in listed]
+        over = {line for line, event in listed if was_overcome(event, events)}
+        text = "\n".join(line for line in text.splitlines() if line not in over)
     if objects and _is_all_described(text):
         return Snapshot(at_s=_AT_S, objects=tuple(objects))
     # What stands beside it, or instead of it, is read line by line.

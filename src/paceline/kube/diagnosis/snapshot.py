@@ -4,7 +4,7 @@ Nothing in it is changed: readers in pods.py take it apart, the table's rules lo
 that was deleted takes its state and its log with it, so a follower adds what it saw of such a pod before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from paceline.kube.diagnosis.times import read_time, write_time
@@ -148,3 +148,37 @@ def subject_of(event: Object) -> Object:
 
 def message_of(event: Object) -> str:
     return str(event.get("message") or event.get("note") or "")
+
+
+# Stages of a pod's start: placed or about to be, volumes attached, running.
+_STAGE_THAT_FAILED = {"FailedScheduling": 0, "FailedAttachVolume": 1, "FailedMount": 1, "FailedMapVolume": 1}
+_STAGE_REACHED = {
+    "TriggeredScaleUp": 0,
+    "Nominated": 0,
+    "Scheduled": 0,
+    "SuccessfulAttachVolume": 1,
+    "Pulling": 1,
+    "Pulled": 1,
+    "Created": 1,
+    "Started": 1,
+}
+
+
+def was_overcome(event: Object, events: Iterable[Object]) -> bool:
+    """A later event of the same object shows that it got past the stage that failed."""
+    stage = _STAGE_THAT_FAILED.get(str(event.get("reason", "")))
+    at_s = event_time(event)
+    if stage is None or at_s is None:
+        return False
+    meant = subject_of(event)
+    for other in events:
+        later_s = event_time(other)
+        if (
+            later_s is not None
+            and later_s > at_s
+            and _STAGE_REACHED.get(str(other.get("reason")), -1) >= stage
+            and (subject_of(other).get("uid"), subject_of(other).get("name"))
+            == (meant.get("uid"), meant.get("name"))
+        ):
+            return True
+    return False

@@ -307,6 +307,7 @@ TEXTS = (
     text(
         RENDEZVOUS,
         r"(?P<said>^(?:RuntimeError|TimeoutError|ValueError): (?:Socket Timeout|Timeout waiting for key"
+        r"|host not found"
         r"|Stop_waiting response is expected|Connection reset by peer|Connection refused|Broken pipe"
         r"|Wait timeout|Interrupted system call|failed to recv)[^\n]*)",
         *_LOG,
@@ -319,7 +320,14 @@ TEXTS = (
         r"|Broken pipe|Socket Timeout)[^\n]*)",
         *_LOG,
     ),
-    text(RENDEZVOUS, r"(?P<said>network addresses of .* cannot be retrieved)", *_LOG, soft=True),
+    # A warning: the store tries again until its timeout.
+    text(
+        RENDEZVOUS,
+        r"(?P<said>network addresses of .* cannot be retrieved)",
+        *_LOG,
+        soft=True,
+        doubt=Doubt.ALWAYS,
+    ),
 )
 # After the program's own mistakes with NCCL, which look like the network's.
 LATE_TEXTS = (
