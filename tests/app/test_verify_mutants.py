@@ -158,3 +158,31 @@ def test_a_plan_that_was_changed_does_not_hold(made: dict[str, Path], tmp_path: 
         path.read_text().replace('"steps": 12', '"steps": 13').replace('"steps":12', '"steps":13')
     )
     assert not holds(folder)
+
+
+@pytest.mark.parametrize(("committed", "is_excused"), [(11, True), (12, False)])
+def test_a_worker_that_lost_its_generation_may_lack_the_row_of_a_step_that_another_committed(
+    made: dict[str, Path], tmp_path: Path, committed: int, is_excused: bool
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(made["elastic-ssgd"], folder)
+    log = folder / "events.jsonl"
+    lines: Lines = [json.loads(line) for line in log.read_text().splitlines()]
+    at = next(n for n, line in enumerate(lines) if line.get("kind") == "worker_finished")
+    who = lines[at]["who"]
+    entered = next(e for e in lines if e.get("kind") == "generation_entered" and e["who"] == who)
+    last = max(n for n, line in enumerate(lines) if line.get("kind") == "steps" and line["who"] == who)
+    lost = {"kind": "generation_lost", "who": who, "at_ns": lines[at]["at_ns"], "number": entered["number"]}
+    lines[last] = without_its_last_row(lines[last])
+    lines.insert(at, {**lost, "committed": committed, "why": "the generation ended while waiting"})
+    log.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    done = next(finding for finding in verify_run(folder) if "exactly once" in finding.what)
+    assert done.ok is is_excused, done
+
+
+def without_its_last_row(line: dict[str, object]) -> dict[str, object]:
+    columns, count = line["columns"], line["rows"]
+    assert isinstance(columns, dict)
+    assert isinstance(count, int)
+    cut = {name: value[:-1] if isinstance(value, list) else value for name, value in columns.items()}
+    return {**line, "rows": count - 1, "columns": cut}

@@ -99,6 +99,7 @@ def _whole_steps(plan: Plan, history: History) -> Finding:
     seen += f", {len(lacking)} not whole{_listed('steps', [*double, *over, *lacking])}"
     if len(short) > len(lacking):
         seen += f"; {len(short) - len(lacking)} not written whole by workers that were killed"
+        seen += " or lost their generation"
     ok = not double and not over and not lacking
     return Finding("each sample of each step was used exactly once", ok, seen)
 
@@ -177,7 +178,7 @@ def _exactly_once(plan: Plan, history: History, counts: _Counts, *, excused: set
     if counts.outside:
         seen += f", {len(counts.outside)} that the plan does not have{_listed('unknown', counts.outside)}"
     if excused:
-        seen += f"; {len(excused)} not written by workers that were killed"
+        seen += f"; {len(excused)} not written by workers that were killed or lost their generation"
     ok = not double and not missing and not counts.outside
     return Finding("each share of the work was done exactly once", ok, seen)
 
@@ -235,6 +236,7 @@ class _Stint:
     steps: range
     process: int  # which process of this name it was, in the order of their starts
     is_killed: bool  # that process ended without a word
+    lost_at: int | None = None  # the first step that it had not committed when it lost the generation
 
 
 def _unit(plan: Plan, row: StepRow) -> int:
@@ -252,8 +254,14 @@ def _stints(plan: Plan, history: History) -> dict[str, list[_Stint]]:
                 processes[event.who] += 1
             if event.kind == "generation_entered":
                 steps = counts.get(int(str(event.fields["number"])), range(0))
-                is_killed = _is_killed(session[index + 1 :], event.who)
-                stint = _Stint(event.at_ns, steps, processes[event.who], is_killed)
+                later = session[index + 1 :]
+                stint = _Stint(
+                    event.at_ns,
+                    steps,
+                    processes[event.who],
+                    _is_killed(later, event.who),
+                    _lost_at(later, event),
+                )
                 found.setdefault(event.who, []).append(stint)
     for mine in found.values():
         mine.sort(key=lambda stint: stint.from_ns)
@@ -268,10 +276,20 @@ def _is_killed(later: Sequence[PlainEvent], who: str) -> bool:
     return True
 
 
+def _lost_at(later: Sequence[PlainEvent], entered: PlainEvent) -> int | None:
+    for event in later:
+        if event.who == entered.who and event.kind == "generation_lost":
+            is_same = event.fields["number"] == entered.fields["number"]
+            return int(str(event.fields["committed"])) if is_same else None
+    return None
+
+
 def _unwritten(plan: Plan, history: History) -> list[tuple[range, int]]:
     """(steps, rows of each) that workers may have made and not written when they were killed.
 
-    A process writes its rows in order, so what it did not write comes behind its last row.
+    A process writes its rows in order, so what it did not write comes behind its last row. A worker that lost
+    its generation while it waited for the others writes no row of that step; another worker may have received
+    all gradients and committed the step, and then it counts.
     """
     found: list[tuple[range, int]] = []
     for who, mine in _stints(plan, history).items():
@@ -285,14 +303,19 @@ def _unwritten(plan: Plan, history: History) -> list[tuple[range, int]]:
                 last[process] = max(last.get(process, (-1, -1)), (at, _unit(plan, row)))
                 made[at, row.position // plan.num_workers] += 1
         for at, stint in enumerate(mine):
+            per_step = max((count for (where, _), count in made.items() if where == at), default=None)
+            rows = per_step or plan.num_workers
+            end = stint.steps.stop
+            if stint.lost_at is not None:
+                end = max(stint.steps.start, stint.lost_at)
+                found.append((range(end, stint.steps.stop), rows))
             if not stint.is_killed:
                 continue
             behind, unit = last.get(stint.process, (-1, -1))
             if at < behind:
                 continue
             first = max(stint.steps.start, unit) if at == behind else stint.steps.start
-            per_step = max((count for (where, _), count in made.items() if where == at), default=None)
-            found.append((range(first, stint.steps.stop), per_step or plan.num_workers))
+            found.append((range(first, end), rows))
     return found
 
 
