@@ -319,6 +319,9 @@ def rewrite_text(text: str, renames: Renames) -> str:
 
 
 def rewrite_everywhere(renames: Renames, modules: set[str]) -> list[Path]:
+    definitions: dict[Path, dict[str, str]] = defaultdict(dict)
+    for (module, name), new in renames.symbols.items():
+        definitions[path_of(module)][name] = new
     changed = []
     for path in tracked():
         if path.suffix not in TEXT_SUFFIXES or not path.exists():
@@ -329,7 +332,8 @@ def rewrite_everywhere(renames: Renames, modules: set[str]) -> list[Path]:
             continue
         after = before
         if path.suffix in (".py", ".pyi") and ("paceline" in before or "tests." in before):
-            after = rewrite_python(before, renames, modules)
+            own_symbols = definitions.get(path, {})
+            after = rewrite_python(_renamed(before, own_symbols), renames, modules)
         elif path.suffix not in (".py", ".pyi"):
             after = rewrite_text(before, renames)
         if after != before:
@@ -449,7 +453,7 @@ def apply_table(renames: Renames) -> None:
         placed.append(place)
         if (staged / target).exists():
             place.parent.mkdir(parents=True, exist_ok=True)
-            if place.exists():
+            if place.exists() and place.read_text("utf-8").strip():
                 sys.exit(f"error: {place} exists")
             _git("mv", "-f", str(staged / target), str(place))
             _mark_packages(place)
