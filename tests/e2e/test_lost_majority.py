@@ -45,13 +45,13 @@ def test_a_second_ctrl_c_waits_for_no_coordinator(tmp_path: Path) -> None:
         env = {**nodes.env, "PACELINE_COORDINATOR": nodes.at}
         with training(run_dir, "--mode", "ssgd", *SHAPE, env=env) as run:
             run.until(lambda: bool(folders(run_dir / "checkpoints")), "a checkpoint")
-            everybody = run.everybody()
+            processes = run.everybody()
             for node in (1, 2, 3):
                 nodes.running[node].process.send_signal(signal.SIGSTOP)
             run.send(signal.SIGINT)
             until(lambda: bool(events(run, "stop_requested")), "the first was received")
             run.send(signal.SIGINT)
             assert run.end().code == 130
-            until_gone(everybody)
+            until_gone(processes)
             for node in (1, 2, 3):
                 nodes.running[node].process.send_signal(signal.SIGCONT)

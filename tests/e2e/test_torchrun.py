@@ -243,12 +243,11 @@ def test_when_torchrun_itself_is_killed_nothing_is_left(tmp_path: Path) -> None:
     with starting(*run, folder=tmp_path) as started:
         # The parameter server is a process of rank 0's, and alone saves.
         until_checkpoint(tmp_path / "run", started, parts=1)
-        everybody = [started.process.pid, *descendants(started.process.pid)]
-        assert (
-            len(everybody) == 6
-        )  # torchrun, the server, two ranks with the process that separates their warnings
+        processes = [started.process.pid, *descendants(started.process.pid)]
+        # torchrun, the server, and two ranks, each with the process that separates its warnings
+        assert len(processes) == 6
         kill(started.process.pid)
-        until_gone(everybody)
+        until_gone(processes)
 
 
 @pytest.mark.parametrize(

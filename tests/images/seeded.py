@@ -385,7 +385,7 @@ SILENT: tuple[Fault, ...] = (
     ),
     _fault("cuda-devel", "outside-context", _D, "COPY . .", "COPY src/../train.py ./home/x /home/x/"),
     _fault(
-        "slim-service", "outside-context", _D, "COPY --from=build /venv", "COPY --from=build /root/../venv"
+        "slim-service", "outside-context", _D, "COPY --from=build /venv", "COPY --from=build /opt/../venv"
     ),
     _fault("cuda-devel", "shell-syntax", _D, _W, "ENV A=it\\'s B=\"it's\" C='\"'\n"),
     _fault(

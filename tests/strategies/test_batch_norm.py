@@ -115,7 +115,7 @@ def test_a_shared_layer_computes_what_torch_computes_on_the_whole_batch(
         assert layer.state_dict().keys() == whole.state_dict().keys()
         for name, expected in whole.named_buffers():
             close(dict(layer.named_buffers())[name], expected)
-        # Nobody else is here: a reduction would fail.
+        # This process is alone: a reduction would fail.
         alone_in_eval = copy.deepcopy(layer).eval()
         close(alone_in_eval(batches[1]), whole.eval()(batches[1]))
 

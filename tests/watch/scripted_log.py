@@ -1,8 +1,13 @@
 """A run's log, written by a script: any number of workers, steps and samples, in made-up time."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from paceline.events.sample_rows import SAMPLE_KINDS
 from paceline.events.schema import COLUMN_KINDS, SCHEMA
@@ -108,3 +113,15 @@ def usual(seconds: int, workers: int = 2, *, slow: str = "", slow_ms: float = 40
             log.steps(name, (second - 1) * 10, starts, compute_ms=took_ms, loss=1 / second)
         log.second(second, memory_used_bytes=10, memory_size_bytes=100)
     return log
+
+
+@contextmanager
+def followed(log: ScriptedLog, run_dir: Path) -> Iterator[IO[str]]:
+    """Output of `paceline events --follow` behind the run's first event; the command ends with the run."""
+    log.write(run_dir, a_plan())
+    args = [sys.executable, "-m", "paceline", "events", "--follow", str(run_dir)]
+    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as follower:
+        assert follower.stdout is not None
+        assert "the run begins" in follower.stdout.readline()
+        yield follower.stdout
+        assert follower.wait(60) == 0

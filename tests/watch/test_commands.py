@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.fixtures.waiting import until
-from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, usual
+from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, followed, usual
 from textual.widgets import Static
 
 from paceline.app.metrics_server import MetricsServer, name_of
@@ -79,18 +79,13 @@ def test_events_are_told_in_words_and_as_lines_of_json(folder: Path) -> None:
 
 def test_events_are_followed_until_the_run_is_over(tmp_path: Path) -> None:
     log = ScriptedLog()
-    log.write(tmp_path / "runs" / "one", a_plan())
     path = tmp_path / "runs" / "one" / "events.jsonl"
-    args = [sys.executable, "-m", "paceline", "events", "--follow", str(path.parent)]
-    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as follower:
-        assert follower.stdout is not None
-        assert "the run begins" in follower.stdout.readline()
+    with followed(log, path.parent) as printed:
         log.lines.clear()
         log.tell(3.0, "launcher", "run_finished", outcome="stopped")
         with path.open("a") as file:
             file.write(log.lines[0] + "\n")
-        assert "the run is over: stopped" in follower.stdout.readline()
-        assert follower.wait(60) == 0
+        assert "the run is over: stopped" in printed.readline()
 
 
 def test_alerts_are_listed_silenced_exported_and_checked(folder: Path) -> None:

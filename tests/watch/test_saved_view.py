@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.waiting import until
-from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, usual
+from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, followed, usual
 
 from paceline.app.watching import look
 from paceline.cli.main import cli
@@ -231,12 +231,8 @@ def test_commands_tell_the_same_of_a_log_in_segments(tmp_path: Path) -> None:
 
 def test_events_are_followed_over_rotations(tmp_path: Path) -> None:
     log = ScriptedLog()
-    log.write(tmp_path / "runs" / "one", a_plan())
     path = tmp_path / "runs" / "one" / "events.jsonl"
-    args = [sys.executable, "-m", "paceline", "events", "--follow", str(path.parent)]
-    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as follower:
-        assert follower.stdout is not None
-        assert "the run begins" in follower.stdout.readline()
+    with followed(log, path.parent) as printed:
         writer = SegmentWriter(path)
         for step in range(4):
             log.lines.clear()
@@ -246,11 +242,10 @@ def test_events_are_followed_over_rotations(tmp_path: Path) -> None:
             begin_segment(path)
             compress_closed(path)
             writer.write((log.lines[1] + "\n").encode())
-            assert f"no checkpoint of step {step}" in follower.stdout.readline()
-            assert f"asked to stop by number {step}" in follower.stdout.readline()
+            assert f"no checkpoint of step {step}" in printed.readline()
+            assert f"asked to stop by number {step}" in printed.readline()
         log.lines.clear()
         log.tell(5.0, "launcher", "run_finished", outcome="stopped")
         begin_segment(path)
         writer.write((log.lines[0] + "\n").encode())
-        assert "the run is over: stopped" in follower.stdout.readline()
-        assert follower.wait(60) == 0
+        assert "the run is over: stopped" in printed.readline()
