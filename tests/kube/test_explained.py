@@ -403,3 +403,147 @@ def test_a_master_whose_name_is_not_known_yet_is_met_again(tmp_path: Path) -> No
         "[W socket.cpp:558] [c10d] The IPv6 network addresses of (a-0, 1) cannot be retrieved (gai error: -2)"
     )
     assert action(tmp_path, warning) == ("rendezvous", "wait")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "wanted"),
+    [
+        # A status of HTTP means the same whichever service answers.
+        (
+            f"{RAISED}x.Failed: (Caused by ResponseError('too many 502 error responses'))",
+            "download",
+            "resubmit",
+        ),
+        (f"{RAISED}google.api_core.exceptions.ServiceUnavailable: try later", "download", "resubmit"),
+        (f"{RAISED}requests.HTTPError: 401 Client Error: for url: https://t.example/api", "iam", "stop"),
+        (f"{RAISED}google.api_core.exceptions.Forbidden: 403 POST https://s.example/o", "iam", "stop"),
+        (
+            f"{RAISED}requests.HTTPError: 404 Client Error: for url: https://t.example/a",
+            "user-exception",
+            "stop",
+        ),
+        # So does an error number, whichever language prints it.
+        ("Error: write /out/model.bin (os error 13)", "volume-permission", "stop"),
+        ("tar: write failed: errno=28", "volume-full", "stop"),
+        ("Error: EROFS: cannot open '/data/cache'", "volume-permission", "stop"),
+        ("store error: read of block 7 failed (os error 5)", "volume-io", "resubmit"),
+    ],
+)
+def test_codes_decide_where_no_words_are_known(tmp_path: Path, text: str, cause: str, wanted: str) -> None:
+    assert action(tmp_path, text) == (cause, wanted)
+
+
+WATCHDOG = (
+    "[Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType={}, NumelIn=1)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "wanted"),
+    [
+        (WATCHDOG.format(1, 70, "ALLREDUCE"), "nccl-timeout", "wait"),
+        ("step 70\n" + WATCHDOG.format(1, 70, "ALLREDUCE"), "nccl-timeout", "resubmit"),
+        # Ranks in different operations: the program itself, most likely.
+        (
+            "step 70\n" + WATCHDOG.format(0, 70, "ALLREDUCE") + WATCHDOG.format(1, 70, "ALLGATHER"),
+            "nccl-timeout",
+            "wait",
+        ),
+        (
+            "step 70\n" + WATCHDOG.format(0, 9120, "ALLREDUCE") + WATCHDOG.format(1, 4088, "ALLREDUCE"),
+            "nccl-timeout",
+            "wait",
+        ),
+        ("NCCL WARN Connect to 10.3.1.12<21724> failed : Connection refused", "nccl-error", "wait"),
+        ("NCCL WARN NET/OFI Request completed with error. RC: 21", "nccl-error", "wait"),
+        ("gcs_utils: Failed to connect to GCS. Please check gcs_server.out", "ray-node-lost", "wait"),
+        ("ray.exceptions.RaySystemError: System error: name 'a' exists already", "ray-node-lost", "wait"),
+        (
+            "(raylet) A worker died or was killed while executing a task. Worker exit detail: The worker is "
+            "crashed unexpectedly due to SIGSEGV",
+            "ray-process-died",
+            "wait",
+        ),
+        (f"{RAISED}RuntimeError: CUDA error: unspecified launch failure", "user-exception", "wait"),
+        ("RuntimeError: [enforce fail] PytorchStreamWriter failed writing file", "volume-full", "wait"),
+        ("a.ServiceError: no answer: [Errno 110] Connection timed out", "user-exception", "wait"),
+        ("reason: SubmissionFailed, BackoffLimitExceeded", "submit-failed", "wait"),
+        # What a CUDA library calls hardware is hardware, and an invalid argument is the program's.
+        (
+            f"{RAISED}x.Failed: CUDA error: Invalid access over nvlink or a hardware error",
+            "gpu-hardware",
+            "resubmit",
+        ),
+        (f"{RAISED}RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE", "user-exception", "stop"),
+    ],
+)
+def test_reports_of_consequences_decide_only_after_progress(
+    tmp_path: Path, text: str, cause: str, wanted: str
+) -> None:
+    assert action(tmp_path, text) == (cause, wanted)
+
+
+NOT_MATCHED = "0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector."
+GROWN = "pod triggered scale-up: [{gpu 0->1 (max: 3)}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "wanted"),
+    [
+        # The scheduler repeats itself while the node that was ordered starts.
+        (
+            f"  Warning  FailedScheduling  9s (x4 over 3m)  default-scheduler   {NOT_MATCHED}\n"
+            f"  Normal   TriggeredScaleUp  2m               cluster-autoscaler  {GROWN}\n",
+            "autoscaling",
+            "wait",
+        ),
+        (
+            f"  Normal   TriggeredScaleUp   2m  cluster-autoscaler  {GROWN}\n"
+            f"  Warning  FailedScheduling   9s  default-scheduler   {NOT_MATCHED}\n"
+            "  Normal   NotTriggerScaleUp  5s  cluster-autoscaler  pod didn't trigger scale-up: 1 node(s) "
+            "didn't match Pod's node affinity/selector\n",
+            "placement",
+            "stop",
+        ),
+        # Tables without ages, with messages that were broken into lines.
+        (
+            "Warning  FailedScheduling  default-scheduler  0/4 nodes are available: 1 Insufficient cpu,\n"
+            "3 node(s) didn't match Pod's node affinity/selector.\n"
+            f"Normal   TriggeredScaleUp  cluster-autoscaler  {GROWN}\n",
+            "autoscaling",
+            "wait",
+        ),
+        (
+            'Internal error occurred: failed calling webhook "a.kb.io": \n'
+            'Post "https://a-webhook.a.svc:443/mutate?timeout=10s": \nservice "a-webhook" not found\n',
+            "webhook-wrong",
+            "stop",
+        ),
+        # What the kubelet tries again is waited for, as long as it is as young as the text says.
+        ("  Warning  Failed  20s  kubelet  Failed to pull image: i/o timeout\n", "image-network", "wait"),
+        (
+            "  Warning  Failed  20s (x9 over 40m)  kubelet  Failed to pull image: i/o timeout\n",
+            "image-network",
+            "resubmit",
+        ),
+        (
+            "0/3 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }, "
+            "2 node(s) didn't find available persistent volumes to bind.",
+            "nodes-out",
+            "wait",
+        ),
+        (
+            "failed to create containerd task: OCI runtime create failed: runc create failed: unable to "
+            "create new parent process: lstat /proc/0/ns/ipc: no such file or directory",
+            "pod-sandbox",
+            "wait",
+        ),
+    ],
+)
+def test_what_is_in_progress_is_waited_for(tmp_path: Path, text: str, cause: str, wanted: str) -> None:
+    assert action(tmp_path, text) == (cause, wanted)
+
+
+def test_a_program_s_log_is_not_joined_to_a_message_of_the_cluster(tmp_path: Path) -> None:
+    refused = 'Error from server (NotFound): pods "a" not found\n'
+    assert action(tmp_path, f"{refused}{RAISED}KeyError: 'lr'\n") == ("user-exception", "stop")

@@ -19,10 +19,12 @@ _KEY = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z][\w ./()-]*?):(?:\s+(?P<value
 _EVENTS = re.compile(r"^Events:\s*(?:<none>)?\s*$")
 _SHELL = re.compile(r"^\S{0,60}[$#>%] ?kubectl |^kubectl ")
 _AGE = re.compile(r"(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m(?!s))?(?:(?P<s>\d+)s)?$")
+_FROM = r"[a-z][\w./-]*(?:, [\w.-]+)*\s{2,}"
+# The age, or the component that reported it, tells an event from a log line with a level.
 _EVENT = re.compile(
-    r"^\s*(?P<type>Normal|Warning)\s+(?P<reason>[A-Z]\w*)\s+"
+    r"^\s*(?P<type>Normal|Warning)\s+(?P<reason>[A-Z]\w*)\s+(?:"
     r"(?P<age>(?:\d+[dhms])+|<unknown>|<invalid>)(?:\s+\(x(?P<count>\d+) over (?P<since>[\ddhms]+)\))?\s+"
-    r"(?:(?P<from>[a-z][\w./-]*(?:, [\w.-]+)*)\s{2,})?(?P<message>\S.*)$"
+    rf"(?:{_FROM})?|{_FROM})(?P<message>\S.*)$"
 )
 # kubectl get events: LAST SEEN, TYPE, REASON, OBJECT, MESSAGE.
 _LISTED = re.compile(
@@ -45,6 +47,21 @@ _AFTER_MESSAGE = re.compile(
     r"|Observed Generation|Start Time|End Time|Job \w[\w ]*|Ray \w[\w ]*|Replica Statuses|Failed):"
 )
 _AT_S = 1_000_000_000.0  # a text without times is read as of this moment
+# A message of the cluster, which a terminal, a table or an editor may have broken into lines.
+_MESSAGE = re.compile(
+    r"^\s*(?:Normal|Warning)\s{2,}|failed calling webhook|Error from server|rpc error: code ="
+    r"|nodes are available:|Failed to pull image|(?:Mount|Attach)Volume\.|Error creating:|is forbidden:"
+)
+_UNFINISHED = re.compile(r"(?:[,:;=(\[{\"'\\]|\s)$")
+_GOES_ON = re.compile(r"\s|[a-z0-9\"')\]}]|Mounting |Output: ")
+# The beginning of something else: a key, a table, a record of a log, an exception, a prompt.
+_OPENS = re.compile(
+    r"\s*(?:$|(?!Mounting|Output)[A-Z][\w ./()-]{0,40}:(?:\s|$)"
+    r"|(?:Normal|Warning|NAME|NAMESPACE|LAST SEEN|Type)\s{2,}"
+    r"|-{3}|={3}|\[|\{|\d{4}-\d\d-\d\d|[EWIF]\d{4} |(?:ERROR|WARN(?:ING)?|INFO|DEBUG|CRITICAL|FATAL)\b"
+    r"|Traceback |File \"|[\w.]*(?:Error|Exception)\b|[\w.-]+:\d+:\d+ \[\d+\]|(?:\w+@\S+)?[$#%>] |kubectl )"
+)
+_MOST_JOINED = 6
 
 
 @dataclass(slots=True)
@@ -63,11 +80,12 @@ class _Part:
 
 def read_text(text: str, name: str = "") -> Snapshot:
     """`name` is the pod's, if the text is a log in a file that is called like it."""
+    text = _unwrapped(text)
     blocks = _blocks(text)
     objects = [one for block in blocks for one in _described(block)]
     objects += _headless_nodes(text, objects)
     if not any(one["kind"] == "Event" for one in objects):
-        listed = [(line, event) for line in text.splitlines() for event in _listed(line)]
+        listed = _in_order([(line, event) for line in text.splitlines() for event in _listed(line)])
         objects += [event for _, event in listed]
         events = [event for _, event in listed]
         over = {line for line, event in listed if was_overcome(event, events)}
@@ -78,6 +96,31 @@ def read_text(text: str, name: str = "") -> Snapshot:
     rest = text if not objects else _without_described(text)
     logs = (Log(pod=name, text=rest, mixed=True),) if rest.strip() else ()
     return Snapshot(at_s=_AT_S, objects=tuple(objects), logs=logs)
+
+
+def _unwrapped(text: str) -> str:
+    """Messages of the cluster in one line each."""
+    lines: list[str] = []
+    joined = 0
+    for line in text.splitlines():
+        whole = lines[-1] if lines else ""
+        goes_on = _UNFINISHED.search(whole) is not None or _GOES_ON.match(line) is not None
+        is_same = _MESSAGE.search(whole) is not None and goes_on and _OPENS.match(line) is None
+        joined = joined + 1 if is_same else 0
+        if is_same and joined <= _MOST_JOINED:
+            lines[-1] = f"{whole.rstrip()} {line.strip()}"
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _in_order(listed: list[tuple[str, dict[str, Json]]]) -> list[tuple[str, dict[str, Json]]]:
+    """Tables of events show the newest last: without ages, their order is the only time."""
+    if any(event["lastTimestamp"] != _stamp(_AT_S) for _, event in listed):
+        return listed
+    for before, (_, event) in enumerate(reversed(listed)):
+        event["firstTimestamp"] = event["lastTimestamp"] = _stamp(_AT_S - before)
+    return listed
 
 
 def _headless_nodes(text: str, known: list[dict[str, Json]]) -> list[dict[str, Json]]:

@@ -17,6 +17,7 @@ from paceline.kube.diagnosis.classify import Recognised, classify
 from paceline.kube.diagnosis.failure import Doubt, Sign, Source, Weight
 from paceline.kube.diagnosis.snapshot import Log, Object
 from paceline.kube.diagnosis.table.application import USER_EXCEPTION
+from paceline.kube.diagnosis.table.gpus import NCCL_TIMEOUT
 from paceline.kube.diagnosis.times import split_line
 from paceline.kube.diagnosis.torchelastic import first_failure
 
@@ -59,14 +60,24 @@ _RECORD = re.compile(
 _PROGRESS = re.compile(
     r"\b(?:global_)?(?:step|iter(?:ation)?|batch)s?[ =:#/\[(]+(\d+)|\b(\d+)/\d+ ?\[\d+:\d\d", re.IGNORECASE
 )
+# Group, rank, number and kind of a collective that timed out.
+_COLLECTIVE = re.compile(
+    r"(?:\[PG (?:ID )?(\w+)[^\]]*?)?\bRank (\d+)\][^\n]{0,200}?SeqNum=(\d+), OpType=(\w+)", re.IGNORECASE
+)
+_IN_FLIGHT = 100  # so many operations may be queued before a rank waits for the others
 _PROGRESSED = 3  # so many different steps: one or two are also printed by peers of a rank that has died
 # Exceptions of a program that its surroundings may have caused: another attempt may help, or not.
 _SURROUNDINGS = re.compile(
     r"\b(?:Connection\w*Error|ConnectionError|Timeout\w*|\w*Timeout(?:Error|Exception)?|\w*RpcError|CommError"
     r"|CalledProcessError|ProtocolError|SSLError|URLError|HTTPError|RemoteError|NetworkError)\b"
+    r"|\[Errno (?:32|101|103|104|110|111|113)\]"
     r"|\b(?:timed out|time-?out|UNAVAILABLE|DEADLINE_EXCEEDED|unreachable|temporar\w+|try again|heartbeats?"
     r"|lost connection|disconnected|preempt\w+|connection (?:refused|reset|closed|aborted|lost))\b",
     re.IGNORECASE,
+)
+# Answers that the same request receives again.
+_FINAL_ANSWER = re.compile(
+    r"\b4(?:0[0-79]|1\d|2[0-46-8]) (?:Client Error|\w+ https?:)|HTTP ?Error 4(?:0[0-79]|1\d)\b"
 )
 _AFTER = 6  # lines of an exception's message that may follow its first
 # A program's end is at the end of its log; a progress bar may be one line of a megabyte.
@@ -80,6 +91,19 @@ class _Line:
     at_s: float | None
     rank: int | None
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    reports: tuple[int, ...]  # numbers of the lines that report a step for the first time
+    advanced: int | None  # the first line whose step is not one of the first: steps before it were made
+
+    def after(self, number: int) -> bool:
+        return sum(one > number for one in self.reports) >= _PROGRESSED
+
+    def before(self, number: int) -> bool:
+        made = sum(one < number for one in self.reports) >= _PROGRESSED
+        return made or (self.advanced is not None and self.advanced < number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +125,34 @@ def read_log(log: Log, pod: Object) -> Sign | None:
     progress = _progress(lines)
     blocks = _without_chatter(list(_blocks(lines)))
     found = [sign for block in blocks if (sign := _sign(block, log, pod, progress)) is not None]
-    return min(found, key=_telling, default=None)
+    best = min(found, key=_telling, default=None)
+    if best is not None and best.failure is NCCL_TIMEOUT and _ranks_diverge(log.text):
+        return replace(best, is_doubtful=True)
+    return best
 
 
-def _progress(lines: list[_Line]) -> list[int]:
-    """Numbers of the lines that report a step for the first time."""
+def _progress(lines: list[_Line]) -> "_Progress":
     first: dict[str, int] = {}
     for line in lines:
         found = _PROGRESS.search(line.text)
         if found is not None and not _RAISED.match(line.text):
             first.setdefault(found[1] or found[2], line.number)
-    return sorted(first.values())
+    advanced = [number for step, number in first.items() if len(step) > 1 or int(step) >= _PROGRESSED]
+    return _Progress(tuple(sorted(first.values())), min(advanced, default=None))
+
+
+def _ranks_diverge(text: str) -> bool:
+    """Whether ranks waited in different operations of one group: a mistake of the program, most likely."""
+    last: dict[str, dict[str, tuple[int, str]]] = {}
+    for group, rank, number, operation in _COLLECTIVE.findall(text):
+        last.setdefault(group, {}).setdefault(rank, (int(number), operation))
+    for waiting in last.values():
+        numbers = [number for number, _ in waiting.values()]
+        if max(numbers) - min(numbers) > _IN_FLIGHT:
+            return True
+        if len(set(numbers)) < len(set(waiting.values())):
+            return True
+    return False
 
 
 def _without_chatter(blocks: list[_Block]) -> list[_Block]:
@@ -210,7 +251,7 @@ def _end_of_message(lines: list[_Line], start: int, end: int) -> int:
     return end
 
 
-def _sign(block: _Block, log: Log, pod: Object, progress: list[int]) -> Sign | None:
+def _sign(block: _Block, log: Log, pod: Object, progress: _Progress) -> Sign | None:
     found = _recognised(block, log)
     if found is None:
         return None
@@ -220,15 +261,18 @@ def _sign(block: _Block, log: Log, pod: Object, progress: list[int]) -> Sign | N
         # A call to the API that was refused: the cause only if the program ended with it.
         is_handled = block.is_traceback and not block.is_last
         weight = Weight.HINT if is_handled else min(weight, weight if log.mixed else Weight.MASK)
-    if sum(number > block.lines[-1].number for number in progress) >= _PROGRESSED:
+    if progress.after(block.lines[-1].number):
         weight = Weight.NOTE  # the program went on
     telling = _line_of(block, found)
-    has_progressed = sum(number < block.lines[0].number for number in progress) >= _PROGRESSED
+    has_progressed = progress.before(block.lines[0].number)
     is_doubtful = _is_doubtful(found.by.doubt, has_progressed=has_progressed)
+    if found.failure is USER_EXCEPTION and (block.is_traceback or _RAISED.match(block.text)):
+        said = _exception(block).text if block.is_traceback else block.text
+        is_temporary = _SURROUNDINGS.search(said) is not None and _FINAL_ANSWER.search(said) is None
+        is_doubtful = is_doubtful or is_temporary
     if found.failure is USER_EXCEPTION and block.is_traceback:
         telling = _exception(block)
         values["said"] = _raised(block, telling)
-        is_doubtful = is_doubtful or _SURROUNDINGS.search(telling.text) is not None
         if _is_of_others(block):
             weight = Weight.CONSEQUENCE
             values.pop("at", None)

@@ -4,6 +4,7 @@ Nothing in it is changed: readers in pods.py take it apart, the table's rules lo
 that was deleted takes its state and its log with it, so a follower adds what it saw of such a pod before.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -164,21 +165,37 @@ _STAGE_REACHED = {
 }
 
 
+# The scheduler repeats FailedScheduling while an ordered node starts; only these take the order back.
+_NODE_ORDERED = ("TriggeredScaleUp", "Nominated")
+_NODE_REFUSED = re.compile(r"NotTriggerScaleUp|FailedScaleUp|incompatible with (?:nodepool|provisioner)")
+_LONGEST_START_S = 3600.0
+
+
 def was_overcome(event: Object, events: Iterable[Object]) -> bool:
-    """A later event of the same object shows that it got past the stage that failed."""
-    stage = _STAGE_THAT_FAILED.get(str(event.get("reason", "")))
-    at_s = event_time(event)
+    """Another event of the same object shows that it got past the stage that failed, or is about to."""
+    reason, at_s = str(event.get("reason", "")), event_time(event)
+    stage = _STAGE_THAT_FAILED.get(reason)
     if stage is None or at_s is None:
         return False
-    meant = subject_of(event)
-    for other in events:
-        later_s = event_time(other)
-        if (
-            later_s is not None
-            and later_s > at_s
-            and _STAGE_REACHED.get(str(other.get("reason")), -1) >= stage
-            and (subject_of(other).get("uid"), subject_of(other).get("name"))
-            == (meant.get("uid"), meant.get("name"))
-        ):
+    same = [other for other in events if _subject_key(other) == _subject_key(event)]
+    for other in same:
+        other_s = event_time(other)
+        reached = str(other.get("reason", ""))
+        if other_s is not None and other_s > at_s and _STAGE_REACHED.get(reached, -1) >= stage:
             return True
-    return False
+    if reason != "FailedScheduling" or _refuses_node(event):
+        return False
+    ordered_s = [event_time(other) for other in same if other.get("reason") in _NODE_ORDERED]
+    newest_s = max((one for one in ordered_s if one is not None), default=None)
+    if newest_s is None or at_s - newest_s > _LONGEST_START_S:
+        return False
+    return not any(_refuses_node(other) and (event_time(other) or 0.0) > newest_s for other in same)
+
+
+def _subject_key(event: Object) -> tuple[object, object]:
+    subject = subject_of(event)
+    return subject.get("uid"), subject.get("name")
+
+
+def _refuses_node(event: Object) -> bool:
+    return _NODE_REFUSED.search(f"{event.get('reason')}: {message_of(event)}") is not None

@@ -62,6 +62,7 @@ TEXTS: tuple[Text, ...] = (
     *access.LATE_TEXTS,
     *starting.LATE_TEXTS,
     *nodes.LATE_TEXTS,
+    *cloud.LATE_TEXTS,
     *application.LATE_TEXTS,
 )
 LOOKS: tuple[Callable[[Snapshot], Iterator[Sign]], ...] = tuple(subject.look for subject in _SUBJECTS)

@@ -214,6 +214,18 @@ LATE_TEXTS = (
         r"error\[E\d+\]: (?:the run failed: )?(?:worker-(?P<rank>\d+): )?(?P<said>[^\n]*)",
         *_LOG,
     ),
+    # Errors of a device or a runtime below the program: its own mistake, a driver's or the hardware's.
+    text(
+        USER_EXCEPTION,
+        r"(?P<said>(?:CUDA|HIP|NCCL|CUDNN|cuDNN|CUBLAS|XPU) (?:driver |runtime )?(?:error|failure)\b"
+        r"(?![^\n]*(?:invalid|not supported|not permitted|peer access))[^\n]*"
+        r"|(?:CUBLAS|CUDNN|CUSOLVER|CUFFT)_STATUS_(?!INVALID|NOT_SUPPORTED|BAD_PARAM|ARCH|LICENSE)\w+[^\n]*"
+        r"|(?:XlaRuntimeError|JaxRuntimeError|InternalError|AbortedError|UnknownError): "
+        r"(?:INTERNAL|UNKNOWN|ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED|CANCELLED)\b[^\n]*"
+        r"|INTERNAL ASSERT FAILED[^\n]*)",
+        *_LOG,
+        doubt=Doubt.ALWAYS,
+    ),
     text(
         USER_EXCEPTION,
         r"^(?P<said>(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Iteration)(?:\(\w+\))?"

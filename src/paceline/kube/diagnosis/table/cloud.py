@@ -26,6 +26,13 @@ IAM = Failure(
     remedy=Remedy.STOP,
     doubt=Doubt.AFTER_PROGRESS,
 )
+SERVICE_REFUSES = replace(
+    IAM,
+    what="a service refuses the pod's credentials",
+    cause="a service refuses the credentials of the pod: {said}",
+    why="it received no credentials, wrong ones, or ones without this right; the next attempt sends the same",
+    command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.serviceAccountName}}'",
+)
 HUB_OFFLINE = Failure(
     number=57,
     name="hub-offline",
@@ -96,7 +103,7 @@ HEALTH_CHECK = Failure(
     weight=Weight.MASK,
     patience_s=None,
 )
-ROWS = (IAM, HUB_OFFLINE, DOWNLOAD, NEURON_SETUP, NEURON_HARDWARE, NEURON_BUSY, HEALTH_CHECK)
+ROWS = (IAM, SERVICE_REFUSES, HUB_OFFLINE, DOWNLOAD, NEURON_SETUP, NEURON_HARDWARE, NEURON_BUSY, HEALTH_CHECK)
 
 _LOG = (Source.LOG, Source.CLUSTER)
 _HOST = (
@@ -246,6 +253,47 @@ TEXTS = (
         r"|neff)[^\n]*|NCC_[A-Z]\w+\d+"
         r"[^\n]*)",
         *_LOG,
+    ),
+)
+
+
+def _status(codes: str) -> str:
+    """Words for a status of HTTP, as clients print it."""
+    before = r"(?:HTTP(?:/[\d.]+)?|HTTP ?Error|status(?:[ _]?code)?|response(?: code)?|too many)"
+    behind = r"(?:(?:Client|Server) Error\b|(?:GET|POST|PUT|PATCH|DELETE|HEAD) https?:)"
+    return rf"(?:\b{before}[ :=('\"\[]{{1,4}}(?:{codes})\b|\b(?:{codes}) {behind})"
+
+
+# Whichever service is asked: what a status, a code of gRPC or of a cloud's library means is the same.
+LATE_TEXTS = (
+    text(
+        SERVICE_REFUSES,
+        rf"(?P<said>{_status('401|403|407')}[^\n]*"
+        r"|google\.(?:api_core|auth)\.exceptions\.(?:Forbidden|PermissionDenied|Unauthori[sz]ed|Unauthenticated"
+        r"|DefaultCredentialsError|RefreshError)[^\n]*|default credentials were not found[^\n]*"
+        r"|does not have (?:storage|serviceusage|artifactregistry)\.\S+ access[^\n]*"
+        r"|(?:StatusCode\.|code = |: )"
+        r"(?-i:PERMISSION_DENIED|UNAUTHENTICATED|PermissionDenied|Unauthenticated)\b[^\n]*"
+        r"|(?:ClientAuthenticationError|AuthorizationPermissionMismatch|AuthorizationFailure"
+        r"|AuthenticationFailed|InvalidAuthenticationInfo)\b[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        DOWNLOAD,
+        rf"(?P<said>{_status('408|429|502|503|504')}[^\n]*"
+        r"|google\.api_core\.exceptions\.(?:ServiceUnavailable|TooManyRequests|GatewayTimeout|BadGateway"
+        r"|DeadlineExceeded|RetryError|ResourceExhausted)[^\n]*|(?:ServerBusy|OperationTimedOut)\b[^\n]*)",
+        *_LOG,
+        soft=True,
+    ),
+    # A connection that is dropped on the way: a firewall from the start, or the network later.
+    text(
+        DOWNLOAD,
+        r"(?P<said>(?:HTTPS?Connection|urllib3|aiohttp|httpx|azure\.|google\.|gcsfs|adlfs|ServiceRequestError)"
+        r"[^\n]*(?:\[Errno (?:32|104|110)\]|timed out|reset by peer|aborted)[^\n]*)",
+        *_LOG,
+        soft=True,
+        doubt=Doubt.UNTIL_PROGRESS,
     ),
 )
 _CHECKED = "sagemaker.amazonaws.com/deep-health-check-status"

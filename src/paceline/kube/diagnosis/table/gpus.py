@@ -253,16 +253,16 @@ TEXTS = (
         r"|(?:ibv_open_device|ibv_get_device_list|rdma_\w+)[^\n]*fail[^\n]*)",
         *_LOG,
     ),
-    text(NCCL_TIMEOUT, r"(?:\[?Rank (?P<rank>\d+)\]? ?)?Watchdog caught collective operation timeout", *_LOG),
+    # Ranks at different operations, and a network that was never set up, end alike before the first steps.
     text(
-        NCCL_TIMEOUT, r"milliseconds before timing out|Some NCCL operations have failed or timed out", *_LOG
-    ),
-    text(
-        NCCL_TIMEOUT, r"taking the entire process down|terminated or joined.*heartbeat monitor thread", *_LOG
-    ),
-    text(NCCL_TIMEOUT, r"watchdog got stuck for|Timed out waiting \d+ms for (?:recv|send) operation", *_LOG),
-    text(
-        NCCL_TIMEOUT, r"monitoredBarrier|failed to pass monitored ?Barrier|collective[^\n]*timed out", *_LOG
+        NCCL_TIMEOUT,
+        r"(?:\[?Rank (?P<rank>\d+)\]? ?)?Watchdog caught collective operation timeout"
+        r"|milliseconds before timing out|Some NCCL operations have failed or timed out"
+        r"|taking the entire process down|terminated or joined.*heartbeat monitor thread"
+        r"|watchdog got stuck for|Timed out waiting \d+ms for (?:recv|send) operation"
+        r"|monitoredBarrier|failed to pass monitored ?Barrier|collective[^\n]*timed out",
+        *_LOG,
+        doubt=Doubt.UNTIL_PROGRESS,
     ),
     text(
         RENDEZVOUS_WRONG,
@@ -299,6 +299,7 @@ TEXTS = (
     text(
         RENDEZVOUS,
         r"(?P<said>recvValue failed[^\n]*|failed to recv, got 0 bytes|DistStoreError[^\n]*"
+        r"|Timed out initializing process group[^\n]*|cluster registration failed[^\n]*"
         r"|TCPStore[^\n]*(?:time|fail)"
         r"[^\n]*|Timed out waiting for (?:the )?(?:rendezvous|workers|peers|other)[^\n]*)",
         *_LOG,
@@ -345,13 +346,15 @@ LATE_TEXTS = (
     ),
     text(
         NCCL_ERROR,
-        r"(?P<said>NET/(?:OFI|IB)[^\n]*complet(?:ed|ion) (?:with (?:an )?error|from peer)[^\n]*)",
+        rf"(?P<said>(?:NET/(?:OFI|IB|Socket)|libfabric|\befa|\bmlx5)[^\n]*{_OF_PEER}[^\n]*"
+        r"|NET/IB[^\n]*completion from peer[^\n]*)",
         *_LOG,
     ),
     text(
         NCCL_ERROR,
-        rf"(?P<said>(?:NET/(?:OFI|IB|Socket)|libfabric|\befa|\bmlx5)[^\n]*{_OF_PEER}[^\n]*)",
+        r"(?P<said>NET/(?:OFI|IB)[^\n]*complet(?:ed|ion) with (?:an )?error[^\n]*)",
         *_LOG,
+        doubt=Doubt.UNTIL_PROGRESS,
     ),
     text(
         NCCL_ERROR,
@@ -364,10 +367,13 @@ LATE_TEXTS = (
         r"|ncclRemoteError[^\n]*)",
         *_LOG,
     ),
+    text(NCCL_ERROR, r"(?P<said>NCCL WARN[^\n]*(?:closed by remote|reset by peer|error 12)[^\n]*)", *_LOG),
+    # An address that nothing listens on, or that is behind a firewall: the set-up, or a peer that ended.
     text(
         NCCL_ERROR,
-        r"(?P<said>NCCL WARN[^\n]*(?:failed|closed by remote|reset by peer|error 12|timed? ?out)[^\n]*)",
+        r"(?P<said>(?:NCCL WARN|\bWARN Call to)[^\n]*(?:failed|timed? ?out)[^\n]*)",
         *_LOG,
+        doubt=Doubt.UNTIL_PROGRESS,
     ),
     text(
         NCCL_ERROR,

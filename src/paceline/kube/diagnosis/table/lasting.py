@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
 
-from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.failure import Doubt, Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import conditions, phase, pod_named
 from paceline.kube.diagnosis.snapshot import Log, Object, Snapshot, name_of
 from paceline.kube.diagnosis.times import read_time, split_line
@@ -49,7 +49,14 @@ ROWS = (DEADLINE, SUBMIT_FAILED, HANG)
 
 _SAID = (Source.CLUSTER,)
 TEXTS = (
-    text(SUBMIT_FAILED, r"(?P<said>SubmissionFailed[\s\S]*|JobStatusCheckTimeoutExceeded[\s\S]*)", *_SAID),
+    # The submitter ended several times, and its log says why.
+    text(
+        SUBMIT_FAILED,
+        r"(?P<said>SubmissionFailed[\s\S]*|Job submission has failed[^\n]*)",
+        *_SAID,
+        doubt=Doubt.ALWAYS,
+    ),
+    text(SUBMIT_FAILED, r"(?P<said>JobStatusCheckTimeoutExceeded[\s\S]*)", *_SAID),
     text(
         SUBMIT_FAILED,
         r"(?P<said>Failed to connect to Ray at address: http[^\n]*)",

@@ -157,7 +157,11 @@ TEXTS = (
         r"|No space left on device[^\n]*/dev/shm[^\n]*"
         r"|posix_fallocate failed[^\n]*)",
     ),
-    text(GPU_HARDWARE, r"(?P<said>uncorrectable (?:NVLink|ECC) error[^\n]*|ERROR_ECC_UNCORRECTABLE)"),
+    text(
+        GPU_HARDWARE,
+        r"(?P<said>uncorrectable (?:NVLink|ECC) error[^\n]*|ERROR_ECC_UNCORRECTABLE"
+        r"|(?:CUDA|HIP) (?:driver )?(?:error|failure)\b[^\n]*(?:nvlink|hardware error|\bECC\b)[^\n]*)",
+    ),
     # Xid 13, 31, 43 and 45 are faults of the program that used the GPU.
     text(
         GPU_HARDWARE,

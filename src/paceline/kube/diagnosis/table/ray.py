@@ -119,16 +119,29 @@ TEXTS = (
     text(
         RAY_NODE_LOST,
         r"(?P<said>(?:ObjectLost|ObjectFetchTimedOut|OwnerDied|ObjectReconstructionFailed\w*"
-        r"|ReferenceCountingAssertion|Local"
-        r"RayletDied|RaySystem|GcsUnavailable|RpcError)(?:Error|Exception)?\b[^\n]*"
-        r"|Failed to connect to GCS[^\n]*|GCS (?:has died"
-        r"|is not reachable|client[^\n]*disconnected)[^\n]*|Unable to connect to GCS[^\n]*"
-        r"|current node timed out during startup"
-        r"[^\n]*|raylet[^\n]*(?:died unexpectedly|crashed)[^\n]*|Lost (?:reference"
-        r"|connection) to (?:the )?(?:head|GCS|raylet)[^\n]*"
-        r"|Connection to Ray head[^\n]*|The Ray head (?:node )?[^\n]*(?:unreachable|not responding"
-        r"|died)[^\n]*)",
+        r"|LocalRayletDied)(?:Error|Exception)?\b[^\n]*"
+        r"|GCS (?:has died|client[^\n]*disconnected)[^\n]*"
+        r"|\braylet (?:process )?(?:has )?(?:died|crashed)[^\n]*"
+        r"|Lost (?:reference|connection) to (?:the )?(?:head|GCS|raylet)[^\n]*"
+        r"|The Ray head (?:node )?[^\n]*(?:unreachable|not responding|died)[^\n]*)",
         *_LOG,
+    ),
+    # A head that was never started, or is started with other settings, is not reached either.
+    text(
+        RAY_NODE_LOST,
+        r"(?P<said>(?:Failed|Unable) to connect to GCS[^\n]*|GCS is not reachable[^\n]*"
+        r"|GcsUnavailable\w*[^\n]*|GCS has been unavailable[^\n]*"
+        r"|current node timed out during startup[^\n]*|Connection to Ray head[^\n]*)",
+        *_LOG,
+        doubt=Doubt.UNTIL_PROGRESS,
+    ),
+    # General words: what Ray's core reports of itself may be refused by it as well.
+    text(
+        RAY_NODE_LOST,
+        r"(?P<said>(?:ReferenceCountingAssertion|RaySystem)(?:Error|Exception)\b[^\n]*"
+        r"|ray\.\S*RpcError\b[^\n]*)",
+        *_LOG,
+        doubt=Doubt.ALWAYS,
     ),
     text(
         RAY_PROCESS_DIED,

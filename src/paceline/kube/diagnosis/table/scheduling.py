@@ -161,6 +161,13 @@ TEXTS = (
         *_SAID,
     ),
     text(DEVICE_CLASS, r"device class (?P<device>\S+) does not exist", *_SAID),
+    # The node that has the volume may be the one that is out of use.
+    text(
+        NODES_OUT,
+        rf"nodes are available: (?=[^\n]*(?:volume node affinity|persistent volumes to bind))"
+        rf"[^\n]*(?P<said>{_OUT})",
+        *_SAID,
+    ),
     text(
         VOLUME_ZONE,
         r"(?P<said>volume node affinity conflict|didn't match PersistentVolume's node affinity"

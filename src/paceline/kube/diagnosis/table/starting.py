@@ -347,7 +347,16 @@ TEXTS = (
     text(
         BAD_COMMAND,
         r"(?P<said>no command specified[^\n]*|chdir to cwd[^\n]*|FailedPostStartHook[^\n]*"
-        r"|OCI runtime (?:create|exec) failed[^\n]*no such file[^\n]*)",
+        r"|OCI runtime (?:create|exec) failed(?![^\n]*(?:/proc/|/sys/|cgroup|/run/|parent process))"
+        r"[^\n]*no such file[^\n]*)",
+        *_SAID,
+    ),
+    # Processes, namespaces and control groups are the runtime's own.
+    text(
+        SANDBOX,
+        r"(?P<said>(?:OCI runtime \w+ failed|failed to create (?:shim|containerd) task|runc create failed)"
+        r"(?![^\n]*exec: )[^\n]*(?:parent process|/proc/|/sys/fs/|cgroup|/run/|context deadline|ttrpc"
+        r"|transport|resource temporarily unavailable|signal: killed|timed? ?out)[^\n]*)",
         *_SAID,
     ),
     text(BAD_COMMAND, r"(?P<said>(?:\"[^\s\"]*\": )?executable file not found in \$PATH)"),

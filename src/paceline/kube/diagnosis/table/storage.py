@@ -6,7 +6,7 @@ that is refused stays refused, so it is configuration. A file server that stops 
 
 from collections.abc import Iterator
 
-from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.kube.diagnosis.failure import Doubt, Failure, FailureClass, Remedy, Sign, Source, Weight, text
 from paceline.kube.diagnosis.pods import conditions
 from paceline.kube.diagnosis.snapshot import Object, Snapshot, name_of
 from paceline.kube.diagnosis.times import read_time
@@ -57,6 +57,14 @@ VOLUME_FULL = Failure(
 )
 ROWS = (STORAGE_CLASS, VOLUME_PERMISSION, VOLUME_IO, VOLUME_FULL)
 
+
+def _errno(numbers: str, names: str) -> str:
+    """Words for an error number, as Python, Rust, C and Node.js print it."""
+    number = rf"(?:{numbers})"
+    printed = rf"\[Errno {number}\]|\(os error {number}\)|\berrno ?[:=] ?{number}\b"
+    return rf"(?:{printed}|\b(?-i:{names})\b)"
+
+
 _SAID = (Source.CLUSTER,)
 _CLAIM = r'(?:(?:claim|PersistentVolumeClaim|pvc)[ /"]+(?P<claim>[\w./-]+)[^\n]{0,80}?)?'
 EARLY_TEXTS = (
@@ -93,8 +101,7 @@ EARLY_TEXTS = (
 FULL_TEXTS = (
     text(
         VOLUME_FULL,
-        r"(?P<said>\[Errno (?:28|122)\][^\n]*|Disk quota exceeded[^\n]*|EDQUOT[^\n]*"
-        r"|\(os error (?:28|122)\)[^\n]*)",
+        rf"(?P<said>{_errno('28|122', 'ENOSPC|EDQUOT')}[^\n]*|Disk quota exceeded[^\n]*)",
         Source.LOG,
         Source.CLUSTER,
     ),
@@ -107,8 +114,7 @@ FULL_TEXTS = (
 TEXTS = (
     text(
         VOLUME_PERMISSION,
-        r"(?P<said>(?:PermissionError: )?\[Errno (?:13|1)\] (?:Permission denied"
-        r"|Operation not permitted)[^\n]*)",
+        rf"(?P<said>(?:PermissionError: )?{_errno('13|1|30', 'EACCES|EPERM|EROFS')}[^\n]*)",
         Source.LOG,
         Source.CLUSTER,
     ),
@@ -119,7 +125,7 @@ TEXTS = (
     ),
     text(
         VOLUME_PERMISSION,
-        r"(?P<said>(?:OSError: )?\[Errno 30\] Read-only file system[^\n]*|\S+: Read-only file system$)",
+        r"(?P<said>\bRead-only file system$)",
         Source.LOG,
         Source.CLUSTER,
     ),
@@ -133,7 +139,8 @@ TEXTS = (
     ),
     text(
         VOLUME_IO,
-        r"(?P<said>(?:OSError: )?\[Errno (?:5|52|107|108|112|116|121|103)\] [^\n]*)",
+        rf"(?P<said>(?:OSError: )?{_errno('5|52|107|108|112|116|121|103', 'EIO|ESTALE|EREMOTEIO|ESHUTDOWN')}"
+        r"[^\n]*)",
         Source.LOG,
         Source.CLUSTER,
     ),
@@ -155,13 +162,14 @@ TEXTS = (
         Source.LOG,
         Source.CLUSTER,
     ),
-    # The writer of PyTorch reports only that a write was short.
+    # The writer of PyTorch reports only that a write was short: a full volume, a quota, or an I/O error.
     text(
         VOLUME_FULL,
         r"(?P<said>PytorchStreamWriter failed[^\n]*"
         r"|inline_container\.cc[^\n]*unexpected pos \d+ vs \d+[^\n]*)",
         Source.LOG,
         Source.CLUSTER,
+        doubt=Doubt.ALWAYS,
     ),
 )
 
