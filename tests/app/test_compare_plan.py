@@ -114,10 +114,10 @@ def test_epochs_are_the_same_number_of_steps_for_everybody() -> None:
 
 
 def test_modes_that_cannot_be_evaluated_on_the_way_are_not_and_that_is_said() -> None:
-    layout = lay_out(request(TrainConfig(evaluate_every=10), modes=("ssgd", "asgd")), Facts())
+    layout = lay_out(request(TrainConfig(evaluate_every=10), modes=("ssgd", "asgd", "gossip")), Facts())
     evaluated = {label: plan.evaluation is not None for label, plan in layout.contenders.items()}
-    assert evaluated == {"single": True, "ssgd-2": True, "asgd-2": False}
-    assert layout.remarks[0].startswith("asgd can be evaluated at the end only")
+    assert evaluated == {"single": True, "ssgd-2": True, "asgd-2": True, "gossip-2": False}
+    assert layout.remarks[0].startswith("gossip can be evaluated at the end only")
 
 
 def test_what_would_make_the_work_unequal_is_refused() -> None:

@@ -112,22 +112,22 @@ def test_trials_are_evaluated_on_the_way_where_that_is_possible() -> None:
 
 
 def test_where_nobody_looks_on_the_way_asha_is_off_and_says_why_or_is_refused() -> None:
-    tuning, remarks = laid_out(Here(mode="asgd"), "lr=0.1..1", trials=2)
+    tuning, remarks = laid_out(Here(mode="gossip"), "lr=0.1..1", trials=2)
     assert tuning.asha is None
     assert tuning.metric == ("test_loss",), "valid_loss is only known on the way"
     assert remarks == [
-        "mode asgd: evaluated at the end of a trial only",
+        "mode gossip: evaluated at the end of a trial only",
         "scheduler none: no trial can be stopped early, as none is evaluated on the way",
     ]
-    told = refused(Here(mode="asgd"), "lr=0.1..1", wants_asha=True)
+    told = refused(Here(mode="gossip"), "lr=0.1..1", wants_asha=True)
     assert "scheduler is asha, but no trial can be stopped early" in told
-    assert "mode asgd: evaluated at the end" in told
-    told = refused(Here(mode="asgd", evaluate_every="5"), "lr=0.1..1")
-    assert "evaluate_every is set, but mode asgd holds its parameters on a server" in told
-    tuning, remarks = laid_out(Here(evaluate_every="5"), "mode=ssgd,asgd", "lr=0.1..1", trials=4)
+    assert "mode gossip: evaluated at the end" in told
+    told = refused(Here(mode="gossip", evaluate_every="5"), "lr=0.1..1")
+    assert "evaluate_every is set, but mode gossip has no step" in told
+    tuning, remarks = laid_out(Here(evaluate_every="5"), "mode=ssgd,gossip", "lr=0.1..1", trials=4)
     assert tuning.asha is not None
-    assert remarks == ["mode asgd: evaluated at the end of a trial only"]
-    tuning, remarks = laid_out(Here(elastic="yes"), "lr=0.1..1", trials=2)
+    assert remarks == ["mode gossip: evaluated at the end of a trial only"]
+    tuning, remarks = laid_out(Here(mode="asgd", servers="2"), "lr=0.1..1", trials=2)
     assert remarks[0] == "an elastic run: evaluated at the end of a trial only"
     assert laid_out(Here(), "lr=0.1..1", wants_asha=False)[0].asha is None
     assert "evaluated more than 2 times" in refused(Here(epochs="2"), "lr=0.1..1", wants_asha=True, grace=5)

@@ -78,14 +78,24 @@ def test_evaluations_are_due_at_the_end_of_every_epoch_or_every_so_many_steps(
     assert due == sorted(step for step in expected if step <= due[-1])
 
 
-@pytest.mark.parametrize("mode", ["asgd", "ssp", "ps", "easgd", "gossip", "adpsgd"])
+@pytest.mark.parametrize("mode", ["asgd", "ssp", "dssp", "ps", "backup", "easgd", "ssgd"])
+@pytest.mark.parametrize("elastic", [None, True])
+def test_modes_with_servers_and_elastic_runs_are_evaluated_on_the_way(
+    mode: str, elastic: bool | None
+) -> None:
+    if (mode, elastic) != ("easgd", True):  # which is not elastic
+        plan = planned(mode=mode, elastic=elastic, evaluate_every=5, early_stop_patience=2)
+        assert plan.evaluation == Evaluation(every=5, patience=2)
+
+
+@pytest.mark.parametrize("mode", ["gossip", "adpsgd"])
 def test_modes_without_a_common_step_are_not_evaluated_on_the_way(mode: str) -> None:
     assert f"evaluate_every is set, but mode {mode}" in refused(mode=mode, evaluate_every=5)
 
 
 def test_other_combinations_that_cannot_work_are_refused() -> None:
     assert "streaming diloco" in refused(mode="diloco", fragments=2, evaluate_every="epoch")
-    assert "an elastic run is evaluated at its end only" in refused(elastic=True, early_stop_patience=2)
+    assert "no version of the whole" in refused(mode="asgd", servers=2, early_stop_patience=2)
     assert "evaluate_every is 0, but it must be 1 or more" in refused(evaluate_every=0)
     assert "it must be a number of steps, or epoch" in refused(evaluate_every="never")
     assert "nothing says how long" in refused(early_stop_metric="valid_loss")

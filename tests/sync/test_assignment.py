@@ -161,3 +161,9 @@ def test_a_million_shares_in_nearly_their_order_are_one_range() -> None:
         most = max(most, len(found.pairs()))
     assert found.pairs() == [(0, 80_000)]
     assert most == 1
+
+
+def test_a_stopped_run_that_is_resumed_does_what_is_open_before_its_last_applied_share() -> None:
+    work = FirstCome(100, frozenset({0, 1, 3, 5}))
+    work.stop_resumed()
+    assert [work.next(0, 0), work.next(0, 0), work.next(0, 0)] == [2, 4, None]

@@ -61,7 +61,7 @@ class Crowd:
         replies, rows = self.server.order(order, None if gradient is None else gradient.clone())
         for follower in self.followers:
             assert follower.order(order, gradient) == (replies, rows)
-        self.rows += rows
+        self.rows += [row for row in rows if isinstance(row, ServerRow)]
         for reply in replies:
             if isinstance(reply, Obsolete):
                 self.late[reply.rank] = self.server.members[reply.rank].ticket

@@ -19,6 +19,7 @@ from paceline.worker.replay import replay
 
 VALIDATED = "paceline.laws.tasks:ValidatedTask"
 RISING = "tests.fixtures.tasks:RisingTask"
+SERVED = ("ps", "backup", "asgd", "ssp", "dssp", "easgd")
 EVALUATED = ("single", "ssgd", "ddp", "onebit", "localsgd", "fedavg", "diloco", "adaptive")
 
 
@@ -57,6 +58,54 @@ def test_a_run_that_is_evaluated_ends_with_the_bits_of_one_that_is_not(
         assert looked_at.result["state_sha256"] == plain.result["state_sha256"]
     assert [step for step, _ in losses(looked_at)] == [4, 8, 12]
     assert evaluations(plain) == []
+
+
+@pytest.mark.parametrize("mode", SERVED)
+def test_a_server_evaluates_its_parameters_between_two_updates(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    plan = evaluated_plan(mode, task="tests.fixtures.tasks:TwiceMeasuredTask")
+    run = real(plan, tmp_path / "run", launcher)
+    assert [step for step, _ in losses(run)] == [4, 8, 12]
+    events = [e for e in run.history.plain if e.kind == "evaluated"]
+    assert [(e.who, e.fields["step"], e.fields["samples"]) for e in events] == [
+        ("server-0", step, 8 * step) for step in (4, 8, 12)
+    ]
+    metrics = run.result["metrics"]
+    assert isinstance(metrics, dict)
+    assert losses(run)[-1][1] == pytest.approx(metrics["test_loss"], rel=1e-12)
+    assert replay(plan, run.history, run.sha256).is_equal
+
+
+@pytest.mark.parametrize("mode", SERVED)
+def test_a_server_that_stops_early_keeps_the_best_weights_and_resuming_changes_nothing(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    plan = rising_plan(mode, steps=400)
+    run = real(plan, tmp_path / "run", launcher)
+    assert run.result["stopped_early"] is True
+    assert str(run.result["stopped_by"]).startswith("early stop: valid_loss was no better than")
+    best: Any = run.result["best"]  # Any: JSON
+    gradients = run.result["gradients"]
+    assert isinstance(gradients, int)
+    metrics: Any = run.result["metrics"]  # Any: JSON
+    assert metrics["steps"] == pytest.approx(best["metrics"]["valid_accuracy"])
+    (stop,) = [e.fields for e in run.history.plain if e.kind == "early_stop"]
+    assert stop["step"] == losses(run)[-1][0]
+    in_flight = 2 * plan.num_workers * plan.strategy.sync_every  # that were handed out before the decision
+    assert 0 <= gradients - 2 * losses(run)[-1][0] <= in_flight
+    assert replay(plan, run.history, run.sha256).is_equal
+    again = resumed(tmp_path / "run", launcher)
+    for key in ("best", "evaluations", "stopped_by", "stopped_early", "metrics", "state_sha256", "gradients"):
+        assert again.result[key] == run.result[key], key
+
+
+def test_a_synchronous_server_makes_no_step_after_the_one_that_it_stops_at(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    run = real(rising_plan("ps"), tmp_path / "run", launcher)
+    assert [step for step, _ in losses(run)] == [3, 6, 9, 12, 15]
+    assert run.result["steps"] == 15
 
 
 @pytest.mark.parametrize("transport", [Transport.SHM, Transport.GLOO])

@@ -185,9 +185,22 @@ def test_what_is_no_schedule_by_steps_is_refused_with_file_and_line(kind: str) -
     assert "torch_tasks.py:" in caught.value.what
 
 
-def test_two_rulers_of_one_rate_are_refused() -> None:
-    with pytest.raises(MisfitError):
+@pytest.mark.parametrize("mode", ["single", "ssgd", "asgd"])
+def test_a_scheduler_is_refused_before_anything_is_computed(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    computed = tmp_path / "computed"
+    options = {"kind": "plateau", "marker": str(computed)}
+    with pytest.raises(ConfigError) as caught:
+        real(own(mode, "ScheduledTask", task_options=options), tmp_path / "run", launcher)
+    assert "torch_tasks.py:" in caught.value.what
+    assert not computed.exists()
+
+
+def test_two_rulers_of_one_rate_are_refused_with_file_and_line() -> None:
+    with pytest.raises(MisfitError) as caught:
         virtual(own("ssgd", "ScheduledTask", lr=0.5))
+    assert "torch_tasks.py:" in caught.value.what
 
 
 class _Quiet:

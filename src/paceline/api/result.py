@@ -46,7 +46,7 @@ class TrainResult:
     workers: int  # how many there were; of an elastic run, its shards
     metrics: dict[str, float]  # what the task says of the final model, on data it was not trained on
     loss: float | None  # the training loss: the mean over each worker's last 20 steps
-    steps: int | None  # gradients per worker, on average
+    steps: int | None  # gradients per worker, on average; of an elastic run, its steps
     samples_per_s: float | None  # over all workers, from the first step's start to the last one's end
     wall_s: float  # from the call to the end, with starting the workers
     bytes_out: int | None  # that all workers sent

@@ -18,12 +18,14 @@ def evaluation_in_words(message: Message, plan: Plan) -> str:
 
 
 def evaluations_json(reports: Mapping[str, Message]) -> dict[str, Json]:
-    """`evaluations` of all sessions, `best` of a run that may stop early, and `stopped_by` if it did."""
-    evaluations: list[Json] = []
-    found: dict[str, Json] = {"evaluations": evaluations, "best": None}
+    """`evaluations` of all sessions, `best` of a run that may stop early, and `stopped_by` if it did.
+
+    Participants that report them report the same.
+    """
+    found: dict[str, Json] = {"evaluations": [], "best": None}
     for report in reports.values():
         if "evaluations" in report:
-            evaluations += json.loads(str(report["evaluations"]))
+            found["evaluations"] = json.loads(str(report["evaluations"]))
         if "best" in report:
             found["best"] = json.loads(str(report["best"]))
         if "stopped_by" in report:

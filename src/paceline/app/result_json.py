@@ -41,13 +41,13 @@ def result_json(
         "plan": plan_hash(plan),
         "wall_s": wall_s,
         # The slowest worker's loop alone, from first to last step; known also with events off.
-        "steps_s": max(float(str(r["steps_s"])) for r in reports.values() if "steps_s" in r),
+        "steps_s": _steps_s(reports),
         "stopped_early": stopped,
         **({"diverged": True} if record.has_diverged else {}),
         **evaluations_json(reports),
         "metrics": metrics,
         "state_sha256": hashes,
-        **(_summary_json(summary) if recorded else {}),
+        **(_summary_json(summary, reports) if recorded else {}),
         **(_compression_json(plan, summary) if recorded else {}),
         **_record_json(record),
         **memory_json(reports),
@@ -55,9 +55,20 @@ def result_json(
     }
 
 
-def _summary_json(summary: Summary) -> dict[str, Json]:
+def _steps_s(reports: Mapping[str, Message]) -> float:
+    """Without the time in which a server evaluated, and its workers waited."""
+    slowest_s = max(float(str(r["steps_s"])) for r in reports.values() if "steps_s" in r)
+    evaluating_s = max((float(str(r.get("evaluating_s", 0.0))) for r in reports.values()), default=0.0)
+    return max(0.0, slowest_s - evaluating_s)
+
+
+def _summary_json(summary: Summary, reports: Mapping[str, Message]) -> dict[str, Json]:
     numbers = to_json(summary)
     assert isinstance(numbers, dict), "a dataclass becomes an object"
+    # Where workers come and go, the rows of a worker say nothing about the steps of the run.
+    run_steps = [int(str(report["run_steps"])) for report in reports.values() if "run_steps" in report]
+    if run_steps:
+        numbers["steps"] = max(run_steps)
     numbers["bytes"] = {"out": numbers.pop("bytes_out"), "in": numbers.pop("bytes_in")}
     del numbers["bytes_saved"]
     return numbers

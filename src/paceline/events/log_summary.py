@@ -17,6 +17,7 @@ from pathlib import Path
 
 from paceline.events.read import (
     ELASTIC_SERVERS,
+    OF_A_STEP,
     UNREADABLE,
     Columns,
     Header,
@@ -198,9 +199,9 @@ class _Reading:
         return _selected(rows, kept)
 
     def keeps_plain(self, event: PlainEvent) -> bool:
-        if event.kind != "adapted":
+        if event.kind not in OF_A_STEP:
             return True
-        return all(r.keeps_adapted(int(str(event.fields["step"]))) for r in self._resumes)
+        return all(r.keeps_plain(int(str(event.fields["step"]))) for r in self._resumes)
 
     def _keeps_step(self, rank: int, step: int, position: int, start_ns: int, version: int) -> bool:
         return all(r.keeps_step(rank, step, position) for r in self._resumes) and all(

@@ -29,6 +29,8 @@ UNREADABLE = (
     AttributeError,
     AssertionError,
 )  # what parsing damage raises
+EVALUATIONS = ("evaluated", "early_stop")  # one of each for a step
+OF_A_STEP = ("adapted", *EVALUATIONS)  # events that never happened if a resume goes back behind their step
 ELASTIC_SERVERS = ("server_started", "server_promoted")  # events that only elastic servers write
 _BEGINS = b'{"kind":'
 _NAMED = 20  # lines that are named; of more only the number is kept
@@ -106,7 +108,7 @@ class Resumed:
     def keeps_abandoned(self, version: int) -> bool:
         return version < self.version
 
-    def keeps_adapted(self, step: int) -> bool:
+    def keeps_plain(self, step: int) -> bool:
         return step <= sum(self.clocks) // len(self.clocks)
 
     def _clock(self, rank: int) -> int:
@@ -163,7 +165,7 @@ class History:
         for rank, abandoned in self.abandoned.items():
             self.abandoned[rank] = [row for row in abandoned if resumed.keeps_abandoned(row.version)]
         self.plain = [
-            e for e in self.plain if e.kind != "adapted" or resumed.keeps_adapted(_int(e.fields["step"]))
+            e for e in self.plain if e.kind not in OF_A_STEP or resumed.keeps_plain(_int(e.fields["step"]))
         ]
         self.sessions.append({rank: len(rows) for rank, rows in self.steps.items()})
 
@@ -346,7 +348,14 @@ def _take(history: History, event: dict[str, object]) -> None:
     plain = plain_event(event)
     if kind == "run_resumed" and event["clocks"]:
         history.resume(int(str(event["version"])), clocks_of(plain))
+    if kind in EVALUATIONS:
+        _keep_one(history, kind, _int(plain.fields["step"]))
     history.plain.append(plain)
+
+
+def _keep_one(history: History, kind: str, step: int) -> None:
+    """A process that was lost may have written it before the others had agreed on it, and made it again."""
+    history.plain = [e for e in history.plain if e.kind != kind or _int(e.fields["step"]) != step]
 
 
 def plain_event(event: Mapping[str, object]) -> PlainEvent:

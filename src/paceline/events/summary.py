@@ -282,7 +282,7 @@ class Totals:
         self._losses = Tail(workers)
         self._norms = Tail(workers)
         self._last_loss: dict[int, float] = {}  # by rank
-        self._evaluations: list[tuple[int, float]] = []  # when, how long
+        self._evaluations: dict[int, tuple[int, float]] = {}  # by step: when, how long
         self._acts = _Acts()
         self._saves = _Saves()
         self._adapted: Adaptations | None = None
@@ -335,7 +335,8 @@ class Totals:
 
     def take_plain(self, event: PlainEvent) -> None:
         if event.kind == "evaluated":
-            self._evaluations.append((event.at_ns, float(str(event.fields["took_s"]))))
+            took_s = float(str(event.fields["took_s"]))
+            self._evaluations[int(str(event.fields["step"]))] = (event.at_ns, took_s)
         elif event.kind in ("checkpoint", "checkpoint_failed", "checkpoint_skipped"):
             self._saves.take(event)
         elif event.kind == "adapted":
@@ -344,7 +345,8 @@ class Totals:
             self._adapted = Adaptations(count=before + 1, way=to, shares=shares)
 
     def summary(self) -> Summary:
-        training_s = sum(session.training_s(self._evaluations) for session in self._sessions)
+        evaluations = list(self._evaluations.values())
+        training_s = sum(session.training_s(evaluations) for session in self._sessions)
         first_ns = self._first_ns
         return Summary(
             steps=self._gradients // max(1, len(self._ranks | self._abandoning)),
@@ -370,7 +372,7 @@ class Totals:
         """Of the last session, beyond the first steps of each worker; of all its steps, if these are all."""
         is_steady = all(self._counts[rank] > WARM_STEPS for rank in self._ranks)
         span = self._steady if is_steady else self._sessions[-1]
-        lasted_s = span.training_s(self._evaluations)
+        lasted_s = span.training_s(list(self._evaluations.values()))
         return span.samples / lasted_s if lasted_s > 0 else 0.0
 
     def has_diverged(self) -> bool:

@@ -11,7 +11,10 @@ from paceline.worker.virtual import VirtualRun
 
 TASK = "paceline.laws.tasks:ValidatedTask"
 # ddp needs processes; of adaptive the bits depend on measured speeds, which virtual time repeats.
-EVALUATED = ("single", "ssgd", "localsgd", "fedavg", "diloco", "onebit", "adaptive")
+EVALUATED = (
+    *("single", "ssgd", "localsgd", "fedavg", "diloco", "onebit", "adaptive"),
+    *("ps", "backup", "asgd", "ssp", "dssp", "easgd"),
+)
 
 
 def v1_looking_changes_nothing(lab: Lab) -> Finding:

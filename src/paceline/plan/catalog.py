@@ -43,8 +43,8 @@ class Mode:
 
     @property
     def is_evaluated(self) -> bool:
-        """Do all workers hold the same parameters after some step, at the latest after a round?"""
-        return self.channel not in (Channel.STORE, Channel.PEERS) and not self.never_equal
+        """Is there one model to evaluate on the way: on a server, or at all workers after some step?"""
+        return self.channel is not Channel.PEERS and not self.never_equal
 
     @property
     def has_one_update(self) -> bool:

@@ -8,7 +8,6 @@ from paceline.plan import decide
 from paceline.plan.catalog import MODES, Channel
 
 _WHY_NOT = {
-    Channel.STORE: "holds its parameters on a server, and no worker has them whole at a common step",
     Channel.PEERS: "has no step after which its workers hold the same parameters",
     Channel.COLLECTIVE: "has no step after which its workers hold the same parameters",
 }
@@ -56,11 +55,10 @@ def _evaluating(config: TrainConfig) -> list[Problem]:
     if said is None:
         return []
     what, hint = "", f"leave {said} out: the model is evaluated at the end; or use --mode ssgd"
-    if decide.elastic_of(config) is not None:
-        what, hint = (
-            "an elastic run is evaluated at its end only",
-            f"leave {said} out, or run without --elastic",
-        )
+    elastic = decide.elastic_of(config)
+    if elastic is not None and elastic.servers > 1:
+        what = "the parameters are on servers in several parts, and no version of the whole is ever named"
+        hint = f"leave {said} out, or --servers"
     elif mode is not None and not mode.is_evaluated:
         what = f"mode {mode.name} {_WHY_NOT.get(mode.channel, 'is evaluated at its end only')}"
     elif mode is not None and mode.is_split and config.early_stop_patience is not None:

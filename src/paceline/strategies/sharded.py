@@ -110,6 +110,10 @@ class Sharded:
             return Outcome()
         return self._commit()
 
+    @property
+    def steps_done(self) -> int:
+        return self.committed
+
     def undo(self) -> None:
         """Batch statistics as they were when the step began: each shard and each attempt starts there."""
         for buffer, before in zip(self._buffers, self._before, strict=True):

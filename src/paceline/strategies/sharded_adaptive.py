@@ -81,6 +81,10 @@ class ShardedAdaptive:
         return self._active.committed
 
     @property
+    def steps_done(self) -> int:
+        return self.committed
+
+    @property
     def gradients(self) -> int:
         return self._together.gradients + self._alone.gradients
 

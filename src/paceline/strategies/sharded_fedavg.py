@@ -37,6 +37,10 @@ class ShardedFedavg(ShardedRounds):
         self._drawn = self._draw.current()
         self._mine = self._next_mine()
 
+    @property
+    def steps_done(self) -> int:
+        return sum(self._draw.done) // len(self._draw.done)
+
     def snapshot(self) -> dict[str, Tensor]:
         return {**super().snapshot(), DONE: torch.tensor(self._draw.done)}
 

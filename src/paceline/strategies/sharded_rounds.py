@@ -89,6 +89,11 @@ class ShardedRounds:
             return Outcome(apply_ns=apply_ns, version=self._version())
         return self._commit(apply_ns)
 
+    @property
+    def steps_done(self) -> int:
+        """Steps of the run that are committed."""
+        return self.committed
+
     def undo(self) -> None:
         """The common parameters as they were when the round began; shards begin it again from there."""
         self._at, self._made, self._busy_ns = 0, 0, 0

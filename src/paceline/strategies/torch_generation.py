@@ -116,6 +116,10 @@ class TorchGeneration:
             shares_done=self.committed * self._plan.num_workers,
         )
 
+    @property
+    def steps_done(self) -> int:
+        return self.committed
+
     def _average_buffers(self) -> None:
         """Where forward changes them."""
         raise NotImplementedError

@@ -18,6 +18,7 @@ Released updates are applied in (index, rank) order, so what a bound of 0 or a
 barrier computes does not depend on who was fast. See docs/concepts/staleness.md.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -166,13 +167,13 @@ class Admission:
         self.abandoned.discard(rank)
         return self._release()
 
-    def furthest(self) -> Clock:
-        """The largest clock, counting the step that a worker is in as finished."""
-        ends = (
-            clock + (rank not in self.held and rank not in self.waiting)
-            for rank, clock in self.clocks.items()
-        )
-        return Clock(max(ends, default=0))
+    def furthest(self, between_steps: Collection[Rank] = ()) -> Clock:
+        """The largest clock, counting the step that a worker is in as finished.
+
+        `between_steps` have not been given another step yet, whether or not they may read.
+        """
+        idle = {*self.held, *self.waiting, *between_steps}
+        return Clock(max((clock + (rank not in idle) for rank, clock in self.clocks.items()), default=0))
 
     def gap(self, index: Step) -> int:
         """How far ahead of the slowest active worker the step `index` is."""

@@ -119,6 +119,11 @@ class FirstCome:
         """What was given back is still done: nothing before the last share stays open."""
         self.total = min(self.total, self._next)
 
+    def stop_resumed(self) -> None:
+        """Hand out only what is open before the last share that was applied before the resume."""
+        applied = as_ranges(self.done)
+        self.total = min(self.total, applied[-1][1] if applied else 0)
+
     def memory(self) -> "Memory":
         """What somebody else needs to hand out the same shares from here on."""
         return Memory(self.total, self._next, as_ranges(self.done), list(self._returned))

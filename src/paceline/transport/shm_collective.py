@@ -15,6 +15,7 @@ from torch import Tensor
 
 from paceline.clock import Clock
 from paceline.ids import Rank
+from paceline.transport.generation_world import GenerationWorld
 from paceline.transport.meeting import PLACES, Meeting
 from paceline.transport.ports import Traffic
 from paceline.transport.shm import SharedWorld
@@ -38,13 +39,22 @@ class _Shared:
 
 
 class ShmCollective:
-    def __init__(self, world: SharedWorld, rank: Rank, *, clock: Clock, timeout_s: float) -> None:
+    def __init__(
+        self,
+        world: SharedWorld | GenerationWorld,
+        rank: Rank,
+        *,
+        clock: Clock,
+        timeout_s: float,
+        first_place: int = 0,
+    ) -> None:
+        """`first_place`: where all wait for each other. Gathering from some needs a world of its own."""
         self.rank = rank
         self.world_size = world.parties
         self._world = world
         self._clock = clock
         self._timeout_s = timeout_s
-        self._meeting = Meeting(world, rank, clock=clock, timeout_s=timeout_s)
+        self._meeting = Meeting(world, rank, clock=clock, timeout_s=timeout_s, first_place=first_place)
         self._gatherings = 0
         self._heard_by: tuple[Sequence[Rank], Sequence[Rank]] = (
             (),

@@ -61,6 +61,8 @@ class LossRecord:
                 self._every *= 2
 
     def evaluated(self, step: int, at_s: float, metrics: str) -> None:
+        # One that was written by a process that was lost meanwhile is made, and written, again.
+        self.evaluations = [e for e in self.evaluations if e["step"] != step]
         self.evaluations.append({"step": step, "t_s": at_s, "metrics": json.loads(metrics)})
 
     def rewound(self, to_step: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from paceline.events.sample_rows import CustomRow, LinkRow, ProcessRow
 from paceline.events.schema import SCHEMA
+from paceline.plan.catalog import hides_waiting
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
 from paceline.watch.columns import Columns, maybe, maybe_int, number
@@ -172,6 +173,9 @@ class RunTrack:
     @property
     def step(self) -> int:
         """Steps of the run that are done."""
+        if self.plan.elastic is not None and hides_waiting(self.plan.mode):
+            # Torch's workers commit together, and the position is that of a worker's first shard.
+            return min(self.plan.steps, self.max_position // self.plan.num_workers + 1)
         if self.plan.elastic is not None:
             return min(self.plan.steps, (self.max_position + 1) // self.plan.num_workers)
         return min(self.plan.steps, sum(w.steps for w in self.workers.values()) // self.plan.num_workers)

@@ -24,6 +24,8 @@ from paceline.worker.elastic_server import Kind, Order
 from paceline.worker.guarded import Machine, Row
 from paceline.worker.place_membership import Places, primary_of
 
+LONGEST_TEXT = 1 << 20  # bytes; the metrics of one evaluation
+
 
 class Ended(Enum):
     """How the time as a backup was over."""
@@ -101,8 +103,10 @@ class BackupServer:
             raise ProtocolError(
                 f"after order {self.orders} came {frame.say.name} {frame.number}", "look at the primary's log"
             )
-        gradient = None
-        if frame.payload_bytes:
+        gradient, text = None, ""
+        if frame.position == Kind.EVALUATED:
+            text = wire.receive_bytes(connection, frame, most=LONGEST_TEXT).decode()
+        elif frame.payload_bytes:
             wire.receive_payload(connection, frame, tcp_wire.bytes_of(self._gradient))
             gradient = self._gradient
         # We have it: from here on it counts, so nothing else comes before it is carried out.
@@ -110,6 +114,6 @@ class BackupServer:
         try:
             wire.send(connection, Frame(Say.HAVE, number=self.orders))
         finally:
-            order = Order(Kind(frame.position), Rank(frame.rank), frame.incarnation, frame.time)
+            order = Order(Kind(frame.position), Rank(frame.rank), frame.incarnation, frame.time, text)
             _, rows = self._server.order(order, gradient)
             self._kept.append((self.orders, rows))

@@ -31,6 +31,7 @@ from paceline.transport.generation_window import GenerationWindow
 from paceline.transport.generation_world import GenerationWorld
 from paceline.worker.adapting import AdaptedShares, way_in
 from paceline.worker.elastic_strategies import ElasticStrategy, is_finished, strategy_in
+from paceline.worker.evaluating import Evaluations
 from paceline.worker.generation import BOARD, Healed, enter, make_equal
 from paceline.worker.loop import Ran, Worker
 from paceline.worker.replica import Replica
@@ -85,13 +86,15 @@ class ElasticWorker:
     log: Log
     membership: Generations
     folder: Path  # where the workers of a generation find each other
-    worker_for: Callable[[ElasticStrategy, int], Worker]  # in a generation, by our rank in it
+    worker_for: Callable[[ElasticStrategy, GenerationWorld], Worker]  # in a generation
     asked: Asked
     voice: Voice
     save: Callable[[int, dict[str, Tensor]], None]  # while nobody trains: the steps committed, and `carried`
     revoke: Callable[[int, str], None] = lambda _number, _why: None  # a generation that cannot go on
     committed: int = 0  # steps of the run that our replica has; fedavg: rounds
     carried: dict[str, Tensor] = field(default_factory=dict)  # what a strategy hands to the next generation's
+    evaluations: Evaluations | None = None  # None: the run is evaluated at its end only
+    steps_done: int = 0  # of the run; as `committed`, but never rounds
     finished: int = 0  # gradients that this process has computed
     rank: int = 0  # in the newest generation
     was_saved_at: int = 0  # the newest checkpoint's step, if there are some and none can be read
@@ -165,7 +168,10 @@ class ElasticWorker:
 
     def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
         """Who was behind, or is new."""
-        healed = make_equal(world, self.committed, self._snapshot, self.take_up, self.plan.timeout_s)
+        evaluated = 0 if self.evaluations is None else self.evaluations.count
+        healed = make_equal(
+            world, self.committed, evaluated, self._snapshot, self.take_up, self.plan.timeout_s
+        )
         self.committed = healed.committed
         if self.was_saved_at and self.committed == 0:
             raise TrainingError(
@@ -190,25 +196,32 @@ class ElasticWorker:
         return {"way": way_in(self.plan, self.carried).value} if self.plan.mode == "adaptive" else {}
 
     def _snapshot(self) -> Snapshot:
-        return with_strategy(self.replica.snapshot(), self.carried)
+        both = with_strategy(self.replica.snapshot(), self.carried)
+        if self.evaluations is None:
+            return both
+        also = self.evaluations.live()
+        return Snapshot({**both.tensors, **also.tensors}, {**both.facts, **also.facts})
 
     def take_up(self, saved: Snapshot) -> None:
         """Go on from what another worker, or a checkpoint, had."""
         self.replica.restore(saved)
         self.carried = of_strategy(saved)
+        if self.evaluations is not None:
+            self.evaluations.restore(saved)
 
     def _train(self, world: GenerationWorld, sharing: AgreedShares) -> Ran:
         strategy = strategy_in(self.plan, world, Rank(self.rank), self.clock, sharing)
         strategy.restore(self.carried)
         strategy.prepare(self.replica, StepClock(self.committed))
         try:
-            return self.worker_for(strategy, self.rank).run(StepClock(self.finished))
+            return self.worker_for(strategy, world).run(StepClock(self.finished))
         except PeerLostError:
             strategy.undo()
             self.has_left = sharing.has_left
             raise
         finally:
             self.committed, self.finished = strategy.committed, self.finished + strategy.gradients
+            self.steps_done = strategy.steps_done
             self.carried = strategy.snapshot()
             strategy.close()
 

@@ -9,21 +9,26 @@ from functools import partial
 import torch
 
 from paceline.checkpoints.store import read_snapshot
-from paceline.clock import SystemClock
+from paceline.clock import Clock, SystemClock
 from paceline.coordinator.client import Client, RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.shell import security
 from paceline.coordinator.shell.identity import Role
 from paceline.events.log import Log
 from paceline.ids import Rank
-from paceline.plan.catalog import MODES, Channel
+from paceline.plan.catalog import MODES, Channel, is_split
 from paceline.plan.plan import Plan
 from paceline.tasks.port import Task
+from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.ports import Collective
+from paceline.transport.shm_collective import ShmCollective
+from paceline.transport.torch_dist import TorchCollective
 from paceline.worker.cataloguing import ANSWER_S, WHO, RunCatalogue, noted, where_to_go_on
 from paceline.worker.control import WorkerControl
 from paceline.worker.elastic import ElasticWorker
 from paceline.worker.elastic_strategies import ElasticStrategy
-from paceline.worker.generation import LOOK_S
+from paceline.worker.evaluating import NO_EVALUATION, Evaluates, Evaluations, Evaluator
+from paceline.worker.generation import EVALUATING, LOOK_S
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Saver, Worker
 from paceline.worker.membership import Membership
@@ -32,6 +37,7 @@ from paceline.worker.replica import Replica
 from paceline.worker.run_folder import open_log
 from paceline.worker.saving import NoSaver, SharedSaver, writer_for
 from paceline.worker.seat import CoordinatorSeat, Seat
+from paceline.worker.validation import Validation
 from paceline.worker.wiring import build_task, set_up_torch
 
 Tell = Callable[[Report], None]
@@ -54,7 +60,10 @@ def work_elastic(index: int, seat: Seat, report: Tell) -> None:
     is_early = elastic.has_left or elastic.is_late  # its replica is not that of the run's end
     arena = elastic.replica.arena
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
+    facts["run_steps"] = elastic.steps_done
     facts["state_sha256"] = state_hash(arena.named_state())
+    if elastic.evaluations is not None:  # whoever else is lost from here on, one of us tells it
+        elastic.evaluations.conclude(facts)
     if elastic.rank == 0 and not is_early:
         facts["metrics"] = evaluate(task, arena.module, seat.run_dir)
     reason = "left" if is_early else "stopped" if ran.was_stopped else "done"
@@ -82,6 +91,7 @@ def _build(
     assert seat.coordinator is not None, "an elastic run has a coordinator"
     plan, clock, place, name = seat.plan, SystemClock(), seat.coordinator, f"worker-{index}"
     replica = Replica(plan, task, torch.device("cpu"), clock)
+    replica.prepare_optimizer()
     log = open_log(plan, seat.run_dir, name, clock)
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
@@ -96,7 +106,12 @@ def _build(
     shared = SharedSaver(plan, replica, log=log, report=report, writer=writer)
     shared.takes_wish = control.takes_save
 
-    def worker_for(strategy: ElasticStrategy, rank: int) -> Worker:
+    record = None if plan.evaluation is None else Evaluations(plan, replica.arena, clock)
+    if record is not None:
+        shared.also = record.live
+
+    def worker_for(strategy: ElasticStrategy, world: GenerationWorld) -> Worker:
+        rank = world.rank
         if rank == 0:
             shared.enter(elastic.generation, strategy, strategy.committed)
         saver: Saver = shared if rank == 0 else NoSaver()
@@ -110,6 +125,7 @@ def _build(
             log=log,
             control=control,
             saver=saver,
+            evaluator=evaluator_in(plan, task, record, strategy, world, clock, replica, log, report),
         )
 
     elastic = _kind(plan)(
@@ -125,10 +141,38 @@ def _build(
         voice=_Voice(log, report),
         save=shared.save_between,
         revoke=partial(revoke, membership, place.run),
+        evaluations=record,
         finished=control.finished,  # a replacement goes on counting where the lost one stood
     )
     _go_on(elastic, seat, noted(membership, place.run), control.note)
     return elastic, shared, control
+
+
+def evaluator_in(
+    plan: Plan,
+    task: Task,
+    record: Evaluations | None,
+    strategy: ElasticStrategy,
+    world: GenerationWorld,
+    clock: Clock,
+    replica: Replica,
+    log: Log,
+    report: Tell,
+) -> Evaluates:
+    """Of a generation: its workers share the validation data, and its rank 0 tells what was measured."""
+    if record is None:
+        return NO_EVALUATION
+    channel, timeout_s = MODES[plan.mode].channel, plan.timeout_s
+    collective: Collective | None = None
+    if channel is not Channel.TORCH:
+        collective = ShmCollective(
+            world, Rank(world.rank), clock=clock, timeout_s=timeout_s, first_place=EVALUATING
+        )
+    elif not is_split(plan.mode):  # a model in parts computes all pieces together
+        collective = TorchCollective(device=replica.arena.state.device, clock=clock, timeout_s=timeout_s)
+    validation = Validation(task, replica.arena, seed=plan.seed, collective=collective, channel=channel)
+    tell = report if world.rank == 0 else None
+    return Evaluator(plan, record, validation, log=log, report=tell, steps=lambda: strategy.steps_done)
 
 
 def _kind(plan: Plan) -> type[ElasticWorker]:

@@ -8,6 +8,7 @@ until every share is applied. Clocks of the dead leave the minimum at once, and
 whoever joins starts at it.
 """
 
+import json
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from paceline.checkpoints.store import Snapshot
+from paceline.clock import Clock, SystemClock
 from paceline.events.log import MemoryLog
 from paceline.events.schema import ServerRow
 from paceline.ids import Clock as StepClock
@@ -25,6 +27,7 @@ from paceline.sync.admission import Admission, Held, slowest
 from paceline.sync.assignment import FirstCome, Memory
 from paceline.sync.dynamic_bound import DynamicBounded
 from paceline.transport.ports import Answer, Reply, Slots
+from paceline.worker.evaluating import EvaluatedRow
 from paceline.worker.replica import Replica
 from paceline.worker.server import ParameterServer
 
@@ -39,6 +42,7 @@ class Kind(IntEnum):
     ABSENT = 5  # it was expected, and never came
     READ = 6  # of a part that hands out no shares: changes nothing, but the backup must know of it
     AGAIN = 7  # it has abandoned its share, as it was told
+    EVALUATED = 8  # no worker: the primary has evaluated the parameters as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Order:
     rank: Rank
     number: int  # JOINED: the incarnation; PUSHED, AGAIN: the ticket (part 0) or the share (other parts)
     at_ns: int  # the primary's time: rules and rows of both see the same
+    text: str = ""  # EVALUATED: what was measured, as JSON
 
 
 class Verdict(IntEnum):
@@ -95,6 +100,9 @@ class ElasticServer(ParameterServer):
         self._shares_left = FirstCome(plan.total_gradients)
         self._begin({rank: StepClock(0) for rank in self.expected}, self._shares_left)
 
+    def _evaluation_clock(self) -> Clock:
+        return SystemClock()  # how long an evaluation takes is no matter of orders
+
     @property
     def plan(self) -> Plan:
         return self._plan
@@ -141,11 +149,20 @@ class ElasticServer(ParameterServer):
 
     def order(
         self, order: Order, gradient: torch.Tensor | None = None
-    ) -> tuple[list[Reply], list[ServerRow]]:
+    ) -> tuple[list[Reply], list[ServerRow | EvaluatedRow]]:
         """Carry it out: who is answered what, and what is to be recorded."""
         self._times.at_ns = order.at_ns
-        replies = self._settle(self._obey(order, gradient))
-        rows, self._rows.server = self._rows.server, []
+        rows: list[ServerRow | EvaluatedRow] = []
+        if order.kind is Kind.EVALUATED:
+            assert self.evaluations is not None, "an evaluation belongs to a run that is evaluated"
+            entry = json.loads(order.text)
+            rows.append(self.evaluations.row(entry))
+            self.take_evaluation(entry)
+            replies = self._settle([])
+        else:
+            replies = self._settle(self._obey(order, gradient))
+        rows += self._rows.server
+        self._rows.server = []
         return replies, rows
 
     def _obey(self, order: Order, gradient: torch.Tensor | None) -> list[Reply]:
@@ -167,7 +184,7 @@ class ElasticServer(ParameterServer):
             case Kind.ABSENT:
                 self.expected.discard(rank)
                 return self._carry_out(self._admission.leave(rank))
-            case Kind.READ:
+            case Kind.READ | Kind.EVALUATED:
                 return []
 
     def _enter(self, rank: Rank, incarnation: int) -> list[Reply]:
@@ -235,6 +252,7 @@ class ElasticServer(ParameterServer):
         self._begin(
             {rank: self.clocks[rank] for rank in self.expected}, FirstCome(self._plan.total_gradients, done)
         )
+        self._stop_again()
 
     def whole(self) -> Snapshot:
         """Everything that another server needs to go on from here."""

@@ -31,6 +31,11 @@ class ElasticStrategy(Strategy, Protocol):
         ...
 
     @property
+    def steps_done(self) -> int:
+        """The same in steps of the run, where commits are not steps."""
+        ...
+
+    @property
     def gradients(self) -> int:
         """That we have computed."""
         ...

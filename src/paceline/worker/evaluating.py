@@ -1,9 +1,17 @@
-"""When is a run evaluated while it trains, and does it go on afterwards?
+"""Evaluations of a run while it trains, and the decision to stop early.
 
-Only after steps at which all workers hold the same parameters, so that all see
-the same numbers and decide the same. An evaluation changes nothing that is
-trained, and its time is no training time. What was seen so far, and the best
-weights of a run that may stop early, are part of every checkpoint.
+An evaluation belongs to one step of the run and to one state of the parameters: that of a step after which
+all workers hold the same, or that of a parameter server when so many gradients are applied. It changes
+nothing that is trained, and its time is no training time.
+
+`Evaluations` is what a run remembers of them: the measured values, the best weights of a run that may stop
+early, and whether it stops. It is part of every checkpoint, of the state that one worker takes over from
+another, and of the state of a server's backup, so that no lost process loses or repeats a decision.
+`Evaluator` adds to it between two steps of the loop, `ServerEvaluator` between two updates of a server.
+
+The order is: measure, write to the event log, agree, remember. A process that is lost before all have agreed
+leaves at most an event that is written again for the same step, with the same metrics; readers keep one for
+each step.
 """
 
 import dataclasses
@@ -32,10 +40,11 @@ from paceline.worker.validation import Validation
 
 FACT = "evaluation"  # the name under which it is in a checkpoint
 USUAL_METRICS = ("valid_loss", "test_loss")
+Entry = dict[str, Any]  # Any: JSON. One evaluation, as in result.json
 
 
 class Evaluates(Protocol):
-    """What the loop asks."""
+    """What the training loop asks."""
 
     def begins_at_end(self) -> bool:
         """The loop begins; is there nothing left to do, as the run has stopped early?"""
@@ -63,59 +72,101 @@ class _NoEvaluation:
 NO_EVALUATION = _NoEvaluation()
 
 
-class Evaluator:
-    def __init__(
-        self,
-        plan: Plan,
-        arena: Arena,
-        validation: Validation,
-        *,
-        clock: Clock,
-        log: Log,
-        report: Callable[[Report], None] | None,  # None: another worker tells what was seen
-    ) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class EvaluatedRow:
+    """The events of an evaluation."""
+
+    evaluated: dict[str, Any]  # Any: JSON
+    early_stop: dict[str, Any] | None  # Any: JSON
+
+    def write(self, log: Log) -> None:
+        """On the disk when this returns."""
+        log.write("evaluated", **self.evaluated)
+        if self.early_stop is not None:
+            log.write("early_stop", **self.early_stop)
+        log.flush()
+
+    def report(self) -> Report:
+        return {"ev": "evaluated", **self.evaluated}
+
+
+class Evaluations:
+    """What a run remembers of its evaluations."""
+
+    def __init__(self, plan: Plan, arena: Arena, clock: Clock) -> None:
         assert plan.evaluation is not None, "made only where there are evaluations"
-        self._plan, self._said, self._arena, self._validation = plan, plan.evaluation, arena, validation
-        self._clock, self._log, self._report = clock, log, report
-        self._due = next_evaluation(plan, 0)
-        self._seen: list[dict[str, Any]] = []  # Any: JSON. As in result.json, one for each evaluation
+        self._plan, self._settings, self._arena, self._clock = plan, plan.evaluation, arena, clock
+        self._seen: list[Entry] = []
         self._best: dict[str, Tensor] = {}
-        self._before_s, self._spent_ns, self._began_ns = 0.0, 0, clock.now_ns()
-        self._reason = ""
+        self.reason = ""  # why the run stops early; empty: it does not
+        self._has_begun = False
+        self._before_s, self._spent_ns, self._began_ns = 0.0, 0, 0
+        self._own_ns = 0  # of this process
 
-    def begins_at_end(self) -> bool:
-        self._began_ns, self._spent_ns = self._clock.now_ns(), 0
-        is_over = bool(self._seen) and self._seen[-1]["step"] >= self._plan.steps
-        self._reason = "" if is_over else self._why_to_stop()
-        return bool(self._reason)
+    @property
+    def count(self) -> int:
+        return len(self._seen)
 
-    def after_step(self, finished: StepClock, outcome: Outcome) -> Outcome:
-        at = finished if outcome.shares_done is None else outcome.shares_done // self._plan.num_workers
-        is_due = at >= self._due or at == self._plan.steps
-        if not outcome.synced or not is_due or (self._seen and self._seen[-1]["step"] == at):
-            return outcome
-        self._due = next_evaluation(self._plan, at)
-        self._evaluate(at)
-        if outcome.stop or at == self._plan.steps:
-            return outcome  # it ends here anyway, and not because of this
-        self._reason = self._why_to_stop()
-        if not self._reason:
-            return outcome
-        if self._report is not None:
-            self._log.write("early_stop", step=at, best_step=self._best_step(), reason=self._reason)
-        return dataclasses.replace(outcome, stop=True)
+    def begin(self) -> None:
+        """Training begins, or continues in another generation of workers."""
+        if not self._has_begun:
+            self._began_ns, self._spent_ns, self._has_begun = self._clock.now_ns(), 0, True
+        self.reason = self._why_to_stop(self._seen)
 
-    def conclude(self, report: Report) -> None:
-        report["steps_s"] = float(str(report["steps_s"])) - self._spent_ns / 1e9
-        if self._report is not None:
+    def is_due(self, at: int) -> bool:
+        """After so many steps of the run."""
+        last = self._seen[-1]["step"] if self._seen else 0
+        return at > last and (at >= next_evaluation(self._plan, last) or at == self._plan.steps)
+
+    def measure(self, at: int, validation: Validation) -> Entry:
+        """Evaluate the parameters as they are; remembers nothing."""
+        started_ns, seconds = self._clock.now_ns(), self._training_s()
+        found = validation.metrics()
+        metrics = {name: value if math.isfinite(value) else None for name, value in found.items()}
+        return {
+            "step": at,
+            "samples": at * self._plan.global_batch,
+            "seconds": seconds,
+            "took_s": (self._clock.now_ns() - started_ns) / 1e9,
+            "metrics": metrics,
+        }
+
+    def take(self, entry: Entry, *, is_ending: bool = False) -> None:
+        """Remember it, with the parameters as they are. `is_ending`: the run ends here for another reason."""
+        self._seen.append(entry)
+        took_ns = round(entry["took_s"] * 1e9)
+        self._spent_ns += took_ns
+        self._own_ns += took_ns
+        if self._settings.patience is not None and not waited(
+            self._values(self._seen), lower_is_better=self._settings.lower_is_better
+        ):
+            self._best = self._arena.named_state()
+        if not is_ending:
+            self.reason = self._why_to_stop(self._seen)
+
+    def row(self, entry: Entry, *, is_ending: bool = False) -> "EvaluatedRow":
+        """What is recorded of an evaluation that is not remembered yet."""
+        seen = [*self._seen, entry]
+        reason = "" if is_ending else self._why_to_stop(seen)
+        if not reason:
+            return EvaluatedRow(_flat(entry), None)
+        stop = {"step": entry["step"], "best_step": self._best_step(seen), "reason": reason}
+        return EvaluatedRow(_flat(entry), stop)
+
+    def conclude(self, report: Report, *, tells: bool = True) -> None:
+        if "steps_s" in report:
+            report["steps_s"] = float(str(report["steps_s"])) - self._own_ns / 1e9
+        else:
+            report["evaluating_s"] = self._own_ns / 1e9  # the workers of a server waited meanwhile
+        if tells:
             report["evaluations"] = json.dumps(self._seen)
-        if self._reason:
-            report["stopped_by"] = self._reason
+        if self.reason:
+            report["stopped_by"] = self.reason
         if not self._best:
             return
         self._put_back()
-        if self._report is not None:
-            best = best_of(self._values(), lower_is_better=self._said.lower_is_better)
+        if tells:
+            best = best_of(self._values(self._seen), lower_is_better=self._settings.lower_is_better)
             assert best is not None, "weights are kept only of what was better"
             report["best"] = json.dumps({k: self._seen[best][k] for k in ("step", "metrics")})
 
@@ -126,67 +177,48 @@ class Evaluator:
         return Snapshot(tensors, {FACT: skeleton})
 
     def restore(self, saved: Snapshot) -> None:
+        """Continue from a checkpoint or from what another process has."""
         kept = join(saved.facts[FACT], saved.tensors)
         self._seen, self._best, self._before_s = kept["seen"], kept["best"], kept["training_s"]
-        self._due = next_evaluation(self._plan, saved.facts["at"])
-
-    def _evaluate(self, at: int) -> None:
-        started_ns, seconds = self._clock.now_ns(), self._training_s()
-        found = self._validation.metrics()
-        metrics = {name: value if math.isfinite(value) else None for name, value in found.items()}
-        took_ns = self._clock.now_ns() - started_ns
-        self._spent_ns += took_ns
-        seen = {
-            "step": at,
-            "samples": at * self._plan.global_batch,
-            "seconds": seconds,
-            "took_s": took_ns / 1e9,
-        }
-        self._seen.append({**seen, "metrics": metrics})
-        if self._said.patience is not None and not waited(
-            self._values(), lower_is_better=self._said.lower_is_better
-        ):
-            self._best = self._arena.named_state()
-        if self._report is not None:
-            self._log.write("evaluated", **seen, metrics=json.dumps(metrics))
-            self._report({"ev": "evaluated", **seen, "metrics": json.dumps(metrics)})
+        self._began_ns, self._spent_ns = self._clock.now_ns(), 0
+        self.reason = self._why_to_stop(self._seen)
 
     def _training_s(self) -> float:
         return self._before_s + (self._clock.now_ns() - self._began_ns - self._spent_ns) / 1e9
 
-    def _values(self) -> list[float | None]:
+    def _values(self, seen: list[Entry]) -> list[float | None]:
         """What early stopping looks at, of every evaluation."""
-        if not self._seen:
+        if not seen:
             return []
-        names = self._seen[-1]["metrics"]
-        wanted = USUAL_METRICS if self._said.metric is None else (self._said.metric,)
+        names = seen[-1]["metrics"]
+        wanted = USUAL_METRICS if self._settings.metric is None else (self._settings.metric,)
         name = next((name for name in wanted if name in names), None)
         if name is None:
             raise TrainingError(
                 f"early stopping looks at {' or '.join(wanted)}, but the task only has {', '.join(names)}",
                 f"set early_stop_metric to {next(iter(names), 'one of the task')}, for example",
             )
-        return [one["metrics"][name] for one in self._seen]
+        return [entry["metrics"][name] for entry in seen]
 
-    def _why_to_stop(self) -> str:
-        """Empty: it goes on."""
-        if self._said.patience is None or not self._seen:
+    def _why_to_stop(self, seen: list[Entry]) -> str:
+        """Empty: training continues."""
+        if self._settings.patience is None or not seen or seen[-1]["step"] >= self._plan.steps:
             return ""
-        values = self._values()
-        since = waited(values, lower_is_better=self._said.lower_is_better)
-        if since < self._said.patience:
+        values = self._values(seen)
+        since = waited(values, lower_is_better=self._settings.lower_is_better)
+        if since < self._settings.patience:
             return ""
         times = "1 evaluation" if since == 1 else f"{since} evaluations"
-        best = best_of(values, lower_is_better=self._said.lower_is_better)
-        name = self._said.metric or next(n for n in USUAL_METRICS if n in self._seen[-1]["metrics"])
+        best = best_of(values, lower_is_better=self._settings.lower_is_better)
+        name = self._settings.metric or next(n for n in USUAL_METRICS if n in seen[-1]["metrics"])
         if best is None:
             return f"{EARLY_STOP}: {name} was no number in {times}"
-        than = f"than {values[best]:.6g} after step {self._best_step()}"
+        than = f"than {values[best]:.6g} after step {self._best_step(seen)}"
         return f"{EARLY_STOP}: {name} was no better {than} in {times}"
 
-    def _best_step(self) -> int | None:
-        best = best_of(self._values(), lower_is_better=self._said.lower_is_better)
-        return None if best is None else int(self._seen[best]["step"])
+    def _best_step(self, seen: list[Entry]) -> int | None:
+        best = best_of(self._values(seen), lower_is_better=self._settings.lower_is_better)
+        return None if best is None else int(seen[best]["step"])
 
     def _put_back(self) -> None:
         with torch.no_grad():
@@ -194,8 +226,106 @@ class Evaluator:
                 tensor.copy_(self._best[name])
 
 
+class Evaluator:
+    """Evaluates between two steps of the training loop. All workers do it after the same step."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        record: Evaluations,
+        validation: Validation,
+        *,
+        log: Log,
+        report: Callable[[Report], None] | None,  # None: another worker tells what was seen
+        steps: Callable[[], int] | None = None,  # of the run that are committed, where workers come and go
+    ) -> None:
+        self.record = record
+        self._num_workers, self._validation = plan.num_workers, validation
+        self._log, self._report, self._steps = log, report, steps
+
+    def begins_at_end(self) -> bool:
+        self.record.begin()
+        # A generation may have ended after a step was committed and before it was evaluated.
+        if self._steps is not None and self.record.is_due(self._steps()):
+            self._evaluate(self._steps(), is_ending=False)
+        return bool(self.record.reason)
+
+    def after_step(self, finished: StepClock, outcome: Outcome) -> Outcome:
+        at = self._steps_done(finished, outcome)
+        if not outcome.synced or not self.record.is_due(at):
+            return outcome
+        self._evaluate(at, is_ending=outcome.stop)
+        return dataclasses.replace(outcome, stop=outcome.stop or bool(self.record.reason))
+
+    def conclude(self, report: Report) -> None:
+        self.record.conclude(report, tells=self._report is not None)
+
+    def _steps_done(self, finished: StepClock, outcome: Outcome) -> int:
+        if self._steps is not None:
+            return self._steps()
+        return finished if outcome.shares_done is None else outcome.shares_done // self._num_workers
+
+    def _evaluate(self, at: int, *, is_ending: bool) -> None:
+        entry = self.record.measure(at, self._validation)
+        if self._report is not None:
+            row = self.record.row(entry, is_ending=is_ending)
+            row.write(self._log)
+            self._report(row.report())
+        # All remember the same times, those of the worker that writes, and not before they are written.
+        seconds, took_s = self._validation.agreed([entry["seconds"], entry["took_s"]])
+        self.record.take({**entry, "seconds": seconds, "took_s": took_s}, is_ending=is_ending)
+
+
+class Served(Protocol):
+    """A parameter server whose parameters can be evaluated."""
+
+    @property
+    def evaluations(self) -> Evaluations | None: ...
+
+    @property
+    def steps_done(self) -> int:
+        """Applied gradients, in steps of the run."""
+        ...
+
+    def take_evaluation(self, entry: Entry) -> None:
+        """Remember it, and stop if it says so."""
+        ...
+
+
+class ServerEvaluator:
+    """Evaluates the parameters of a server between two updates."""
+
+    def __init__(
+        self,
+        server: Served,
+        validation: Validation,
+        *,
+        log: Log,
+        report: Callable[[Report], None],
+    ) -> None:
+        assert server.evaluations is not None, "made only where there are evaluations"
+        self._server, self._record, self._validation = server, server.evaluations, validation
+        self._log, self._report = log, report
+
+    def after_update(self) -> None:
+        """No worker is answered meanwhile, so that this version is the one that is evaluated."""
+        at = self._server.steps_done
+        if not self._record.is_due(at):
+            return
+        entry = self._record.measure(at, self._validation)
+        row = self._record.row(entry)
+        row.write(self._log)
+        self._report(row.report())
+        self._server.take_evaluation(entry)
+
+
 def best_weights(saved: Snapshot) -> dict[str, Tensor]:
     """Those that a checkpoint holds beside the newest ones; none if its run keeps none."""
     kept = saved.facts.get(FACT)
     best: dict[str, Tensor] = {} if kept is None else join(kept, saved.tensors)["best"]
     return best
+
+
+def _flat(entry: Entry) -> dict[str, Any]:  # Any: JSON
+    """As the fields of an event."""
+    return {**entry, "metrics": json.dumps(entry["metrics"])}

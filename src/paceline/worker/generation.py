@@ -23,9 +23,10 @@ from paceline.transport.generation_board import WORDS as BOARD_WORDS
 from paceline.transport.generation_world import GenerationWorld
 from paceline.transport.meeting import PLACES, Meeting
 
-BOARD = 4  # where the words of every step begin
-_COMMITTED, _BYTES, _HASH, ROOM_WORD = range(BOARD)  # the last is for the training
-_PLACES = 2 * PLACES  # some for the training, some for making the state equal
+BOARD = 5  # where the words of every step begin
+_COMMITTED, _EVALUATED, _BYTES, _HASH, ROOM_WORD = range(BOARD)  # the last is for the training
+EVALUATING = 2 * PLACES  # the first place at which workers wait for each other while they evaluate
+_PLACES = 3 * PLACES  # others are for the training, and for making the state equal
 LOOK_S = 0.002
 
 
@@ -76,20 +77,25 @@ def _memory_name(number: int) -> str:
 def make_equal(
     world: GenerationWorld,
     committed: int,
+    evaluated: int,
     snapshot: Callable[[], Snapshot],
     restore: Callable[[Snapshot], None],
     timeout_s: float,
 ) -> Healed:
-    """Everybody has the newest committed state when this returns."""
+    """Every worker has the newest committed state when this returns.
+
+    Of equally many committed steps, the state with more evaluations is newer.
+    """
     meeting = Meeting(world, world.rank, clock=SystemClock(), timeout_s=timeout_s, first_place=PLACES)
     world.words[world.rank, _COMMITTED] = committed
+    world.words[world.rank, _EVALUATED] = evaluated
     meeting.meet()
-    known = [int(word) for word in world.words[:, _COMMITTED]]
+    known = [(int(mine[_COMMITTED]), int(mine[_EVALUATED])) for mine in world.words]
     newest = max(known)
     source = known.index(newest)
     if min(known) == newest:
-        return Healed(newest, None, 0)
-    behind = tuple(rank for rank, committed in enumerate(known) if committed < newest)
+        return Healed(newest[0], None, 0)
+    behind = tuple(rank for rank, progress in enumerate(known) if progress < newest)
     data = to_bytes(snapshot()) if world.rank == source else b""
     if world.rank == source:
         world.words[source, _BYTES], world.words[source, _HASH] = len(data), _hash_word(data)
@@ -100,7 +106,7 @@ def make_equal(
         room.numpy()[:] = np.frombuffer(data, dtype=np.uint8)
     meeting.meet()
     if known[world.rank] == newest:
-        return Healed(newest, None, 0, behind)
+        return Healed(newest[0], None, 0, behind)
     received = room.numpy().tobytes()
     if _hash_word(received) != int(world.words[source, _HASH]):
         raise TrainingError(
@@ -108,7 +114,7 @@ def make_equal(
             "this should never happen on one machine: check its memory",
         )
     restore(from_bytes(received))
-    return Healed(newest, source, size, behind)
+    return Healed(newest[0], source, size, behind)
 
 
 def _hash_word(data: bytes) -> int:

@@ -38,11 +38,12 @@ from paceline.transport.elastic_wire import Frame, Say
 from paceline.transport.ports import Reply
 from paceline.worker.backup_line import BackupLine
 from paceline.worker.elastic_server import Kind, Order
+from paceline.worker.evaluating import EvaluatedRow
 from paceline.worker.place_membership import RESUME, Places
 
 TICK_S = 0.1
 RECORD_S = 0.25
-Row = ServerRow | PartRow
+Row = ServerRow | PartRow | EvaluatedRow
 
 
 class Machine(Protocol):
@@ -77,7 +78,9 @@ class Due:
 
 
 def record(log: Log, row: Row) -> None:
-    if isinstance(row, PartRow):
+    if isinstance(row, EvaluatedRow):
+        row.write(log)
+    elif isinstance(row, PartRow):
         log.add_part(row)
     else:
         log.add_server(row)
@@ -174,13 +177,20 @@ class GuardedServer(ABC):
                 pass  # of a link that is not ours any more
 
     def _order(
-        self, kind: Kind, rank: Rank, number: int, gradient: torch.Tensor | None = None
+        self,
+        kind: Kind,
+        rank: Rank,
+        number: int,
+        gradient: torch.Tensor | None = None,
+        text: str = "",
     ) -> tuple[Sequence[Reply], Sequence[Row]]:
         """Whoever calls it says what is due when it is safe."""
-        order = Order(kind, rank, number, self._clock.now_ns())
+        order = Order(kind, rank, number, self._clock.now_ns(), text)
         self._ordered += 1
         # Before it is carried out: that may change the gradient.
-        payload = None if gradient is None else tcp_wire.bytes_of(gradient)
+        payload = memoryview(text.encode()) if text else None
+        if gradient is not None:
+            payload = tcp_wire.bytes_of(gradient)
         self._line.tell(Frame(Say.ORDER, rank, number, self._ordered, kind, order.at_ns), payload)
         return self._machine.order(order, gradient)
 

@@ -16,12 +16,14 @@ from torch import Tensor, nn
 
 from paceline.ids import Rank
 from paceline.plan.catalog import Channel, is_split
+from paceline.plan.plan import Plan
 from paceline.tasks.port import Task, device_of
 from paceline.worker.loop import Saver
 from paceline.worker.measuring import use_of_device, work_of_sample
 from paceline.worker.own_look import looking
 from paceline.worker.saving import EndSaver, WorkerSaver
 from paceline.worker.seat import Seat
+from paceline.worker.server import ParameterServer
 from paceline.worker.task_files import leave_files
 from paceline.worker.telling import Report as Report
 from paceline.worker.wiring import build_server, build_worker
@@ -73,14 +75,20 @@ def serve(seat: Seat, report: Callable[[Report], None]) -> None:
     built.saver.save()
     built.log.write("worker_finished", steps=built.server.version, reason="done")
     built.log.close()
-    report(
-        {
-            "steps": built.server.version,
-            "stopped": len(built.server.applied) < seat.plan.total_gradients,
-            "state_sha256": state_hash(built.replica.arena.named_state()),
-            "metrics": evaluate(built.task, built.replica.arena.module, seat.run_dir),
-        }
-    )
+    report(facts_of_server(built.server, built.task, seat.plan, seat.run_dir))
+
+
+def facts_of_server(server: ParameterServer, task: Task, plan: Plan, run_dir: Path) -> Report:
+    """What a server reports at its end; leaves the best weights in its replica where the run keeps them."""
+    facts: Report = {
+        "steps": server.version,
+        "stopped": len(server.applied) < plan.total_gradients,
+        "state_sha256": state_hash(server.replica.arena.named_state()),
+    }
+    if server.evaluations is not None:
+        server.evaluations.conclude(facts)
+    facts["metrics"] = evaluate(task, server.replica.arena.module, run_dir)
+    return facts
 
 
 def evaluate(task: Task, module: nn.Module, run_dir: Path | None) -> dict[str, float]:

@@ -41,8 +41,11 @@ def part_named(who: str) -> int:
 def build_machine(plan: Plan, task: Task, part: int) -> ElasticServer | PartServer:
     cpu, clock, parts = torch.device("cpu"), SystemClock(), parts_of(plan)
     if parts == 1:
-        return ElasticServer(plan, Replica(plan, task, cpu, clock), strategy_class(plan.mode))
+        replica = Replica(plan, task, cpu, clock)
+        replica.prepare_optimizer()
+        return ElasticServer(plan, replica, strategy_class(plan.mode))
     sliced = SlicedReplica(plan, task, cpu, clock, part=part, parts=parts)
+    sliced.prepare_optimizer()
     if part == 0:
         return ElasticServer(plan, sliced, strategy_class(plan.mode))
     return PartServer(plan, sliced, part)

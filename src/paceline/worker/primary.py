@@ -3,8 +3,9 @@
 How it keeps to its backup is in guarded.py; what an order does in elastic_server.py.
 """
 
+import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -20,6 +21,8 @@ from paceline.worker.elastic_server import ElasticServer, Kind, Verdict
 from paceline.worker.guarded import Due, GuardedServer
 from paceline.worker.place_membership import Places
 from paceline.worker.saving import ServerSaver
+from paceline.worker.telling import Report, tell_nobody
+from paceline.worker.validation import Validation
 
 ABSENT_AFTER_S = 5.0  # as long as the first generation waits for its workers
 KINDS = {
@@ -44,6 +47,8 @@ class PrimaryServer(GuardedServer):
         log: Log,
         saver: ServerSaver,
         clock: Clock,
+        validation: Validation | None = None,  # None: the run is evaluated at its end only
+        report: Callable[[Report], None] = tell_nobody,
         orders: int = 0,  # that the state holds already
     ) -> None:
         super().__init__(
@@ -57,6 +62,7 @@ class PrimaryServer(GuardedServer):
             orders=orders,
         )
         self._server, self._saver = server, saver
+        self._validation, self._report = validation, report
         self._asked: deque[Asked] = deque()  # they wait while a checkpoint is due
         self._talks: dict[Rank, Talk] = {}
         self._since_s: dict[Rank, float] = {}  # when a member was last heard from as such
@@ -64,6 +70,12 @@ class PrimaryServer(GuardedServer):
         self._save_at = len(server.applied) + self._save_every
         for rank in server.members:
             self._since_s[rank] = self._began_s
+
+    def run(self) -> None:
+        if self._server.evaluations is not None:
+            self._server.evaluations.begin()
+        self._evaluate()  # the former primary may not have come to it
+        super().run()
 
     def _next(self) -> Heard | None:
         if self._asked and not self._is_saving:
@@ -106,6 +118,21 @@ class PrimaryServer(GuardedServer):
     def _carry_out(self, kind: Kind, rank: Rank, number: int, gradient: torch.Tensor | None = None) -> None:
         replies, rows = self._order(kind, rank, number, gradient)
         self._due.append(Due(self._ordered, self._answers(replies), rows))
+        self._evaluate()
+
+    def _evaluate(self) -> None:
+        """Before another order, so that these are the parameters of the step.
+
+        What was measured is an order too: the backup remembers it and decides the same. A primary that is
+        lost before leaves it to the next one.
+        """
+        record, at = self._server.evaluations, self._server.steps_done
+        if record is None or self._validation is None or not record.is_due(at):
+            return
+        entry = record.measure(at, self._validation)
+        told = partial(self._report, record.row(entry).report())
+        replies, rows = self._order(Kind.EVALUATED, Rank(0), 0, text=json.dumps(entry))
+        self._due.append(Due(self._ordered, [told, *self._answers(replies)], rows))
 
     def _answers(self, replies: Sequence[Reply]) -> list[partial[None]]:
         answers = [partial(self._answer, *found) for found in self._frames(replies)]

@@ -16,6 +16,7 @@ from paceline.checkpoints.store import Snapshot, does_not_fit, from_bytes, read_
 from paceline.clock import Clock
 from paceline.errors import MisfitError
 from paceline.plan.plan import Plan
+from paceline.tasks.dataset_samples import place_of
 from paceline.tasks.optim import Adam, Sgd, build_optimizer
 from paceline.tasks.port import Optimizer, Task
 from paceline.tasks.scheduled import Scheduled, optimizer_of
@@ -44,6 +45,11 @@ class Replica:
         if self._optimizer is None:
             self._optimizer = self._build_optimizer()
         return self._optimizer
+
+    def prepare_optimizer(self) -> None:
+        """Before the first step: what the task returns is refused now, or not at all."""
+        if self._optimizer is None:
+            self._optimizer = self._build_optimizer()
 
     @property
     def keeps_gradients(self) -> bool:
@@ -169,7 +175,7 @@ class Replica:
         if plan.has_momentum_in_codec:
             _refuse_momentum(optimizer)
         if isinstance(optimizer, Scheduled):  # its scheduler computes rates from those it began with
-            _refuse_other_rates(plan)
+            _refuse_other_rates(plan, place_of(self._task, "optimizer"))
             return optimizer
         for group in optimizer.param_groups:
             rate = group["lr"] if plan.lr is None or plan.optimizer is not None else plan.lr
@@ -222,11 +228,11 @@ def _refuse_momentum(optimizer: Optimizer) -> None:
         )
 
 
-def _refuse_other_rates(plan: Plan) -> None:
+def _refuse_other_rates(plan: Plan, place: str) -> None:
     for setting, is_set in (("--lr", plan.lr is not None), ("--lr-schedule", plan.lr_schedule is not None)):
         if is_set:
             raise MisfitError(
-                f"{setting} sets the learning rate, but the task's scheduler does too",
+                f"{setting} sets the learning rate, but the task's scheduler does too ({place})",
                 f"leave {setting} out, or return the optimizer without its scheduler; "
                 "a rate of the task's own is an option: --task-option lr=0.1",
             )

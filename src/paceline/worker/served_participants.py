@@ -18,6 +18,7 @@ from paceline.checkpoints.store import read_snapshot
 from paceline.clock import SystemClock, monotonic_s
 from paceline.coordinator.client import RefusedError
 from paceline.events.log import EventLog
+from paceline.plan.catalog import Channel
 from paceline.tasks.port import Task
 from paceline.transport.elastic_host import ElasticHost
 from paceline.transport.server_line import Primary
@@ -42,6 +43,7 @@ from paceline.worker.primary import PrimaryServer
 from paceline.worker.run_folder import open_log
 from paceline.worker.saving import ServerSaver
 from paceline.worker.seat import Seat
+from paceline.worker.validation import Validation
 from paceline.worker.wiring import build_task, set_up_torch
 
 FIRST = "a"  # of a part's two servers, the one that begins as primary
@@ -214,11 +216,20 @@ class _Server:
             log=self._log,
             saver=saver,
             clock=self._clock,
+            validation=self._validation(server),
+            report=self._report,
             orders=orders,
         )
         primary.run()
         saver.save()
         primary.end()
+
+    def _validation(self, server: ElasticServer) -> Validation | None:
+        plan = self._seat.plan
+        if plan.evaluation is None:
+            return None
+        arena = server.replica.arena
+        return Validation(self._task, arena, seed=plan.seed, collective=None, channel=Channel.STORE)
 
     def _lead_part(self, server: PartServer, orders: int) -> None:
         primary = PartPrimary(
@@ -262,8 +273,11 @@ class _Server:
         facts: Report = {
             "steps": self._server.version,
             "stopped": len(self._server.applied) < self._seat.plan.total_gradients,
+            "run_steps": len(self._server.applied) // self._seat.plan.num_workers,
             "state_sha256": state_hash(self._server.replica.arena.named_state()),
         }
+        if isinstance(self._server, ElasticServer) and self._server.evaluations is not None:
+            self._server.evaluations.conclude(facts)
         model = self._model
         if parts.parts_of(self._seat.plan) == 1:
             model = self._server.replica.arena.module

@@ -25,9 +25,10 @@ from paceline.strategies.exchanges import Exchange
 from paceline.strategies.port import ServerSide
 from paceline.strategies.robust import combining_of
 from paceline.sync.admission import Admission, Held, Release
-from paceline.sync.assignment import Ranges, as_ranges
+from paceline.sync.assignment import FirstCome, Ranges, as_ranges
 from paceline.sync.averaging import mean_weight
 from paceline.transport.ports import Answer, Obsolete, Reply, Slots
+from paceline.worker.evaluating import Entry, Evaluations
 from paceline.worker.replica import Replica
 
 
@@ -56,6 +57,30 @@ class ParameterServer:
         self._format = push_format(plan, replica.arena.layout, Rank(0))  # None: nothing is compressed
         self._decoded: dict[Rank, torch.Tensor] = {}  # each worker's last push, when they are
         self.on_applied: Callable[[], None] = lambda: None  # told after updates, before answers
+        self._about_to_read: tuple[Rank, ...] = ()  # whose next share is not decided yet
+        self.evaluations: Evaluations | None = None
+        if plan.evaluation is not None:
+            self.evaluations = Evaluations(plan, replica.arena, self._evaluation_clock())
+
+    def _evaluation_clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def steps_done(self) -> int:
+        """Applied gradients, in steps of the run."""
+        return len(self.applied) // self._plan.num_workers
+
+    def take_evaluation(self, entry: Entry) -> None:
+        """Remember what was measured of the parameters as they are, and stop if it says so."""
+        assert self.evaluations is not None, "an evaluation belongs to a run that is evaluated"
+        self.evaluations.take(entry)
+        if self.evaluations.reason:
+            self.stop()
+
+    def stop(self) -> None:
+        """Hand out no more shares than it takes to end in good order."""
+        self._assignment.stop(self._admission.furthest(self._about_to_read))
+        self._admission.is_exhausted = self._assignment.is_exhausted()
 
     def attach(self, rank: Rank, slots: Slots) -> None:
         self._slots[rank] = slots
@@ -96,7 +121,8 @@ class ParameterServer:
             "clocks": {str(rank): clock for rank, clock in self.clocks.items()},
             "applied": as_ranges(self.applied),
         }
-        return Snapshot(saved.tensors, {**saved.facts, **facts})
+        also = Snapshot({}, {}) if self.evaluations is None else self.evaluations.live()
+        return Snapshot({**saved.tensors, **also.tensors}, {**saved.facts, **facts, **also.facts})
 
     def restore(self, saved: Snapshot) -> None:
         self.replica.restore(saved)
@@ -105,6 +131,19 @@ class ParameterServer:
         self.applied = Ranges((first, end) for first, end in saved.facts["applied"])
         self._admission.clocks = dict(self.clocks)
         self._assignment = self._side.assignment(self._plan, self.applied.copy())
+        if self.evaluations is not None:
+            self.evaluations.restore(saved)
+            self._stop_again()
+
+    def _stop_again(self) -> None:
+        """A run that has stopped early is over, also when it is resumed."""
+        if self.evaluations is None or not self.evaluations.reason:
+            return
+        if isinstance(self._assignment, FirstCome):
+            self._assignment.stop_resumed()
+        else:
+            self._assignment.stop(self._admission.furthest(tuple(self._admission.clocks)))
+        self._admission.is_exhausted = self._assignment.is_exhausted()
 
     def _carry_out(self, release: Release) -> list[Reply]:
         for group in release.groups:
@@ -114,7 +153,9 @@ class ParameterServer:
                 self._discard(group[0])
         replies: list[Reply] = [self._abandon(rank) for rank in release.late]
         if release.groups:
+            self._about_to_read = release.readers
             self.on_applied()
+            self._about_to_read = ()
         for rank in release.readers:
             replies += self._hand_out(rank)
         self._admission.is_exhausted = self._assignment.is_exhausted()

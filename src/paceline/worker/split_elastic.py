@@ -26,6 +26,7 @@ from paceline.transport.generation_world import GenerationWorld
 from paceline.transport.meeting import PLACES, Meeting
 from paceline.transport.sharded_arena import forget_meshes
 from paceline.transport.torch_dist import wait_for_all
+from paceline.worker.evaluating import Evaluations
 from paceline.worker.generation import ROOM_WORD
 from paceline.worker.loop import Ran
 from paceline.worker.participant import evaluate, state_hash
@@ -102,10 +103,12 @@ class SplitElasticWorker(DdpElasticWorker):
                 replica = self._split()
                 self.saver = self.saver_for(replica, strategy, self.rank, world.parties)
                 self.saver.generation, self.saver.company = self.generation, company
+                if self.evaluations is not None:
+                    self.saver.also = self.evaluations.live
                 self.saver.begin_at(StepClock(self.committed))
                 strategy.prepare(replica, StepClock(self.committed))
                 try:
-                    ran = self.worker_for(strategy, self.rank).run(StepClock(self.finished))
+                    ran = self.worker_for(strategy, world).run(StepClock(self.finished))
                     self._end(replica, strategy.committed)
                     return ran
                 finally:
@@ -119,8 +122,15 @@ class SplitElasticWorker(DdpElasticWorker):
     def _split(self) -> ShardedReplica:
         """The model over the workers of this generation, with what the checkpoint had."""
         self.replica = replica = ShardedReplica(self.plan, self.task, torch.device("cpu"), self.clock)
+        replica.prepare_optimizer()
+        # What was evaluated after that checkpoint never happened either.
+        self.evaluations = None
+        if self.plan.evaluation is not None:
+            self.evaluations = Evaluations(self.plan, replica.arena, self.clock)
         if self._goes_on_from >= 0:
-            replica.restore_from(folder_at(self.root, self._goes_on_from), self.rank)
+            saved = replica.restore_from(folder_at(self.root, self._goes_on_from), self.rank)
+            if self.evaluations is not None:
+                self.evaluations.restore(saved)
         self._write(
             "generation_entered",
             number=self.generation,
@@ -139,6 +149,7 @@ class SplitElasticWorker(DdpElasticWorker):
         self.drain()
         wait_for_all()  # the last checkpoint is whole: if somebody is lost from here on, it is gone on from
         self.final = {"state_sha256": state_hash(replica.whole_state())}
+        self.steps_done = committed
         run_dir = self.root.parent if self.rank == 0 else None
         metrics = evaluate(self.task, replica.arena.module, run_dir)
         if self.rank == 0:

@@ -12,8 +12,9 @@ from paceline.ids import Rank
 from paceline.plan.catalog import MODES
 from paceline.strategies.port import Strategy
 from paceline.tasks.port import Task
+from paceline.transport.generation_world import GenerationWorld
 from paceline.worker.control import WorkerControl
-from paceline.worker.elastic_participant import coordinator_client, revoke
+from paceline.worker.elastic_participant import coordinator_client, evaluator_in, revoke
 from paceline.worker.elastic_strategies import ElasticStrategy
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
@@ -48,6 +49,9 @@ def work_split(index: int, seat: Seat, report: Tell) -> None:
     elastic.log.write("worker_finished", steps=ran.finished, reason=reason)
     elastic.log.close()
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s, **elastic.final}
+    facts["run_steps"] = elastic.steps_done
+    if elastic.evaluations is not None:
+        elastic.evaluations.conclude(facts)
     report({"ev": "left"} if is_early else facts)
 
 
@@ -69,17 +73,19 @@ def _build(index: int, seat: Seat, task: Task, report: Tell) -> SplitElasticWork
         writer = writer_for(plan, seat.checkpoints, f"worker-{rank}", participants=parts)
         return SplitSaver(plan, replica, strategy, log=log, writer=writer, report=report)
 
-    def worker_for(strategy: ElasticStrategy, _rank: int) -> Worker:
+    def worker_for(strategy: ElasticStrategy, world: GenerationWorld) -> Worker:
+        record, replica = elastic.evaluations, elastic.replica
         return Worker(
             plan=plan,
             rank=Rank(index),
-            replica=elastic.replica,
+            replica=replica,
             strategy=strategy,
             source=source,
             clock=clock,
             log=log,
             control=control,
             saver=elastic.saver or NoSaver(),
+            evaluator=evaluator_in(plan, task, record, strategy, world, clock, replica, log, report),
         )
 
     elastic = SplitElasticWorker(

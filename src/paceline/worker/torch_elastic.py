@@ -43,7 +43,7 @@ class DdpElasticWorker(ElasticWorker):
             with self._group(world):
                 strategy.prepare(self.replica, StepClock(self.committed))
                 try:
-                    return self.worker_for(strategy, self.rank).run(StepClock(self.finished))
+                    return self.worker_for(strategy, world).run(StepClock(self.finished))
                 finally:
                     strategy.close()
         except PeerLostError:
@@ -51,6 +51,7 @@ class DdpElasticWorker(ElasticWorker):
             raise
         finally:
             self.committed, self.finished = strategy.committed, self.finished + strategy.gradients
+            self.steps_done = strategy.steps_done
 
     def _company(self) -> Company:
         number = self.generation

@@ -44,7 +44,8 @@ class Validation:
                 return self._shared(self._task)
             with _as_it_was(self._arena.module, self._seed):
                 found = {name: float(v) for name, v in self._task.metrics(self._arena.module).items()}
-            return self._agreed(found)
+            # On a GPU two workers need not compute the same bits.
+            return dict(zip(found, self.agreed(list(found.values())), strict=True))
 
     def _shared(self, task: Validating) -> dict[str, float]:
         num_rows = task.validation_size()
@@ -85,14 +86,15 @@ class Validation:
             whole[part] = other.view(table.shape)[part].to(whole.device)
         return whole
 
-    def _agreed(self, found: dict[str, float]) -> dict[str, float]:
-        """Rank 0's, for all: on a GPU two workers need not compute the same bits."""
+    def agreed(self, values: list[float]) -> list[float]:
+        """Rank 0's, for all. No worker returns before rank 0 has called this."""
         if self._collective is None:
-            return found
-        vector = self._vector(len(found))
-        vector.copy_(torch.tensor(list(found.values()), dtype=torch.float64))
+            return values
+        vector = self._vector(len(values))
+        vector.copy_(torch.tensor(values, dtype=torch.float64))
         self._collective.broadcast(vector)
-        return dict(zip(found, vector.tolist(), strict=True))
+        found: list[float] = vector.tolist()
+        return found
 
     def _vector(self, numel: int) -> Tensor:
         assert self._collective is not None, "asked only where there are others"

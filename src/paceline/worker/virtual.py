@@ -27,14 +27,21 @@ from paceline.transport.in_process_peers import InProcessPeers, Table
 from paceline.transport.in_process_store import InProcessStore, Mail
 from paceline.transport.ports import Collective, ParameterStore, Peers
 from paceline.transport.turns import Turns
-from paceline.worker.evaluating import Evaluates
+from paceline.worker.evaluating import NO_EVALUATION, Evaluates
 from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, Ran, Saver, Worker
 from paceline.worker.replica import Replica
 from paceline.worker.saving import NoSaver
 from paceline.worker.server import ParameterServer
 from paceline.worker.telling import Report
-from paceline.worker.wiring import build_task, channel_of, evaluator_for, set_up_torch, strategy_class
+from paceline.worker.wiring import (
+    build_task,
+    channel_of,
+    evaluate_between_updates,
+    evaluator_for,
+    set_up_torch,
+    strategy_class,
+)
 
 Wrap = Callable[[Rank, ParameterStore], ParameterStore]
 WrapCollective = Callable[[Rank, Collective], Collective]
@@ -149,10 +156,14 @@ class Cluster:
         self._server: ParameterServer | None = None
         if channel_of(plan.mode) is Channel.STORE:
             server_side = strategy_class(plan.mode)
-            self._server = ParameterServer(
-                plan, self._new_replica(), server_side, log=self._server_log(), clock=self._turns
-            )
+            log = self._server_log()
+            replica = self._new_replica()
+            replica.prepare_optimizer()
+            self._server = ParameterServer(plan, replica, server_side, log=log, clock=self._turns)
             self._run.server = self._server.replica
+            self._server.on_applied = evaluate_between_updates(
+                self._server, self._task, plan, log=log, report=self._report
+            )
 
     def run(self) -> VirtualRun:
         done = self._run
@@ -179,14 +190,18 @@ class Cluster:
 
     def _new_worker(self, rank: Rank) -> Worker:
         replica = self._run.replicas[rank] = self._new_replica()
+        if self._server is None:
+            replica.prepare_optimizer()
         links = self._links(rank)
         strategy: Strategy = self._kind(self._plan, links)
         log = self._worker_log(rank)
         self._run.strategies[rank] = strategy
         channel = channel_of(self._plan.mode)
-        self._evaluators[rank] = evaluator_for(
-            self._plan, self._task, replica, links, channel, log=log, report=self._report
-        )
+        self._evaluators[rank] = NO_EVALUATION
+        if self._server is None:  # else the server evaluates
+            self._evaluators[rank] = evaluator_for(
+                self._plan, self._task, replica, links, channel, log=log, report=self._report
+            )
         return Worker(
             plan=self._plan,
             rank=rank,

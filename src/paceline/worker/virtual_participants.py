@@ -21,7 +21,7 @@ from paceline.worker.control import WorkerControl
 from paceline.worker.evaluating import Evaluator
 from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, Ran, Saver, Worker
-from paceline.worker.participant import Report, evaluate, state_hash
+from paceline.worker.participant import Report, evaluate, facts_of_server, state_hash
 from paceline.worker.replica import Replica
 from paceline.worker.run_folder import open_log
 from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_worker, writer_for
@@ -62,7 +62,13 @@ class _Participants(Cluster):
             self._server_saver = ServerSaver(
                 seat.plan, self._server, root=seat.checkpoints, log=log, report=report
             )
-            self._server.on_applied = self._server_saver.maybe_save
+            evaluate, save = self._server.on_applied, self._server_saver.maybe_save
+
+            def on_applied() -> None:
+                evaluate()
+                save()
+
+            self._server.on_applied = on_applied
 
     def reports(self) -> list[Report]:
         """What each participant would have reported as a process of its own."""
@@ -90,13 +96,8 @@ class _Participants(Cluster):
         assert self._server_saver is not None, "a server has a saver"
         self._server_saver.save()
         self._logs[0].write("worker_finished", steps=self._server.version, reason="done")
-        return {
-            "who": "server-0",
-            "steps": self._server.version,
-            "stopped": len(self._server.applied) < self._plan.total_gradients,
-            "state_sha256": state_hash(self._server.replica.arena.named_state()),
-            "metrics": evaluate(self._task, self._server.replica.arena.module, self._seat.run_dir),
-        }
+        facts = facts_of_server(self._server, self._task, self._plan, self._seat.run_dir)
+        return {"who": "server-0", **facts}
 
     def _restored(self, worker: Worker) -> StepClock:
         first, folder = StepClock(0), self._seat.resume_from
@@ -108,7 +109,7 @@ class _Participants(Cluster):
             assert isinstance(worker.saver, WorkerSaver), "a worker without a server saves itself"
             worker.saver.begin_at(StepClock(saved.facts["at"]))
             if isinstance(worker.evaluator, Evaluator):
-                worker.evaluator.restore(saved)
+                worker.evaluator.record.restore(saved)
         worker.log.write("worker_started", pid=os.getpid(), clock=first)
         return first
 
@@ -140,7 +141,7 @@ class _Participants(Cluster):
         writer = writer_for(plan, root, f"worker-{rank}", participants=plan.num_workers)
         saver = kind(plan, replica, strategy, log=log, writer=writer, report=self._report)
         if isinstance(evaluator := self._evaluators[rank], Evaluator):
-            saver.also = evaluator.live
+            saver.also = evaluator.record.live
         return saver
 
     def _server_log(self) -> Log:

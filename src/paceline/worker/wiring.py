@@ -34,7 +34,7 @@ from paceline.transport.shm_store import ShmStore, ShmStoreHost, store_world
 from paceline.transport.tcp_store import TcpStore, TcpStoreHost
 from paceline.transport.torch_dist import TorchCollective, join_group
 from paceline.worker.control import WorkerControl
-from paceline.worker.evaluating import NO_EVALUATION, Evaluates, Evaluator
+from paceline.worker.evaluating import NO_EVALUATION, Evaluates, Evaluations, Evaluator, ServerEvaluator
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
 from paceline.worker.replica import Replica
@@ -107,9 +107,13 @@ def build_worker(
         seat.foreign.ready(source.num_samples)
     links = _links(seat, rank, channel, device, clock)
     replica = build_replica(plan, task, device, clock)  # after the links: it may be split over the workers
+    if channel is not Channel.STORE:
+        replica.prepare_optimizer()
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     log = folder.open_log(plan, f"worker-{rank}", clock)
-    evaluator = evaluator_for(plan, task, replica, links, channel, log=log, report=report)
+    evaluator: Evaluates = NO_EVALUATION
+    if channel is not Channel.STORE:  # the server evaluates
+        evaluator = evaluator_for(plan, task, replica, links, channel, log=log, report=report)
     saver: WorkerSaver | RowSaver = RowSaver(plan, log)
     first = StepClock(0)
     if channel is not Channel.STORE:
@@ -117,12 +121,12 @@ def build_worker(
         writer = folder.writer(plan, f"worker-{rank}")
         saver = kind(plan, replica, strategy, log=log, writer=writer, report=report)
         if isinstance(evaluator, Evaluator):
-            saver.also = evaluator.live
+            saver.also = evaluator.record.live
         if (saved := _restored(seat, replica, rank)) is not None:
             first = restore_strategy(strategy, saved)
             saver.begin_at(StepClock(saved.facts["at"]))
             if isinstance(evaluator, Evaluator):
-                evaluator.restore(saved)
+                evaluator.record.restore(saved)
     elif (saved := folder.snapshot("server-0")) is not None:
         first = StepClock(saved.facts["clocks"].get(str(rank), 0))
     strategy.prepare(replica, first)
@@ -155,7 +159,7 @@ def evaluator_for(
 ) -> Evaluates:
     if plan.evaluation is None:
         return NO_EVALUATION
-    if channel in (Channel.STORE, Channel.PEERS):  # of a mode of the user's own; others were refused earlier
+    if channel is Channel.PEERS:  # of a mode of the user's own; others were refused earlier
         what = f"workers of {plan.mode} hold the same parameters only at the end"
         raise ConfigError([Problem(what, "leave evaluate_every and early_stop_patience out")])
     collective, clock = links.collective, links.clock
@@ -163,7 +167,20 @@ def evaluator_for(
         collective = TorchCollective(device=replica.arena.state.device, clock=clock, timeout_s=plan.timeout_s)
     validation = Validation(task, replica.arena, seed=plan.seed, collective=collective, channel=channel)
     tell = report if links.rank == 0 else None  # all see the same; one says so
-    return Evaluator(plan, replica.arena, validation, clock=clock, log=log, report=tell)
+    record = Evaluations(plan, replica.arena, clock)
+    return Evaluator(plan, record, validation, log=log, report=tell)
+
+
+def evaluate_between_updates(
+    server: ParameterServer, task: Task, plan: Plan, *, log: Log, report: Callable[[Report], None]
+) -> Callable[[], None]:
+    """What a parameter server does after an update, before anything else."""
+    if server.evaluations is None:
+        return lambda: None
+    server.evaluations.begin()
+    arena = server.replica.arena
+    validation = Validation(task, arena, seed=plan.seed, collective=None, channel=Channel.STORE)
+    return ServerEvaluator(server, validation, log=log, report=report).after_update
 
 
 def _restored(seat: Seat, replica: Replica, rank: Rank) -> Snapshot | None:
@@ -220,6 +237,7 @@ def build_server(seat: Seat, report: Callable[[Report], None] = tell_nobody) -> 
     # Where the slots are, the parameters are: copying between them is what a server does most.
     place = torch.device("cuda", 0) if plan.transport is Transport.CUDA_IPC else torch.device("cpu")
     replica = Replica(plan, task, place, clock)
+    replica.prepare_optimizer()
     log = folder.open_log(plan, "server-0", clock)
     kind: type[ServerSide] = strategy_class(plan.mode)
     server = ParameterServer(plan, replica, kind, log=log, clock=clock)
@@ -227,7 +245,13 @@ def build_server(seat: Seat, report: Callable[[Report], None] = tell_nobody) -> 
         server.restore(saved)
     writer = None if seat.foreign is None else folder.writer(plan, "server-0")
     saver = ServerSaver(plan, server, root=seat.checkpoints, log=log, report=report, writer=writer)
-    server.on_applied = saver.maybe_save
+    evaluate = evaluate_between_updates(server, task, plan, log=log, report=report)
+
+    def on_applied() -> None:
+        evaluate()
+        saver.maybe_save()
+
+    server.on_applied = on_applied
     if seat.foreign is not None:
         seat.foreign.ready(0)  # it needs none
     return BuiltServer(server, replica, task, _host(seat, replica), saver, log)
