@@ -114,7 +114,9 @@ class Evaluations:
         self.reason = self._why_to_stop(self._seen)
 
     def is_due(self, at: int) -> bool:
-        """After so many steps of the run."""
+        """After so many steps of the run. Not of what was under way when the run was stopped."""
+        if self.reason:
+            return False
         last = self._seen[-1]["step"] if self._seen else 0
         return at > last and (at >= next_evaluation(self._plan, last) or at == self._plan.steps)
 
