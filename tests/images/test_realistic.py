@@ -57,20 +57,23 @@ FINE = [
     ),
     (
         "another Python, by deadsnakes",
-        "FROM nvidia/cuda:12.8.1-devel-ubuntu20.04\nRUN add-apt-repository ppa:deadsnakes/ppa\n"
+        "FROM nvidia/cuda:12.8.1-devel-ubuntu20.04\nRUN apt-get update && apt-get install -y "
+        "software-properties-common && add-apt-repository ppa:deadsnakes/ppa\n"
         "RUN pip install torch==2.7.1\n",
         "",
     ),
     (
         "EFA's plugin for NCCL is no second NCCL",
-        f"{DEVEL}ENV LD_LIBRARY_PATH=/opt/amazon/efa/lib:/opt/aws-ofi-nccl/lib:$LD_LIBRARY_PATH\n"
+        f"{DEVEL}RUN apt-get update && apt-get install -y curl\n"
+        "ENV LD_LIBRARY_PATH=/opt/amazon/efa/lib:/opt/aws-ofi-nccl/lib:$LD_LIBRARY_PATH\n"
         "RUN curl -O https://efa-installer.amazonaws.com/aws-efa-installer-latest.tar.gz && tar xf aws-efa*\n"
         "RUN pip install torch==2.4.1\n",
         "",
     ),
     (
         "NCCL is compiled on purpose",
-        f"{DEVEL}ENV LD_LIBRARY_PATH=/opt/nccl/build/lib:/usr/local/cuda/lib64\n"
+        f"{DEVEL}RUN apt-get update && apt-get install -y git\n"
+        "ENV LD_LIBRARY_PATH=/opt/nccl/build/lib:/usr/local/cuda/lib64\n"
         "RUN git clone https://github.com/NVIDIA/nccl /opt/nccl && make -C /opt/nccl\n"
         "RUN pip install torch==2.4.1\n",
         "",

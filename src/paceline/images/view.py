@@ -330,7 +330,8 @@ class Place:
     @cached_property
     def has_conda(self) -> bool:
         """Then conda decides which Python there is, and may bring libraries and compilers."""
-        return any("conda" in word or "mamba" in word for word in [*self.words, self.base.name])
+        named = re.compile(r"conda|(?:^|/|micro)mamba(?:$|[/.]|forge|3)|Mambaforge|[Mm]iniforge")
+        return any(named.search(word) for word in [*self.words, self.base.name])
 
     @cached_property
     def _named_pythons(self) -> frozenset[str]:

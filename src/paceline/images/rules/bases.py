@@ -87,6 +87,7 @@ _SAME_IN_BOOKWORM = frozenset(
         "libffi-dev",
     ]
 )
+_WITH_CUDNN_9 = Version("2.4")
 _CODENAME = {"debian9": "stretch", "debian10": "buster"}
 
 
@@ -98,6 +99,9 @@ def ended(place: Place) -> Iterator[Finding]:
         yield from _cuda_ended(place, base, origin)
     elif base.family == "pytorch" and base.torch is not None:
         yield from _no_pytorch_tag(place, base, origin)
+    elif base.family == "python" and (why := _why_no_python_tag(base)):
+        advice = "use a tag of Docker Hub's list, such as python:3.12-slim-bookworm"
+        yield ENDED.found(place, origin, why, f"FROM {base.reference}", advice)
     elif base.system in catalog().unreachable_systems and place.system and not _asks_the_archive(place):
         yield _packages_moved(place, base, origin)
     elif base.family and base.tag in (None, "latest"):
@@ -158,6 +162,8 @@ def _why_deleted(base: Base) -> str:
         return f"nvidia/cuda has no tag {tag}: its versions have three parts"
     if re.match(r"^\d+\.\d+(\.\d+)?$", tag):
         return f"nvidia/cuda has no tag {tag}: the flavour and the system are parts of it"
+    if re.match(r"^\d+\.\d+\.\d+(?:-cudnn\d*)?-(?:base|runtime|devel)$", tag):
+        return f"nvidia/cuda has no tag {tag}: it must end with the system, such as -ubuntu22.04"
     if cuda is None:
         return ""
     if cuda < catalog().cuda_deleted_below:
@@ -185,11 +191,36 @@ def _why_never(base: Base, cuda: Version) -> str:
     return ""
 
 
+# The first and the last Python that the images of a Debian release were made for.
+_PYTHONS_OF_DEBIAN = {"debian10": ("3.0", "3.11"), "debian12": ("3.7", "3.99"), "debian13": ("3.9", "3.99")}
+
+
+def _why_no_python_tag(base: Base) -> str:
+    """Why there is no such tag of python; empty: there may be."""
+    if base.system.startswith("ubuntu"):
+        return f"python has no tag {base.tag}: its images are made for Debian and Alpine"
+    first, last = _PYTHONS_OF_DEBIAN.get(base.system, ("3.0", "3.99"))
+    is_named = base.tag is not None and re.search(r"buster|bookworm|trixie", base.tag) is not None
+    if base.python is None or not is_named or Version(first) <= Version(base.python) <= Version(last):
+        return ""
+    return f"python has no tag {base.tag}: images for {base.system} are those of Python {first} to {last}"
+
+
 def _no_pytorch_tag(place: Place, base: Base, origin: Instruction) -> Iterator[Finding]:
     """Each release of pytorch/pytorch is published with two or three CUDAs."""
     assert base.torch is not None, "asked for by ended, which has looked"
     cudas = wheels().image_cudas.get(f"{base.torch.major}.{base.torch.minor}")
-    if cudas is not None and base.cuda is not None and f"{base.cuda.major}.{base.cuda.minor}" not in cudas:
+    cudnn = re.search(r"-cudnn(\d+)-", base.tag or "")
+    wanted = "9" if base.torch >= _WITH_CUDNN_9 else "8"
+    if cudnn is not None and base.torch >= Version("2.0") and cudnn[1] != wanted:
+        yield ENDED.found(
+            place,
+            origin,
+            f"{base.reference} was never published: the images of torch {base.torch} have cuDNN {wanted}",
+            f"FROM {base.reference}",
+            f"write -cudnn{wanted}-",
+        )
+    elif cudas is not None and base.cuda is not None and f"{base.cuda.major}.{base.cuda.minor}" not in cudas:
         yield ENDED.found(
             place,
             origin,

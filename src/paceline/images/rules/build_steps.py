@@ -133,10 +133,13 @@ def _apt_change(place: Place, line: int) -> list[Change]:
 
 
 def no_build_tools(place: Place) -> Iterator[Finding]:
-    if not place.base.is_slim or place.has_conda or not place.are_packages_known:
+    is_cuda = place.base.family == "cuda"  # its devel images have a compiler and no git
+    if not (place.base.is_slim or is_cuda) or place.has_conda or not place.are_packages_known:
         return
     for one in place.own:
         missing, why = _missing(place, one)
+        if not place.base.is_slim and missing != ["git"]:
+            continue
         if missing:
             yield TOOLS.found(
                 place,

@@ -48,12 +48,6 @@ SCOPE = Pattern(
     what="An ARG above the first FROM is used in a stage that does not declare it: it is empty there.",
     fix="`ARG NAME` in the stage",
 )
-NO_FILE = Pattern(
-    number=29,
-    id="file-not-copied",
-    what="A requirements file or a project is installed that no step has copied into the image by then.",
-    fix="only reported: COPY it before",
-)
 NO_STAGE = Pattern(
     number=29,
     id="no-such-stage",
@@ -85,7 +79,6 @@ PATTERNS = (
     EXEC_FORM,
     BASHISM,
     SCOPE,
-    NO_FILE,
     NO_STAGE,
     OTHER_PYTHON,
     EFA,
@@ -114,7 +107,6 @@ _UNKNOWN_OPTIONS = {
     ),
     "uv sync": frozenset(["-y", "--yes", "--system", "--user", "--requirement", "--break-system-packages"]),
 }
-_FETCHES = frozenset({"git", "curl", "wget", "tar", "unzip", "aws", "gsutil", "svn", "hg", "gdown"})
 
 
 def _own_steps(place: Place) -> list[Instruction]:
@@ -188,6 +180,63 @@ def no_such_option(place: Place) -> Iterator[Finding]:
             )
 
 
+def invalid_requirement(place: Place) -> Iterator[Finding]:
+    """`torch=2.1.0` and `torch == 2.1.0`: pip takes neither."""
+    single = re.compile(r"^[A-Za-z][\w.-]*(?:\[[\w,-]*\])?=[\dv][\w.*]*$")
+    for by in [one for one in place.commands_of_pip if one.is_pip and not one.instruction.is_json]:
+        words = [word.text for word in by.command.words if word.start > by.behind]
+        bad = next((word for word in words if single.match(word) or word in ("==", "~=", "!=")), None)
+        listed = [(one, line) for one in place.files_of(by) for line in enumerate(one.text.splitlines(), 1)]
+        in_file = next(
+            (
+                (f, n, t.strip())
+                for f, (n, t) in listed
+                if f.path.endswith(".txt") and single.match(t.strip())
+            ),
+            None,
+        )
+        if bad is None and in_file is None:
+            continue
+        shown = (
+            bad if bad is not None or in_file is None else f"{in_file[2]} ({in_file[0].path}:{in_file[1]})"
+        )
+        yield REFUSED.found(
+            place,
+            by.instruction,
+            f"`{shown}` is no requirement: `Invalid requirement`",
+            " ".join(by.command.texts[:8]),
+            "write `==`, without blanks",
+        )
+
+
+def removal_asks(place: Place) -> Iterator[Finding]:
+    """`pip uninstall` asks for confirmation, and a build cannot answer: `EOFError`."""
+    for step in _own_steps(place):
+        maybe = conditional_commands(step)
+        for command in step.commands:
+            words = command.texts
+            is_pip = (
+                any(re.search(r"(?:^|/)pip3?(?:\.\d+)?$", word) for word in words[:3]) and "uv" not in words
+            )
+            if "uninstall" not in words or not is_pip or id(command) in maybe:
+                continue
+            if {"-y", "--yes"} & set(words) or re.search(r"yes\b|\|\||echo", step.values[0]):
+                continue
+            names = set(words[words.index("uninstall") + 1 :])
+            by_base = (
+                {"torch", "torchvision", "torchaudio"} if place.base.family in ("pytorch", "ngc") else set()
+            )
+            there = {one.asked.name for one in place.installed} | by_base | {"pip", "setuptools"}
+            yield REFUSED.found(
+                place,
+                step,
+                "pip uninstall asks for confirmation, and a build has no terminal to answer from: `EOFError`",
+                " ".join(words[:6]),
+                "add -y",
+                level=Level.PROBLEM if names & there else Level.WARNING,
+            )
+
+
 def _unknown_option(place: Place, by: PipInstall) -> str:
     """An option that this command is known not to have; abbreviations of pip's options are options."""
     unknown = _UNKNOWN_OPTIONS.get(by.tool, frozenset())
@@ -203,7 +252,7 @@ def no_shell(place: Place) -> Iterator[Finding]:
         if step.word not in ("RUN", "CMD", "ENTRYPOINT") or not step.values:
             continue
         if step.is_json:
-            bad = _shell_word(step)
+            bad = _shell_word(step) if step.word == "RUN" else _word_at_start(place, step)
             if bad is not None:
                 yield EXEC_FORM.found(
                     place,
@@ -224,10 +273,32 @@ def no_shell(place: Place) -> Iterator[Finding]:
             )
 
 
-def _shell_word(step: Instruction) -> str | None:
-    """A word that only a shell would understand; of RUN alone, CMD may hand words to a program of its own."""
+_SHELL = re.compile(r"(?:^|/)(?:ba|da|z|k)?sh$")
+
+
+def _word_at_start(place: Place, step: Instruction) -> str | None:
+    """The same of CMD and ENTRYPOINT, unless a shell or an entry point of its own gets to see the words."""
+    has_entry = any(one.word == "ENTRYPOINT" for one in place.steps)
+    is_argument = step.word == "CMD" and (
+        has_entry or place.base.family not in (*_SYSTEMS, "pytorch", "conda")
+    )
+    if is_argument or any(_SHELL.search(value) for value in step.values):
+        return None
     program, *rest = step.values
-    if re.search(r"(?:^|/)(?:ba|da|z|k)?sh$", program) or step.word != "RUN" or "conda" in program:
+    declared = {name for one in place.steps if one.word == "ARG" for name in argument_values(one)}
+    declared |= {name for one in place.steps if one.word == "ENV" for name in env_values(one)}
+    uses = [value for value in rest if set(re.findall(r"\$\{?(\w+)", value)) & declared]
+    if program in ("cd", "source", "export") or (
+        " " in program.strip() and "/" not in program.partition(" ")[0]
+    ):
+        return program
+    return next(iter([*(value for value in rest if value in ("&&", "||", ";", "|")), *uses]), None)
+
+
+def _shell_word(step: Instruction) -> str | None:
+    """A word of RUN that only a shell would understand."""
+    program, *rest = step.values
+    if _SHELL.search(program) or "conda" in program:
         return None
     marks = [value for value in rest if value in _SHELL_SIGNS]
     variables = [value for value in rest if re.search(r"\$\{?\w", value)]
@@ -304,6 +375,38 @@ def _is_needed(command: Command) -> bool:
     )
 
 
+# Variables that the bases set by ENV: an ARG of the same name has no effect.
+_SET_BY_BASE = {
+    "cuda": frozenset({"CUDA_VERSION", "NVARCH", "NV_CUDNN_VERSION", "NVIDIA_VISIBLE_DEVICES"}),
+    "python": frozenset({"PYTHON_VERSION", "PYTHON_SHA256", "GPG_KEY", "LANG"}),
+    "pytorch": frozenset({"PYTORCH_VERSION"}),
+}
+
+
+def argument_without_effect(place: Place) -> Iterator[Finding]:
+    family = "cuda" if re.search(r"nvidia/cuda(?:-dl-base)?$", place.base.name) else place.base.family
+    fixed = _SET_BY_BASE.get(family, frozenset())
+    for step in _own_steps(place):
+        given = argument_values(step) if step.word == "ARG" else {}
+        for name in sorted(fixed & given.keys()):
+            outside = {n: v for one in place.docker.arguments for n, v in argument_values(one).items()}
+            value = given[name] or outside.get(name, "")
+            if not value or value in (place.base.tag or ""):
+                continue
+            later = [one for one in _own_steps(place) if one.first > step.first]
+            used = next((o for o in later if re.search(rf"\$\{{?{name}\b", " ".join(o.values))), None)
+            own = [env_values(one).get(name) for one in later if one.word == "ENV"]
+            if used is None or any(text is not None and name not in text for text in own):
+                continue
+            yield SCOPE.found(
+                place,
+                used,
+                f"{place.base.reference} sets {name} by ENV, which wins over ARG: {name} is not {value} here",
+                f"ARG {name}={value}",
+                "give the argument another name",
+            )
+
+
 def unset_variable(place: Place) -> Iterator[Finding]:
     """`torch==${TORCH}` where no ARG, ENV or step sets TORCH: pip gets `torch==`."""
     if place.base.family not in _SYSTEMS:
@@ -332,90 +435,10 @@ def unset_variable(place: Place) -> Iterator[Finding]:
             return
 
 
-def file_not_copied(place: Place) -> Iterator[Finding]:
-    if any(step.word == "ONBUILD" for step in place.steps):
-        return
-    for by in [one for one in place.pip if one.instruction in _own_steps(place)]:
-        if not isinstance(by, PipInstall) or by.instruction.is_json:
-            continue
-        paths = by.values("requirement")
-        folders = [one.text for one in by.asked if re.match(r"^\.(?:\[.*\])?$", one.text)]
-        folders += [one for one in by.values("editable") if re.match(r"^\.(?:\[.*\])?$", one)]
-        wanted = [*[(path, path.rpartition("/")[2]) for path in paths], *[(one, "") for one in folders]]
-        for path, name in wanted:
-            if "$" in path or "://" in path or "*" in path or path.startswith(("/dev/", "/proc/", "<")):
-                continue
-            if not _may_be_there(place, by, name) and _is_certain(place, by, name):
-                yield NO_FILE.found(
-                    place,
-                    by.instruction,
-                    f"{path} is not in the image at this point: `No such file or directory`"
-                    if name
-                    else "there is no project in the folder by then: `neither setup.py nor pyproject.toml`",
-                    f"{' '.join(by.command.texts[:6])}; no COPY, ADD or mount brings it",
-                    f"COPY {name or '.'} before it",
-                )
-                break
-
-
-def _may_be_there(place: Place, by: PipInstall, name: str) -> bool:
-    """Some step before it copies, fetches, mounts or writes what may be this file."""
-    if any("mount" in flag and "bind" in flag for flag in by.instruction.flags):
-        return True
-    for step in place.steps:
-        if step.first > by.instruction.first:
-            break
-        if step.word in ("COPY", "ADD") and (step.flag("from") is not None or _brings(step, name)):
-            return True
-        if step.word == "RUN":
-            before = step.commands
-            if step is by.instruction:
-                before = step.commands[: step.commands.index(by.command)]
-            words = [word for command in before for word in command.texts]
-            fetches = any(word.rpartition("/")[2] in _FETCHES for word in _programs(before))
-            writes = bool(name) and any(name in word for word in words)
-            if fetches or writes or any(word.startswith("<<") for word in words):
-                return True
-            if any(word in ("cd", "pushd") for word in _programs(before)) and step is by.instruction:
-                return True
-    return False
-
-
-def _programs(commands: tuple[Command, ...]) -> list[str]:
-    """The first word of each command that is no assignment."""
-    found = []
-    for command in commands:
-        plain = [word for word in command.texts if not re.match(r"^\w+=", word)]
-        found += plain[:1]
-    return found
-
-
-def _brings(step: Instruction, name: str) -> bool:
-    """A folder, a pattern, an archive or this very file; a file with another ending is none of them."""
-    sources, goal = step.values[:-1], step.values[-1] if step.values else ""
-    if name and goal.rpartition("/")[2] == name:
-        return True
-    for source in sources:
-        tail = source.rstrip("/").rpartition("/")[2]
-        if not name and tail in ("setup.py", "pyproject.toml", "setup.cfg"):
-            return True
-        is_folder = "." not in tail.lstrip(".") or tail in (".", "..") or source.endswith("/")
-        is_file = tail in ("LICENSE", "Makefile", "README", "NOTICE")
-        is_open = re.search(r"[*?\[$<]|://", source) is not None or re.search(r"\.(tar|tgz|zip|gz)", tail)
-        if tail == name or is_open or (is_folder and not is_file):
-            return True
-    return False
-
-
-def _is_certain(place: Place, by: PipInstall, name: str) -> bool:
-    """The base is a plain one, or a later step of this stage brings it."""
-    later = [step for step in _own_steps(place) if step.first > by.instruction.first]
-    brought = any(
-        step.word in ("COPY", "ADD") and not step.flag("from") and _brings(step, name) for step in later
-    )
-    return brought or (
-        place.docker.chain(place.stage)[0].base != "" and place.base.family in (*_SYSTEMS, "pytorch")
-    )
+# Names that people give to stages; no official image has one of them.
+_NAMES_OF_STAGES = frozenset(
+    ["build", "builder", "base", "deps", "dependencies", "compile", "compiler", "build-stage", "install"]
+)
 
 
 def no_such_stage(place: Place) -> Iterator[Finding]:
@@ -429,7 +452,7 @@ def no_such_stage(place: Place) -> Iterator[Finding]:
             is_wrong = int(said) >= place.stage.number
         else:
             near = get_close_matches(said.lower(), names, n=1, cutoff=0.75)
-            is_wrong = said.lower() not in before and bool(near)
+            is_wrong = said.lower() not in before and (bool(near) or said.lower() in _NAMES_OF_STAGES)
         if is_wrong:
             yield NO_STAGE.found(
                 place,
@@ -520,12 +543,14 @@ def signals_lost(place: Place) -> Iterator[Finding]:
 RULES = (
     no_such_stage,
     argument_out_of_scope,
+    argument_without_effect,
     unset_variable,
     unquoted_range,
     no_such_option,
+    invalid_requirement,
+    removal_asks,
     no_shell,
     not_in_sh,
-    file_not_copied,
     stages_differ,
     no_efa,
     signals_lost,

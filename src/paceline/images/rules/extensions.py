@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from paceline.images.bases import read_base
 from paceline.images.changing import (
@@ -66,6 +67,22 @@ IMPORT_TORCH = frozenset(
         "simple-knn",
         "pointnet2-ops",
         "tinycudann",
+        "minkowskiengine",
+        "torchsparse",
+        "fused-ssim",
+        "kaolin",
+        "groundingdino",
+        "lietorch",
+        "natten",
+        "exllamav2",
+        "deep-ep",
+        "deep-gemm",
+        "nvdiffrast",
+        "fast-hadamard-transform",
+        "megablocks",
+        "torch-points-kernels",
+        "auto-gptq",
+        "sageattention",
     ]
 )
 # They name torch among what their build needs, and are then built for its newest release.
@@ -84,10 +101,15 @@ _NEED_NVCC = frozenset(
         "minkowskiengine",
         "deeperspeed",
         "torchsparse",
-        "sageattention",
         "deep-ep",
+        "fused-ssim",
+        "lietorch",
+        "fast-hadamard-transform",
+        "vllm",
     ]
 )
+# On PyPI these are ready wheels: only a build from the repository is compiled.
+_COMPILED_FROM_SOURCE = frozenset({"vllm", "sageattention", "natten", "exllamav2", "auto-gptq", "nvdiffrast"})
 # They run kernels of Triton on any GPU.
 _RUN_TRITON = frozenset(
     ["vllm", "sglang", "unsloth", "liger-kernel", "flash-linear-attention", "fla-core", "triton", "mamba-ssm"]
@@ -116,10 +138,29 @@ _REPOSITORIES = {
     "deepgemm": "deep-gemm",
     "sageattention": "sageattention",
     "apex": "apex",
+    "detectron2": "detectron2",
+    "pytorch3d": "pytorch3d",
+    "fused-ssim": "fused-ssim",
+    "kaolin": "kaolin",
+    "groundingdino": "groundingdino",
+    "lietorch": "lietorch",
+    "natten": "natten",
+    "exllamav2": "exllamav2",
+    "nvdiffrast": "nvdiffrast",
+    "autogptq": "auto-gptq",
+    "vllm": "vllm",
+    "fast-hadamard-transform": "fast-hadamard-transform",
+    "pytorch-scatter": "torch-scatter",
+    "pytorch-sparse": "torch-sparse",
+    "pytorch-cluster": "torch-cluster",
+    "torch-points-kernels": "torch-points-kernels",
 }
+# Variants of Gaussian splatting's rasterizer, each in a repository of its own.
+_RASTERIZER = re.compile(r"^diff-[\w-]*(?:raster|gauss)[\w-]*$")
 _WHEEL_VARIABLES = {"PIP_FIND_LINKS", "PIP_ONLY_BINARY", "UV_FIND_LINKS"}
 # Steps after which another step goes on from the same place.
 _LEAVE_NO_TRACE = {"apt-get", "apt", "apk", "pip", "pip3", "python", "python3", "rm", "mkdir", "set", "echo"}
+_NEWEST_PIP = re.compile(r"get-pip\.py$|Miniconda3-latest|latest/download/Miniforge3")
 _BUILD_NEEDS = "setuptools wheel packaging ninja"
 
 
@@ -134,6 +175,8 @@ def compiled(place: Place, one: Installed) -> bool:
         key.startswith("DS_BUILD_") and key != "DS_BUILD_STRING" and value == "1"
         for key, value in values.items()
     )
+    if name in _COMPILED_FROM_SOURCE and not one.asked.is_url:
+        return False
     is_apex = name == "apex" and any("cuda_ext" in word for word in one.by.command.texts)
     return (name in _NEED_NVCC or is_forced or is_apex) and not _has_wheels(place, one)
 
@@ -144,7 +187,9 @@ def source_name(asked: Asked) -> str:
         return asked.name
     address = asked.text.rpartition("@ ")[2] if asked.requirement is not None else asked.text
     path = re.sub(r"(?:\.git)?(?:@[^/]*)?/?$", "", address.partition("#")[0].rstrip("/"))
-    tail = str(canonicalize_name(path.rpartition("/")[2]))
+    tail = str(canonicalize_name(path.rpartition("/")[2] or "x"))
+    if _RASTERIZER.match(tail):
+        return "diff-gaussian-rasterization"
     return _REPOSITORIES.get(tail, asked.name or (tail if tail in IMPORT_TORCH else ""))
 
 
@@ -161,8 +206,10 @@ def needs_nvcc(place: Place) -> Iterator[Finding]:
     base = place.base
     if base.family not in ("cuda", "pytorch", "python", "debian", "ubuntu") or base.flavour == "devel":
         return
-    if any(_NVCC.search(word) for word in place.words) or not place.are_packages_known or place.has_conda:
+    if any(_NVCC.search(word) for word in place.words) or not place.are_packages_known:
         return
+    if place.has_conda and any(re.search(r"\.ya?ml$|nvidia|conda-forge", word) for word in place.words):
+        return  # conda may bring a compiler of its own
     if any(step.word in ("COPY", "ADD") and "cuda" in " ".join(step.values) for step in place.steps):
         return
     needed = _needs_it(place)
@@ -206,7 +253,8 @@ def _needs_it(place: Place) -> tuple[Asked | Instruction, str, str] | None:
             if "--cuda_ext" in line and re.search(r"setup\.py|pip3? .*install|pip3? wheel", line):
                 return step, "apex with --cuda_ext", line[:80]
             built = re.search(
-                r"setup\.py (?:install|develop|build|bdist)|pip3? install .*(?:^| )\.(?: |$)", line
+                r"setup\.py (?:install|develop|build|bdist)|pip3? install(?: .*)? \./?(?:\[\S*\])?(?: |$)",
+                line,
             )
             named = sorted(name for name in cloned if name in _NEED_NVCC and name != "deeperspeed")
             if built and named and _is_inside(step, command, named[0]):
@@ -239,10 +287,13 @@ def build_isolation(place: Place) -> Iterator[Finding]:
         name = source_name(one.asked)
         if name not in IMPORT_TORCH or _has_wheels(place, one) or _is_open(place, one):
             continue
+        if name in _COMPILED_FROM_SOURCE and not one.asked.is_url:
+            continue
         if name in _BUILT_FOR_NEWEST and not _is_older_torch(place):
             continue
-        # Without pyproject.toml, a pip before 25.3 builds in the open environment.
-        is_certain = name not in _BUILT_FOR_NEWEST and (bool(one.asked.name) or _upgrades_pip(place, one))
+        # Without pyproject.toml, as in these repositories, a pip before 25.3 builds in the open environment.
+        is_released = bool(one.asked.name) and not one.asked.is_url
+        is_certain = name not in _BUILT_FOR_NEWEST and (is_released or _has_newest_pip(place, one))
         yield ISOLATED.found(
             place,
             one.asked,
@@ -279,11 +330,23 @@ def _is_open(place: Place, one: Installed) -> bool:
     )
 
 
-def _upgrades_pip(place: Place, one: Installed) -> bool:
+def _has_newest_pip(place: Place, one: Installed) -> bool:
+    """uv, or a pip from 25.3 on: both always build in isolation."""
+    base = place.base
+    if one.by.is_uv or any(_NEWEST_PIP.search(word) for word in place.words):
+        return True
+    if base.family == "python" and base.is_floating and base.python is not None and not place.has_own_python:
+        return Version(base.python) >= Version("3.13") and not _pins_pip(place)
+    if base.torch is not None and base.torch >= Version("2.10"):
+        return not _pins_pip(place)
     before = [o for o in place.installed if o.by.instruction.first <= one.by.instruction.first]
     return any(
-        o.asked.name == "pip" and o.asked.pin is None and o.by.flags & {"-U", "--upgrade"} for o in before
+        o.asked.name == "pip" and not o.asked.specifier and o.by.flags & {"-U", "--upgrade"} for o in before
     )
+
+
+def _pins_pip(place: Place) -> bool:
+    return any(one.asked.name == "pip" and one.asked.specifier for one in place.installed)
 
 
 def _is_older_torch(place: Place) -> bool:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import pairwise
 
 from paceline.images.dockerfile import Instruction
 from paceline.images.project import Finding
@@ -40,7 +41,19 @@ SHELL = Pattern(
     what="The shell cannot parse a RUN: an operator without a command, a keyword or a quote left open.",
     fix="only reported: what is missing",
 )
-PATTERNS = (UNKNOWN, ARGUMENTS, SWALLOWED, SHELL)
+JOINED = Pattern(
+    number=33,
+    id="commands-run-together",
+    what="A command is an argument of the one before it: `&&` is missing between two lines.",
+    fix="only reported: `&&` between the commands",
+)
+COMMENTED = Pattern(
+    number=33,
+    id="commented-out",
+    what="A `#` behind a command comments out the lines that follow it: RUN joins them into one.",
+    fix="only reported: the comment on a line of its own",
+)
+PATTERNS = (UNKNOWN, ARGUMENTS, SWALLOWED, SHELL, JOINED, COMMENTED)
 _INSTRUCTIONS = frozenset(
     [
         "ADD",
@@ -109,6 +122,14 @@ def _arguments(place: Place, step: Instruction) -> Iterator[Finding]:
     if any(_HEREDOC.search(value) for value in values):
         return
     least = _AT_LEAST.get(step.word, 0)
+    if step.word == "ENV" and any(value == "=" or value.startswith("= ") for value in values[1::2]):
+        yield ARGUMENTS.found(
+            place,
+            step,
+            f"the value of {values[0]} becomes `{values[1]}`: ENV takes no blanks around `=`",
+            f"ENV {' '.join(values)}",
+            f"write ENV {values[0]}={values[1].lstrip('= ')}",
+        )
     if step.word == "FROM":
         is_wrong = len(values) not in (1, 3) or (len(values) == 3 and values[1].lower() != "as")
         needs = "one image, or an image, AS and a name"
@@ -197,6 +218,79 @@ def shell_syntax(place: Place) -> Iterator[Finding]:
                 step.values[0].strip()[:120],
                 "separate the commands with && or ;, and close what is open",
             )
+
+
+_STARTS = frozenset(
+    {"apt-get", "apt", "pip", "pip3", "git", "conda", "wget", "curl", "mkdir", "cd", "npm", "apk"}
+)
+_BEGINNINGS = frozenset(
+    [
+        ("apt-get", "install"),
+        ("apt-get", "update"),
+        ("apt-get", "clean"),
+        ("apt", "install"),
+        ("apt", "update"),
+        ("pip", "install"),
+        ("pip3", "install"),
+        ("conda", "install"),
+        ("git", "clone"),
+        ("rm", "-rf"),
+    ]
+)
+
+
+def run_together(place: Place) -> Iterator[Finding]:
+    for step in place.stage.instructions:
+        if step.word != "RUN" or step.is_json:
+            continue
+        if _HEREDOC.search("".join(lines_of(place.docker.text)[step.first - 1 : step.last])):
+            continue
+        for command in step.commands:
+            words = command.texts
+            if words[0] not in _STARTS:
+                continue
+            at = next((n for n, pair in enumerate(pairwise(words)) if n > 1 and pair in _BEGINNINGS), None)
+            if at is None or {"run", "xargs", "-c", "-m", "--run"} & set(words[:at]):
+                continue
+            yield JOINED.found(
+                place,
+                step,
+                f"`{words[at]} {words[at + 1]}` is an argument of `{' '.join(words[:2])}`: it does not run",
+                " ".join(words[: at + 2])[-120:],
+                f"write `&&` before {words[at]}",
+            )
+            break
+
+
+def commented_out(place: Place) -> Iterator[Finding]:
+    lines = lines_of(place.docker.text)
+    for step in place.stage.instructions:
+        own = lines[step.first - 1 : step.last]
+        if step.word != "RUN" or step.is_json or not step.values or _HEREDOC.search("".join(own)):
+            continue
+        marked = [line for line in own[:-1] if re.match(r"^\s*[^#\s].*\s#.*\\\s*$", line)]
+        lost = _comment_in(step.values[0]) if marked else None
+        if lost is not None:
+            yield COMMENTED.found(
+                place,
+                step,
+                "RUN joins its lines, and the shell takes everything behind `#` as a comment",
+                lost.strip()[:120],
+                "put the comment on a line of its own",
+            )
+
+
+def _comment_in(text: str) -> str | None:
+    """What an unquoted `#` at the beginning of a word comments out."""
+    at = 0
+    try:
+        while at < len(text):
+            if text[at] == "#":
+                return text[at:] if "\n" not in text[at:] else None
+            at = at + 1 if text[at] in " \t\r\n;|&()<>" else _word_end(text, at)[0]
+    except (_NotModelledError, _UnclosedError):
+        return None
+    return None
 
 
 class _NotModelledError(Exception):
@@ -444,4 +538,4 @@ def _behind_bracket(text: str, at: int) -> int:
     raise _NotModelledError
 
 
-RULES = (dockerfile_syntax, shell_syntax)
+RULES = (dockerfile_syntax, shell_syntax, run_together, commented_out)

@@ -31,12 +31,6 @@ GONE = Pattern(
     what="A system package does not exist in this release of Debian or Ubuntu (any more).",
     fix="the package that took its place",
 )
-NO_PROGRAM = Pattern(
-    number=30,
-    id="no-such-program",
-    what="pip, python, git or curl is called where nothing has installed it.",
-    fix="the package that has it",
-)
 GET_PIP = Pattern(
     number=30,
     id="get-pip-refuses",
@@ -55,7 +49,7 @@ TERMS = Pattern(
     what="conda asks for the terms of Anaconda's channels, and a build has no terminal to accept them.",
     fix="only reported: `conda tos accept`, or conda-forge alone with `--override-channels`",
 )
-PATTERNS = (APT, GONE, NO_PROGRAM, GET_PIP, OLD_PIP, TERMS)
+PATTERNS = (APT, GONE, GET_PIP, OLD_PIP, TERMS)
 _SYSTEMS = ("python", "debian", "ubuntu", "cuda")  # families whose official images are known well enough
 _GET_PIP = re.compile(
     r"(?:https?://)?(?:bootstrap\.pypa\.io/+(?:pip/)?|raw\.githubusercontent\.com/pypa/get-pip/\S*?"
@@ -276,39 +270,6 @@ def _python_gone(package: str, system: str) -> PackageGone | None:
     return PackageGone(systems=(system,), instead="", is_elsewhere=True)
 
 
-def no_such_program(place: Place) -> Iterator[Finding]:
-    """pip and python on plain Debian, Ubuntu and CUDA images, which have neither."""
-    if (
-        place.base.family not in ("debian", "ubuntu", "cuda")
-        or not place.are_packages_known
-        or place.has_own_python
-    ):
-        return
-    if any(step.word in ("COPY", "ADD") and step.flag("from") is not None for step in place.steps):
-        return
-    there = place.system_packages
-    if any(package.startswith(("python3-", "python3.", "pypy")) and "pip" in package for package in there):
-        return
-    others = re.compile(
-        r"get-pip|ensurepip|virtualenv|pyenv|miniforge|pixi|\.sh$|\.run$|Python-3|make|configure|venv|pipx|uv$"
-    )
-    if any(others.search(word) for word in place.words) or there & {"python3-pip", "python3-full", "pip"}:
-        return
-    if any(one.tool != "apt" for one in place.system) or "PATH" in place.variables:
-        return
-    mine = [by for by in place.pip if by.instruction in place.stage.instructions and by.tool == "pip"]
-    if not mine or mine[0].instruction.is_json or "/" in mine[0].program[0].text:
-        return
-    by = mine[0]
-    yield NO_PROGRAM.found(
-        place,
-        by.instruction,
-        f"{place.base.reference} has no pip, and no step installs it: `{by.program[0].text}: not found`",
-        f"{' '.join(by.command.texts[:4])}; system packages: {', '.join(sorted(there)) or 'none'}",
-        "install python3-pip before it",
-    )
-
-
 def get_pip_refuses(place: Place) -> Iterator[Finding]:
     """`python3.8 get-pip.py`, with the file of the newest pip."""
     address: Word | None = None
@@ -446,6 +407,5 @@ RULES = (
     apt_asks,
     get_pip_refuses,
     old_system_pip,
-    no_such_program,
     conda_terms,
 )

@@ -1,0 +1,145 @@
+"""Steps that fail for what the image lacks: programs, files, users, commands that are not separated."""
+
+import pytest
+from tests.images.cases import TODAY
+from tests.images.seeded import project_of
+
+from paceline.images.api import check, mend
+from paceline.images.project import Level, Target
+
+TARGET = Target(today=TODAY)
+APT = "RUN apt-get update && apt-get install -y"
+SLIM = "FROM python:3.12-slim\n"
+UBUNTU = f"FROM ubuntu:22.04\n{APT} python3 python3-pip git curl\n"
+DEVEL = f"FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\n{APT} python3 python3-pip\n"
+TORCH = "FROM pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime\n"
+
+# (finding, Dockerfile)
+BROKEN = [
+    ("no-such-program", f"{SLIM}RUN git clone https://github.com/a/b\n"),
+    ("no-such-program", f"{SLIM}RUN wget https://x.org/weights.bin\n"),
+    ("no-such-program", f"{SLIM}{APT} curl\nRUN curl -O https://x.org/a.zip && unzip a.zip\n"),
+    ("no-such-program", f"{SLIM}RUN sudo apt-get update\n"),
+    ("no-such-program", f"{SLIM}COPY . /app\nWORKDIR /app\nRUN make\n"),
+    ("no-such-program", f"{DEVEL}COPY . /app\nRUN cd /app && cmake .\n"),
+    ("no-such-program", "FROM ubuntu:22.04\nRUN apt-get update && add-apt-repository ppa:x/y\n"),
+    ("no-such-program", f"{UBUNTU}RUN python -m pip install numpy\n"),
+    ("no-such-program", f'{UBUNTU}COPY . /app\nCMD ["python", "/app/train.py"]\n'),
+    ("no-such-program", f"{SLIM}HEALTHCHECK CMD curl -f http://localhost:8080 || exit 1\n"),
+    ("no-build-tools", f"{DEVEL}RUN pip3 install git+https://github.com/huggingface/transformers\n"),
+    ("wrong-package-manager", "FROM python:3.12-alpine\nRUN apt-get update\n"),
+    ("wrong-package-manager", f"{SLIM}RUN apk add --no-cache git\n"),
+    ("wrong-package-manager", "FROM ubuntu:22.04\nRUN yum install -y git\n"),
+    ("wrong-package-manager", "FROM registry.access.redhat.com/ubi9/ubi\nRUN apt-get update\n"),
+    ("not-on-path", f"{UBUNTU}RUN curl -LsSf https://astral.sh/uv/install.sh | sh\nRUN uv venv /v\n"),
+    (
+        "not-on-path",
+        f"{UBUNTU}RUN curl -sSL https://install.python-poetry.org | python3 -\nRUN poetry install\n",
+    ),
+    ("not-on-path", f"{UBUNTU}RUN curl https://sh.rustup.rs -sSf | sh -s -- -y\nRUN cargo build\n"),
+    ("no-gpu-in-build", f"{DEVEL}RUN nvidia-smi\n"),
+    ("no-gpu-in-build", f"{TORCH}RUN python -c 'import torch; assert torch.cuda.is_available()'\n"),
+    ("no-such-user", f'{SLIM}USER trainer\nCMD ["python"]\n'),
+    ("uv-without-environment", f"{SLIM}RUN pip install uv\nRUN uv pip install six\n"),
+    ("file-not-copied", f"{SLIM}COPY requirements.txt /app/\nRUN pip install -r requirements.txt\n"),
+    ("file-not-copied", f"{SLIM}WORKDIR /app\nCOPY . /src\nRUN pip install -r requirements.txt\n"),
+    ("file-not-copied", f"{SLIM}WORKDIR /app\nCOPY . .\nRUN pip install -r /apps/requirements.txt\n"),
+    ("file-not-copied", f"{SLIM}WORKDIR /app\nRUN python setup.py install\nCOPY . .\n"),
+    ("file-not-copied", f"{SLIM}WORKDIR /app\nRUN bash install.sh\nCOPY . .\n"),
+    ("file-not-copied", f"{SLIM}COPY . /app\nRUN cd /application && pip install .\n"),
+    (
+        "file-not-copied",
+        f"{UBUNTU}RUN git clone https://github.com/a/b.git && cd b\nRUN pip3 install -r requirements.txt\n",
+    ),
+    ("file-not-copied", "FROM x/y:1\nRUN pip install -r requirements.txt\nCOPY . .\n"),
+    ("commands-run-together", f"{SLIM}RUN apt-get update \\\n    apt-get install -y git\n"),
+    ("commands-run-together", f"{SLIM}RUN pip install numpy \\\n    pip install scipy\n"),
+    ("commented-out", f"{SLIM}RUN pip install numpy # arrays \\\n    && pip install scipy\n"),
+    ("missing-argument", f"{SLIM}ENV HF_HOME = /cache\n"),
+    ("no-shell", f'{SLIM}ENV PORT=80\nCMD ["python", "-m", "http.server", "$PORT"]\n'),
+    ("no-shell", f'{SLIM}CMD ["cd /app && python train.py"]\n'),
+    ("no-shell", f'{SLIM}CMD ["source", "/v/bin/activate", "&&", "python", "train.py"]\n'),
+    ("no-such-stage", f"{SLIM}COPY --from=builder /v /v\n"),
+    ("no-such-option", f"{SLIM}RUN pip install torch=2.6.0\n"),
+    ("no-such-option", f"{SLIM}RUN pip install torch == 2.6.0\n"),
+    ("no-such-option", f"{TORCH}RUN pip uninstall torch\n"),
+    (
+        "argument-out-of-scope",
+        "FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\nARG CUDA_VERSION=12.1\nRUN echo cu$CUDA_VERSION\n",
+    ),
+    ("base-ended", f"FROM ubuntu:lunar\n{APT} git\n"),
+    ("base-ended", "FROM nvidia/cuda:11.8.0-cudnn8-runtime\n"),
+    ("base-ended", "FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn8-devel\n"),
+    ("base-ended", "FROM python:3.12-slim-buster\n"),
+    ("base-ended", "FROM python:3.11-jammy\n"),
+    ("needs-nvcc", f"{TORCH}RUN pip install --no-build-isolation mamba-ssm\n"),
+    (
+        "needs-nvcc",
+        f"{TORCH}{APT} git\nRUN git clone https://github.com/a/lietorch && cd lietorch && pip install .\n",
+    ),
+    (
+        "build-isolation",
+        f"{DEVEL}RUN pip3 install --upgrade pip\nRUN pip3 install torch==2.5.1\n{APT} git\n"
+        "RUN pip3 install git+https://github.com/rahul-goel/fused-ssim\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("finding", "docker"), BROKEN)
+def test_a_step_that_must_fail_is_a_problem(finding: str, docker: str) -> None:
+    found = check(project_of({"Dockerfile": docker}), TARGET)
+    assert finding in [one.id for one in found if one.level is Level.PROBLEM]
+
+
+# Images like the broken ones, which are built: the same program, file or user is there after all.
+FINE = [
+    "FROM python:3.12\nRUN git clone https://github.com/a/b && cd b && pip install -r requirements.txt\n",
+    f"{SLIM}{APT} git-lfs\nRUN git clone https://github.com/a/b\n",
+    f"{SLIM}RUN which git || true\nRUN git --version || echo none\n",
+    f"{UBUNTU}RUN ln -s /usr/bin/python3 /usr/bin/python\nRUN python -m pip install numpy\n",
+    f"FROM ubuntu:22.04\n{APT} python-is-python3 python3-pip\nRUN python -m pip -V\n",
+    f"{UBUNTU}RUN make --version\n",  # by the packages that python3-pip recommends
+    f"{DEVEL}COPY . /app\nRUN cd /app && make\n",
+    f"{SLIM}COPY --from=busybox:1 /bin/wget /usr/bin/wget\nRUN wget https://x.org/weights.bin\n",
+    f"{UBUNTU}RUN curl -LsSf https://astral.sh/uv/install.sh | sh\nENV PATH=/root/.local/bin:$PATH\n"
+    "RUN uv venv /v\n",
+    f"{UBUNTU}RUN curl -LsSf https://astral.sh/uv/install.sh | sh && ~/.local/bin/uv venv /v\n",
+    f"{SLIM}COPY --from=ghcr.io/astral-sh/uv:0.9 /uv /bin/uv\nRUN uv pip install --system six\n",
+    f"{SLIM}RUN pip install uv && uv venv /v\nENV VIRTUAL_ENV=/v\nRUN uv pip install six\n",
+    f'{SLIM}RUN useradd -m trainer\nUSER trainer\nCMD ["python"]\n',
+    f'{SLIM}USER 1000:1000\nCMD ["python"]\n',
+    f"{SLIM}WORKDIR /app\nCOPY requirements.txt /app\nRUN pip install -r requirements.txt\n",
+    f"{SLIM}COPY requirements.txt /tmp/r.txt\nRUN cd /tmp && pip install -r r.txt\n",
+    f"{SLIM}ARG AT=/app\nCOPY . ${{AT}}\nWORKDIR ${{AT}}\nRUN python setup.py install\n",
+    f"{SLIM}RUN --mount=type=bind,source=.,target=/src cd /src && pip install -r requirements.txt\n",
+    "FROM x/y:1\nCOPY . /somewhere\nRUN pip install -r requirements.txt\n",
+    f"{SLIM}RUN echo six > r.txt && pip install -r r.txt\n",
+    f"{SLIM}RUN pip install numpy \\\n    # arrays\n    && pip install scipy\n",
+    f"{SLIM}RUN echo 'a # b' \\\n    && pip install scipy\n",
+    f'{SLIM}ENTRYPOINT ["sh", "-c", "exec python -m http.server $PORT"]\n',
+    f"{SLIM}RUN <<EOF\napt-get update\napt-get install -y \\\n    git \\\n\napt-get clean\nEOF\n",
+    f"{TORCH}RUN pip uninstall -y torch\n",
+    f"{DEVEL}ARG CUDA_VERSION\nRUN echo $CUDA_VERSION\n",
+]
+
+
+@pytest.mark.parametrize("docker", FINE)
+def test_what_is_there_after_all_is_no_problem(docker: str) -> None:
+    project = project_of({"Dockerfile": docker})
+    assert [one.id for one in check(project, TARGET) if one.level is Level.PROBLEM] == []
+    assert mend(project, TARGET).project == project
+
+
+# Likely mistakes that some builder, base or option makes good.
+LIKELY = [
+    ("goal-is-no-folder", f"{SLIM}COPY a.py b.py /app\n"),
+    ("no-such-program", f"{SLIM}{APT} some-unknown-tool\nRUN git clone https://github.com/a/b\n"),
+    ("no-such-option", f"{SLIM}RUN pip uninstall something\n"),
+    ("build-isolation", f"{TORCH}{APT} git\nRUN pip install git+https://github.com/rahul-goel/fused-ssim\n"),
+]
+
+
+@pytest.mark.parametrize(("finding", "docker"), LIKELY)
+def test_a_likely_failure_is_a_warning(finding: str, docker: str) -> None:
+    found = check(project_of({"Dockerfile": docker}), TARGET)
+    assert [one.level for one in found if one.id == finding] == [Level.WARNING]
