@@ -544,6 +544,28 @@ def test_what_is_in_progress_is_waited_for(tmp_path: Path, text: str, cause: str
     assert action(tmp_path, text) == (cause, wanted)
 
 
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        # Fragments of a status, without the object around them.
+        ('  "reason": "PreemptionByKubeScheduler",\n  "type": "DisruptionTarget"', "preempted"),
+        ("    reason: DeletionByTaintManager\n    type: DisruptionTarget", "preempted"),
+        ("NAME   STATUS     AGE   VERSION\nn-1    NotReady   41d   v1.7.0", "node-lost"),
+        # The same fact in words of other programs.
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in step 3.0 cgroup.", "oom-killed"),
+        ("rpc error: code = Unknown desc = no supported platform found in manifest list", "wrong-platform"),
+        ("FAILED_PRECONDITION: open(/dev/vfio/0): Device or resource busy", "tpu-busy"),
+        ("/job/run.sh: 15: cd: can't cd to /mnt/code", "bad-command"),
+        (
+            "what(): Transport endpoint is not connected\nwhat(): CUDA error: uncorrectable NVLink error",
+            "gpu-hardware",
+        ),
+    ],
+)
+def test_one_fact_is_recognised_in_several_forms(tmp_path: Path, text: str, cause: str) -> None:
+    assert action(tmp_path, text)[0] == cause
+
+
 def test_a_program_s_log_is_not_joined_to_a_message_of_the_cluster(tmp_path: Path) -> None:
     refused = 'Error from server (NotFound): pods "a" not found\n'
     assert action(tmp_path, f"{refused}{RAISED}KeyError: 'lr'\n") == ("user-exception", "stop")

@@ -394,7 +394,7 @@ LATE_TEXTS = (
         PEER_LOST,
         r"(?P<said>(?:JAX distributed service detected fatal errors|coordination service: UNAVAILABLE"
         r"|Failed to send RPC to coordination service|Polled an error from coordination service"
-        r"|heartbeat timeout\. This indicates that the remote task)[^\n]*)",
+        r"|heartbeat timeout\. This indicates that the remote task|lame workers found)[^\n]*)",
         *_LOG,
     ),
     text(

@@ -92,7 +92,12 @@ _REFUSED = (
 )
 _SAID = (Source.CLUSTER,)
 TEXTS = (
-    text(WRONG_PLATFORM, r"(?P<said>no match for platform in manifest|no matching manifest for \S+)", *_SAID),
+    text(
+        WRONG_PLATFORM,
+        r"(?P<said>no (?:match for|supported) platform (?:found )?in (?:the )?manifest"
+        r"|no matching manifest for \S+)",
+        *_SAID,
+    ),
     text(WRONG_PLATFORM, r"(?P<said>exec format error)"),
     text(WRONG_PLATFORM, r"(?P<said>ErrImageNeverPull|is not present with pull policy of Never)", *_SAID),
     text(DISK_FULL, rf"{_PULL}no space left on device", *_SAID),

@@ -198,7 +198,8 @@ TEXTS = (
         OUT_OF_MEMORY,
         r"(?P<said>killed by signal: Killed|killed due to (?:the node running low on memory"
         r"|memory pressure)[^\n]*|ray\.exceptions\.OutOfMemory"
-        r"|Out of memory: Killed process|oom_reaper: reaped|invoked oom-killer[^\n]*)",
+        r"|Out of memory: Killed process|oom_reaper: reaped|invoked oom-killer[^\n]*"
+        r"|Detected \d+ oom[-_]kill event[^\n]*|cgroup out-of-memory handler[^\n]*)",
     ),
     text(
         OUT_OF_MEMORY,
@@ -217,7 +218,11 @@ TEXTS = (
     ),
     text(EVICTED, r"(?P<said>node was low on resource:.*|The node had condition: \[\w+Pressure\].*)", *_SAID),
     text(
-        PREEMPTED, r"(?P<said>Preempted (?:by|in order to|to accommodate).*|TaintManagerEviction.*)", *_SAID
+        PREEMPTED,
+        r"(?P<said>Preempted (?:by|in order to|to accommodate).*|preempting to accommodate[^\n]*"
+        r"|TaintManagerEviction.*|\b(?-i:PreemptionBy(?:Kube)?Scheduler|DeletionByTaintManager"
+        r"|TerminationByKubelet)\b[^\n]*|deleting due to NoExecute taint[^\n]*)",
+        *_SAID,
     ),
     text(
         PREEMPTED,
@@ -253,7 +258,7 @@ TEXTS = (
     ),
 )
 # A line of `kubectl get nodes`.
-_LISTED_NODE = r"^(?P<node>\S+)\s+NotReady(?:,\S+)?\s+\S+\s+\d+[dhms]\S*\s+v\d"
+_LISTED_NODE = r"^(?P<node>\S+)\s+NotReady(?:,\S+)?\s+(?:\S+\s+)?\d+[dhms]\S*\s+v\d"
 # After all that says why: a signal says only that something outside wanted the end.
 _CODE = r"(?:exit ?code|return ?code|exit status|exited with(?: code)?) *[:=]? *"
 LATE_TEXTS = (

@@ -371,7 +371,10 @@ TEXTS = (
         r"|Error while finding module specification for [^\n]*)",
     ),
     text(
-        BAD_COMMAND, r"(?P<said>^\S*(?:ba)?sh: (?:line )?(?:\d+: )?\S+: (?:command )?not found)", Source.LOG
+        BAD_COMMAND,
+        r"(?P<said>^\S*(?:ba)?sh: (?:line )?(?:\d+: )?(?:\S+: (?:command )?not found|cd: can't cd to [^\n]*"
+        r"|(?:\S+: )?cannot create \S+: Directory nonexistent))",
+        Source.LOG,
     ),
 )
 LATE_TEXTS = (
@@ -403,7 +406,7 @@ LATE_TEXTS = (
     text(
         TPU_BUSY,
         r"(?P<said>The TPU is already in use by[^\n]*|libtpu\S* (?:is )?already in use[^\n]*"
-        r"|TPU initialization failed: [^\n]*(?:UNAVAILABLE|busy)[^\n]*)",
+        r"|TPU[^\n]*(?:UNAVAILABLE|\bbusy\b)[^\n]*|/dev/(?:vfio|accel)\d*[^\n]*busy[^\n]*)",
         Source.LOG,
     ),
 )

@@ -147,7 +147,7 @@ TEXTS = (
     text(
         VOLUME_IO,
         # Network libraries use the same errno texts for their links.
-        r"^(?![^\n]*(?:NCCL|NET/|libfabric|\bibv_|\befa\b|\bgloo\b|\bmlx5|\bUCX\b|\brdma))(?P<said>[^\n]*"
+        r"^(?![^\n]*(?:what\(\):|NCCL|NET/|libfabric|\bibv_|\befa\b|\bgloo\b|\bmlx5|\bUCX\b|\brdma))(?P<said>[^\n]*"
         r"(?:Stale (?:NFS )?file handle|Transport endpoint is not connected"
         r"|Cannot send after transport endpoint shutdown|Remote I/O error|Input/output error)[^\n]*)",
         Source.LOG,
