@@ -566,6 +566,31 @@ def test_one_fact_is_recognised_in_several_forms(tmp_path: Path, text: str, caus
     assert action(tmp_path, text)[0] == cause
 
 
+CHILD = (
+    'Traceback (most recent call last):\n  File "/bin/torchrun", line 8, in main\nerrors.ChildFailedError: \n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "wanted"),
+    [
+        # An exception without its traceback is still the cause of the launcher's complaint.
+        (f"urllib.error.HTTPError: HTTP Error 503: Service Unavailable\n{CHILD}", "download", "resubmit"),
+        # A refusal that was survived is not.
+        (f"WARNING tracker: status code 403\n{RAISED}KeyError: 'lr'\n", "user-exception", "stop"),
+        (
+            "Reason: UnexpectedAdmissionError\nMessage: Allocate failed: nvml: GPU is lost",
+            "gpu-hardware",
+            "resubmit",
+        ),
+    ],
+)
+def test_the_more_specific_of_two_signs_is_the_cause(
+    tmp_path: Path, text: str, cause: str, wanted: str
+) -> None:
+    assert action(tmp_path, text) == (cause, wanted)
+
+
 def test_a_program_s_log_is_not_joined_to_a_message_of_the_cluster(tmp_path: Path) -> None:
     refused = 'Error from server (NotFound): pods "a" not found\n'
     assert action(tmp_path, f"{refused}{RAISED}KeyError: 'lr'\n") == ("user-exception", "stop")

@@ -350,7 +350,8 @@ def _ended_without_words(log: Log) -> str:
 def _weight(found: Recognised, block: _Block) -> Weight:
     weight = found.failure.weight if found.by.weight is None else found.by.weight
     if found.by.soft and not block.is_last:
-        return Weight.HINT
+        is_cut_off = not block.is_traceback and _RAISED.match(block.text) is not None
+        return min(weight, Weight.MASK) if is_cut_off else Weight.HINT
     if found.failure is USER_EXCEPTION and not block.is_last and not _PRODUCT.match(block.text):
         # Handled, or cut off from its traceback: believed only if there is nothing better.
         return Weight.HINT if block.is_traceback else min(weight, Weight.MASK)

@@ -277,6 +277,7 @@ LATE_TEXTS = (
         r"|(?:ClientAuthenticationError|AuthorizationPermissionMismatch|AuthorizationFailure"
         r"|AuthenticationFailed|InvalidAuthenticationInfo)\b[^\n]*)",
         *_LOG,
+        soft=True,
     ),
     text(
         DOWNLOAD,

@@ -248,6 +248,7 @@ TEXTS = (
         r"|Predicate \w+ failed[^\n]*"
         r"|UnexpectedAdmissionError[^\n]*)",
         *_SAID,
+        weight=Weight.MASK,  # the message may say what the kubelet did not like
     ),
     text(
         NODE_LOST,
