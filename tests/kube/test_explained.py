@@ -498,8 +498,8 @@ GROWN = "pod triggered scale-up: [{gpu 0->1 (max: 3)}]"
             "wait",
         ),
         (
-            f"  Normal   TriggeredScaleUp   2m  cluster-autoscaler  {GROWN}\n"
-            f"  Warning  FailedScheduling   9s  default-scheduler   {NOT_MATCHED}\n"
+            f"  Normal   TriggeredScaleUp   9m  cluster-autoscaler  {GROWN}\n"
+            f"  Warning  FailedScheduling   8m  default-scheduler   {NOT_MATCHED}\n"
             "  Normal   NotTriggerScaleUp  5s  cluster-autoscaler  pod didn't trigger scale-up: 1 node(s) "
             "didn't match Pod's node affinity/selector\n",
             "placement",
@@ -518,6 +518,13 @@ GROWN = "pod triggered scale-up: [{gpu 0->1 (max: 3)}]"
             'Post "https://a-webhook.a.svc:443/mutate?timeout=10s": \nservice "a-webhook" not found\n',
             "webhook-wrong",
             "stop",
+        ),
+        # A claim without a volume is one that is being provisioned, at first.
+        (
+            "  Warning  FailedScheduling  5s  default-scheduler  0/3 nodes are available: pod has unbound "
+            "immediate PersistentVolumeClaims.\n",
+            "volume-zone",
+            "wait",
         ),
         # What the kubelet tries again is waited for, as long as it is as young as the text says.
         ("  Warning  Failed  20s  kubelet  Failed to pull image: i/o timeout\n", "image-network", "wait"),

@@ -103,15 +103,16 @@ def _is_json(line: str) -> bool:
 
 
 def _judged(snapshot: Snapshot, *, timeless: bool) -> Explained:
-    """`timeless`: the text does not say when it was taken, so a wrong setting is taken for lasting.
+    """`timeless`: the text does not say when it was taken. Everything is as old as the ages in it say.
 
-    What may pass by itself is only as old as the ages in the text say.
+    Without ages, a wrong setting is taken for lasting, and what may pass by itself is not.
     """
     past = Watching()
     if timeless:
         first = diagnose(snapshot)
         is_setting = first is not None and first.failure.remedy in (Remedy.STOP, Remedy.FIX)
-        if first is not None and is_setting and first.failure.patience_s:
+        is_dated = first is not None and first.at_s is not None and first.at_s < snapshot.at_s
+        if first is not None and is_setting and not is_dated and first.failure.patience_s:
             since_s = snapshot.at_s - first.failure.patience_s
             past = Watching(failure=first.failure.name, pod=first.pod, since_s=since_s)
     checkpoint = newest_checkpoint(snapshot)
