@@ -52,6 +52,8 @@ BROKEN = [
         f"{UBUNTU}RUN git clone https://github.com/a/b.git && cd b\nRUN pip3 install -r requirements.txt\n",
     ),
     ("file-not-copied", "FROM x/y:1\nRUN pip install -r requirements.txt\nCOPY . .\n"),
+    ("file-not-copied", f"{SLIM}WORKDIR /app\nRUN ./venv/bin/pip install six\nCOPY . .\n"),
+    ("system-package-gone", f"FROM ubuntu:22.04\n{APT} python3.10.12\n"),
     ("commands-run-together", f"{SLIM}RUN apt-get update \\\n    apt-get install -y git\n"),
     ("commands-run-together", f"{SLIM}RUN pip install numpy \\\n    pip install scipy\n"),
     ("commented-out", f"{SLIM}RUN pip install numpy # arrays \\\n    && pip install scipy\n"),
@@ -68,7 +70,15 @@ BROKEN = [
         "FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\nARG CUDA_VERSION=12.1\nRUN echo cu$CUDA_VERSION\n",
     ),
     ("base-ended", f"FROM ubuntu:lunar\n{APT} git\n"),
-    ("base-ended", "FROM nvidia/cuda:11.8.0-cudnn8-runtime\n"),
+    ("base-ended", "FROM nvidia/cuda:11.2.0-cudnn8-runtime\n"),
+    ("base-ended", "FROM nvidia/cuda:11.7.0-devel-ubuntu22.04\n"),
+    ("setup-too-old", "FROM python:3.11\nRUN pip install openai-whisper==20231117\n"),
+    ("setup-too-old", f"{UBUNTU}RUN pip3 install -U pip\nRUN pip3 install pytorch-lightning==1.7.7\n"),
+    (
+        "setup-too-old",
+        f"{UBUNTU}RUN pip3 install -U pip\n"
+        "RUN pip3 install git+https://github.com/openai/CLIP.git@d50d76daa670286dd6cacf3bcd80b5e4823fc8e1\n",
+    ),
     ("base-ended", "FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn8-devel\n"),
     ("base-ended", "FROM python:3.12-slim-buster\n"),
     ("base-ended", "FROM python:3.11-jammy\n"),
@@ -113,12 +123,16 @@ FINE = [
     f"{SLIM}ARG AT=/app\nCOPY . ${{AT}}\nWORKDIR ${{AT}}\nRUN python setup.py install\n",
     f"{SLIM}RUN --mount=type=bind,source=.,target=/src cd /src && pip install -r requirements.txt\n",
     "FROM x/y:1\nCOPY . /somewhere\nRUN pip install -r requirements.txt\n",
+    f"{SLIM}RUN python -m venv /opt/venv && /opt/venv/bin/pip install six\n",
+    f"{SLIM}WORKDIR /app\nRUN pip install uv && uv venv\nRUN .venv/bin/python -V\n",
     f"{SLIM}RUN echo six > r.txt && pip install -r r.txt\n",
     f"{SLIM}RUN pip install numpy \\\n    # arrays\n    && pip install scipy\n",
     f"{SLIM}RUN echo 'a # b' \\\n    && pip install scipy\n",
     f'{SLIM}ENTRYPOINT ["sh", "-c", "exec python -m http.server $PORT"]\n',
     f"{SLIM}RUN <<EOF\napt-get update\napt-get install -y \\\n    git \\\n\napt-get clean\nEOF\n",
     f"{TORCH}RUN pip uninstall -y torch\n",
+    "FROM python:3.11\nENV PIP_CONSTRAINT=/c.txt\nRUN pip install openai-whisper==20231117\n",
+    f"{UBUNTU}RUN pip3 install -U 'pip<24.1'\nRUN pip3 install pytorch-lightning==1.7.7\n",
     f"{DEVEL}ARG CUDA_VERSION\nRUN echo $CUDA_VERSION\n",
 ]
 
@@ -132,6 +146,11 @@ def test_what_is_there_after_all_is_no_problem(docker: str) -> None:
 
 # Likely mistakes that some builder, base or option makes good.
 LIKELY = [
+    (
+        "numpy-abi",
+        "FROM python:3.11\nCOPY unknown.txt .\nRUN pip install -r unknown.txt\n"
+        "RUN pip install torch==2.2.2 torchvision==0.17.2\n",
+    ),
     ("goal-is-no-folder", f"{SLIM}COPY a.py b.py /app\n"),
     ("no-such-program", f"{SLIM}{APT} some-unknown-tool\nRUN git clone https://github.com/a/b\n"),
     ("no-such-option", f"{SLIM}RUN pip uninstall something\n"),

@@ -162,8 +162,8 @@ def _why_deleted(base: Base) -> str:
         return f"nvidia/cuda has no tag {tag}: its versions have three parts"
     if re.match(r"^\d+\.\d+(\.\d+)?$", tag):
         return f"nvidia/cuda has no tag {tag}: the flavour and the system are parts of it"
-    if re.match(r"^\d+\.\d+\.\d+(?:-cudnn\d*)?-(?:base|runtime|devel)$", tag):
-        return f"nvidia/cuda has no tag {tag}: it must end with the system, such as -ubuntu22.04"
+    bare = re.match(r"^(\d+\.\d+\.\d+)(?:-cudnn\d*)?-(?:base|runtime|devel)$", tag)
+    cuda = Version(bare[1]) if bare is not None else cuda  # a tag without a system: a few are left
     if cuda is None:
         return ""
     if cuda < catalog().cuda_deleted_below:

@@ -3,10 +3,13 @@
 import re
 from collections.abc import Iterator
 
+from packaging.version import Version
+
 from paceline.images.changing import above, is_root_at, system_packages_added
 from paceline.images.installs import PipInstall
 from paceline.images.matrix import MINORS, wheels
 from paceline.images.project import Edit, Finding
+from paceline.images.rules.extensions import has_newest_pip
 from paceline.images.rules.pattern import Pattern
 from paceline.images.text import Change, edits_of, insertion
 from paceline.images.view import Installed, Place
@@ -23,7 +26,25 @@ TOOLS = Pattern(
     what="A package comes from git or must be compiled, and the base has neither git nor a compiler.",
     fix="the missing system packages, installed before pip",
 )
-PATTERNS = (MANAGED, TOOLS)
+OLD_SETUP = Pattern(
+    number=12,
+    id="setup-too-old",
+    what="The build of an old release fails with the setuptools or pip of today: pkg_resources, metadata.",
+    fix="only reported: a newer release, or a constraint for the build",
+)
+PATTERNS = (MANAGED, TOOLS, OLD_SETUP)
+# Their setup.py imports pkg_resources, which setuptools 82 removed in February 2026: (first, last) release.
+_PKG_RESOURCES = {"openai-whisper": (Version("20230306"), Version("20240930"))}
+# Their metadata has specifiers such as `>=1.9.*`, which pip refuses from 24.1 on: (first, last) release.
+_BAD_METADATA = {
+    "pytorch-lightning": (Version("1.5.0"), Version("1.8.6")),
+    "omegaconf": (Version("2.0.0"), Version("2.0.6")),
+    "fairseq": (Version("0.12.0"), Version("0.12.2")),  # it needs such an omegaconf
+}
+_CLIP = re.compile(r"github\.com/openai/CLIP(?:\.git@|/archive/)[0-9a-f]{7}", re.I)
+_CONSTRAINED = frozenset(
+    {"PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_BUILD_CONSTRAINT", "PIP_NO_BUILD_ISOLATION"}
+)
 _MANAGED = re.compile(r"^(debian1[2-9]|ubuntu2[4-9]\.\d\d|ubuntu23\.04|ubuntu23\.10)$")
 # Only archives on PyPI: what compiling one takes.
 ARCHIVES = {
@@ -153,6 +174,39 @@ def no_build_tools(place: Place) -> Iterator[Finding]:
             return  # the next one is found when this one is mended: both want the same line
 
 
+def setup_too_old(place: Place) -> Iterator[Finding]:
+    for one in place.own:
+        is_open = "--no-build-isolation" in one.by.flags or bool(
+            one.by.values("build-constraint", "constraint")
+        )
+        if not one.by.is_pip or is_open or _CONSTRAINED & place.environment(one.by).keys():
+            continue
+        name, pin = one.asked.name, one.asked.pin
+        is_newest = has_newest_pip(place, one)
+        why = ""
+        if (_is_among(_PKG_RESOURCES, name, pin) and not one.asked.is_url) or (
+            _CLIP.search(one.asked.text) and is_newest
+        ):
+            why = "imports pkg_resources while it is built, which setuptools has no more"
+        elif _is_among(_BAD_METADATA, name, pin) and is_newest and not one.by.is_uv:
+            why = "has metadata that pip refuses from 24.1 on: `invalid metadata`"
+        if why:
+            yield OLD_SETUP.found(
+                place,
+                one.asked,
+                f"{one.asked.text} {why}",
+                f"{' '.join(one.by.command.texts[:5])} on {place.base.reference}",
+                "take a newer release; or PIP_CONSTRAINT with setuptools<81, and for old metadata pip<24.1",
+            )
+
+
+def _is_among(releases: dict[str, tuple[Version, Version]], name: str, pin: Version | None) -> bool:
+    if pin is None or name not in releases:
+        return False
+    first, last = releases[name]
+    return first <= pin <= last
+
+
 def _missing(place: Place, one: Installed) -> tuple[list[str], str]:
     there = place.system_packages
     if one.asked.is_git and not there & {"git", "git-lfs", "git-core", "git-all"}:
@@ -186,4 +240,4 @@ def _has_wheel(place: Place, one: Installed) -> bool:
     )
 
 
-RULES = (externally_managed, no_build_tools)
+RULES = (externally_managed, no_build_tools, setup_too_old)

@@ -293,7 +293,7 @@ def build_isolation(place: Place) -> Iterator[Finding]:
             continue
         # Without pyproject.toml, as in these repositories, a pip before 25.3 builds in the open environment.
         is_released = bool(one.asked.name) and not one.asked.is_url
-        is_certain = name not in _BUILT_FOR_NEWEST and (is_released or _has_newest_pip(place, one))
+        is_certain = name not in _BUILT_FOR_NEWEST and (is_released or has_newest_pip(place, one))
         yield ISOLATED.found(
             place,
             one.asked,
@@ -330,7 +330,7 @@ def _is_open(place: Place, one: Installed) -> bool:
     )
 
 
-def _has_newest_pip(place: Place, one: Installed) -> bool:
+def has_newest_pip(place: Place, one: Installed) -> bool:
     """uv, or a pip from 25.3 on: both always build in isolation."""
     base = place.base
     if one.by.is_uv or any(_NEWEST_PIP.search(word) for word in place.words):

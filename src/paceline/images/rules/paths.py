@@ -43,6 +43,7 @@ _FILE_ENDING = re.compile(
 _ARCHIVE = re.compile(r"\.(?:tar|tgz|zip|gz|xz|bz2)")
 _PIP = re.compile(r"^(?:\S*/)?pip(?:3(?:\.\d+)?)?$")
 _PYTHON = re.compile(r"^(?:\S*/)?python(?:3(?:\.\d+)?)?$")
+_IN_ENVIRONMENT = re.compile(r"^[\w./-]*\.?v?env/bin/(?:pip|python)3?$")
 # They write to folders of the system, or to what their own words name.
 _HARMLESS = frozenset(
     [
@@ -227,7 +228,9 @@ def _reads(files: _Files, texts: tuple[str, ...]) -> list[str]:
     """The files that a command must find, as absolute paths."""
     program, behind = texts[0], texts[1:]
     wanted: list[str] = []
-    if "install" in texts and (_PIP.match(program) or program == "uv" or behind[:2] == ("-m", "pip")):
+    if _IN_ENVIRONMENT.match(program) and not files.may_hold(_joined(files.folder, program) or ""):
+        wanted.append(program)
+    elif "install" in texts and (_PIP.match(program) or program == "uv" or behind[:2] == ("-m", "pip")):
         wanted += [value for option, value in pairwise(texts) if option in ("-r", "--requirement")]
         wanted += [word.partition("=")[2] for word in texts if word.startswith("--requirement=")]
         projects = [
@@ -272,11 +275,15 @@ def _effect(files: _Files, texts: tuple[str, ...]) -> None:
         files.below |= {files.folder or "/"}
         files.below |= {p for word in words if "://" not in word and (p := _joined(files.folder, word))}
     elif _PYTHON.match(program) and texts[1:2] == ("-m",) and texts[2:3] in (("venv",), ("ensurepip",)):
-        pass
+        files.below |= {path for word in words[1:] if (path := _joined(files.folder, word)) is not None}
+        files.is_open |= any("$" in word for word in words)
     elif _PIP.match(program) or (_PYTHON.match(program) and texts[1:3] == ("-m", "pip")):
         files.is_open |= any(word in ("download", "wheel") for word in words)
     elif program not in _HARMLESS:
         files.is_open = True
+    elif program in ("uv", "poetry", "pdm", "conda", "mamba", "micromamba"):
+        named = {path for word in words if (path := _joined(files.folder, word)) is not None}
+        files.below |= named | {posixpath.join(files.folder or "/", ".venv")}
     goals = [goal for sign, goal in pairwise(texts) if sign in (">", ">>")]
     goals += [word.lstrip("0123456789>") for word in texts if re.match(r"^\d?>", word)]
     files.exact |= {path for goal in goals if goal and (path := _joined(files.folder, goal)) is not None}

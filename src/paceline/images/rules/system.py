@@ -263,6 +263,10 @@ def _python_gone(package: str, system: str) -> PackageGone | None:
     without = re.fullmatch(r"python3\.(\d+)-distutils", package)
     if without is not None and int(without[1]) >= 12:
         return PackageGone(systems=(system,), instead="", is_elsewhere=False)
+    if re.fullmatch(r"python[23]\.\d+\.\d+", package):
+        return PackageGone(
+            systems=(system,), instead="", is_elsewhere=False
+        )  # packages name no patch release
     found = re.fullmatch(r"python(3\.\d+)(?:-(?:dev|venv|distutils|full|minimal))?", package)
     known = catalog().python_packages.get(system)
     if found is None or known is None or found[1] in known:

@@ -182,9 +182,17 @@ def numpy_abi(place: Place) -> Iterator[Finding]:
         others = {one.asked.name for one in place.installed} - _LEAVE_NUMPY - _BRING_NUMPY
         edits = beside(place, torch.installed, "numpy<2")
         evidence = f"{evidence}; {bringer.asked.name} brings numpy"
-        # A package whose limits are not known may hold numpy back.
-        level = Level.WARNING if others else Level.PROBLEM
+        # A package whose limits are not known, or a file that could not be read, may hold numpy back.
+        level = Level.WARNING if others or _has_unread_file(place) else Level.PROBLEM
         yield NUMPY.found(place, torch.installed.asked, why, evidence, "add numpy<2", edits, level=level)
+
+
+def _has_unread_file(place: Place) -> bool:
+    return any(
+        place.file_named(place.path_in_context(by, path)) is None
+        for by in place.pip
+        for path in by.values("requirement")
+    )
 
 
 def _has_numpy(place: Place) -> bool:
