@@ -25,8 +25,9 @@ _PREFIX = re.compile(
     r"(?:\[pod/[^\]]*\] ?)?(?:\([\w.:]+ pid=\d+[^)]*\) ?)?"
     # Launchers name the stream, the host or the task: [stderr], [1,3]<stderr>:, worker-0:, 3:, worker-0 |
     r"(?:\[std(?:err|out)\]:? ?|\[\d+,\d+\]<std(?:err|out)>: ?"
-    r"|[\w.-]*\d[\w.-]*(?:: |\s{1,8}\| )(?=Traceback | {2,4}\S|(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b))?"
-    r"(?:\[(?:rank|default|r|trainer|worker)-?(\d+)(?:\|\d+)?[^\]]*\]:? ?)?"
+    r"|[\w.-]*\d[\w.-]*(?:: |\s{1,8}\|{1,2} )"
+    r"(?=Traceback | {2,4}\S|(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b))?"
+    r"(?:\[(?:rank|default|r|trainer|worker)[-=]?(\d+)(?:\|\d+)?[^\]]*\]:? ?(?:\|{1,2} ?)?)?"
 )
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\[(?:\d{1,2}(?:;\d{1,2})*)m")
 _CHATTER = ("NCCL INFO",)  # what NCCL tries and falls back from is not why a program ended

@@ -254,6 +254,17 @@ TEXTS = (
         r"[^\n]*)",
         *_LOG,
     ),
+    # A connection that is dropped on the way, where only the frames of the traceback name the client.
+    text(
+        DOWNLOAD,
+        r"/(?:urllib3|botocore|aiobotocore|s3fs|fsspec|requests|httpx|httpcore|aiohttp|gcsfs|adlfs)/"
+        r"[^\n]*line \d+"
+        r"(?:(?!Traceback \(most recent)[\s\S])*?\n(?P<said>(?:[\w.]+\.)?"
+        r"(?:ConnectionResetError|ConnectionAbortedError|BrokenPipeError|TimeoutError|ReadTimeoutError"
+        r"|IncompleteRead|ProtocolError|ReadTimeout|ServerDisconnectedError)\b[^\n]*)",
+        *_LOG,
+        doubt=Doubt.UNTIL_PROGRESS,
+    ),
 )
 
 
