@@ -562,7 +562,8 @@ def _collisions(parts: list[Part], renames: Renames) -> list[str]:
             if not name.startswith("_"):
                 problems.append(f"{name} is defined in {', '.join(part.module for part in holders)}")
             for part in holders[1:] if name.startswith("_") else []:
-                renames.symbols[part.module, name] = f"_{part.module.rpartition('.')[2].strip('_')}{name}"
+                prefix = part.module.rpartition(".")[2].strip("_")
+                renames.symbols[part.module, name] = f"_{prefix.upper() if name.isupper() else prefix}{name}"
         if name in imported:
             problems.append(
                 f"{name} is defined in {holders[0].module}, imported from {', '.join(imported[name])}"
