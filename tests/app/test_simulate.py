@@ -52,11 +52,11 @@ def test_a_recorded_run_is_learnt_from(launcher: LocalLauncher, tmp_path: Path) 
     real(plan, tmp_path / "run", launcher)
     scene = scene_of_run(tmp_path / "run")
     advice = advise_on(scene)
-    assert advice.advised.candidate.mode == "asgd"
+    mode = advice.advised.candidate.mode
+    assert mode in ("asgd", "easgd")  # no worker waits; which is faster depends on the measured exchanges
     assert "worker 1 is persistently" in advice.workers[0]
-    assert "--mode asgd --num-workers 2 --steps 40 --pace 10ms --straggler worker=1" in command_for(
-        scene, advice
-    )
+    command = command_for(scene, advice)
+    assert f"--mode {mode} --num-workers 2 --steps 40 --pace 10ms --straggler worker=1" in command
     assert any("run test (ssgd)" in text for text in advice.caveats)
 
 

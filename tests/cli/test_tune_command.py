@@ -30,7 +30,7 @@ def test_a_dry_run_lists_the_trials_and_starts_nothing(tmp_path: Path, capsys: C
         (["--search", "lr=0..1"], "lr is 0.0"),
         (["--search", "lr=0.1..1", "--lr", "0.5"], "lr is searched, and also said"),
         (["--search", "lr=0.1..1", "--metric", "loss:low"], "it must be NAME"),
-        (["--search", "lr=0.1..1", "--mode", "asgd", "--scheduler", "asha"], "scheduler is asha, but"),
+        (["--search", "lr=0.1..1", "--mode", "gossip", "--scheduler", "asha"], "scheduler is asha, but"),
         (["--search", "lr=0.1..1", "--launcher", "ray"], "where Ray puts the trial"),
         (["--search", "lr=0.1..1", "--set", "stepps=4"], "there is no key stepps"),
         (["--resume", "out", "--trials", "3"], "--trials cannot be changed"),
