@@ -96,7 +96,8 @@ HEALTHY: dict[str, dict[str, str]] = {
             "FROM nvidia/cuda:12.8.1-devel-ubuntu22.04\n"
             f"{APT} python3-pip curl ca-certificates && {CLEAN}\n"
             "RUN curl -O https://efa-installer.amazonaws.com/aws-efa-installer-1.38.0.tar.gz"
-            " && tar xf aws-efa-installer-1.38.0.tar.gz && cd aws-efa-installer && ./efa_installer.sh -y -g\n"
+            " && tar xf aws-efa-installer-1.38.0.tar.gz && cd aws-efa-installer"
+            " && ./efa_installer.sh -y -g --skip-kmod\n"
             "ENV FI_PROVIDER=efa LD_LIBRARY_PATH=/opt/amazon/efa/lib:$LD_LIBRARY_PATH\n"
             "RUN pip3 install --no-cache-dir torch==2.7.1\n"
             'CMD ["torchrun", "--nnodes=4", "--nproc-per-node=8", "train.py"]\n'

@@ -92,6 +92,50 @@ BROKEN = [
         f"{DEVEL}RUN pip3 install --upgrade pip\nRUN pip3 install torch==2.5.1\n{APT} git\n"
         "RUN pip3 install git+https://github.com/rahul-goel/fused-ssim\n",
     ),
+    ("file-not-copied", "FROM nvcr.io/nvidia/pytorch:25.03-py3\nRUN pip install -r requirements.txt\n"),
+    ("file-not-copied", "FROM rayproject/ray:2.40.0\nRUN pip install -r requirements.txt\nWORKDIR /serve\n"),
+    (
+        "file-not-copied",
+        "FROM x/y:1\nWORKDIR /app\nCOPY setup.sh /app\nRUN sh setup.sh\nRUN pip install -r requirements.txt\n"
+        "COPY requirements.txt /app\n",
+    ),
+    ("file-not-copied", f"{SLIM}WORKDIR /app\nRUN pip install uv && uv sync\nCOPY pyproject.toml ./\n"),
+    ("file-not-copied", f"{SLIM}WORKDIR /app\nRUN pip install poetry\nRUN poetry install\nCOPY . .\n"),
+    ("file-not-copied", f"{SLIM}WORKDIR /app\nRUN chmod +x entrypoint.sh\nCOPY entrypoint.sh ./\n"),
+    ("script-not-copied", f'{SLIM}WORKDIR /app\nCOPY train.py .\nENTRYPOINT ["python", "run.py"]\n'),
+    ("script-not-copied", f"{SLIM}WORKDIR /app\nCOPY start.sh /app/\nCMD bash /app/Start.sh\n"),
+    ("not-in-sh", f"{SLIM}ARG V=v1\nRUN echo ${{V//v}}\n"),
+    ("not-in-sh", f'{SLIM}ARG V=v1\nRUN echo "${{V:0:3}} ${{V^^}}"\n'),
+    ("not-in-sh", "FROM nvcr.io/nvidia/pytorch:25.03-py3\nRUN if [[ -n $V ]]; then echo a; fi\n"),
+    ("not-in-sh", f"{TORCH}RUN cat <<< a\n"),
+    ("not-in-sh", f"{UBUNTU}RUN set -euo pipefail && echo a | cat\n"),
+    ("not-in-sh", f"{UBUNTU}RUN a=(x y) && echo a\n"),
+    ("not-in-sh", f"{UBUNTU}RUN mkdir -p /data/{{train,test}}\n"),
+    ("not-in-sh", f"{UBUNTU}RUN function f {{ echo a; }} && f\n"),
+    ("not-in-sh", f'{SLIM}SHELL ["/bin/bash", "-c"]\nRUN echo a\nSHELL ["/bin/sh", "-c"]\nRUN cat <(ls)\n'),
+    ("no-shell", f'{SLIM}ENTRYPOINT ["python", /app/train.py"]\n'),
+    ("no-shell", f"{SLIM}CMD ['python', 'train.py']\n"),
+    ("no-shell", f'{SLIM}CMD ["python", "train.py"\n'),
+    ("no-shell", f"{SLIM}CMD [“python”, “train.py”]\n"),
+    (
+        "no-shell",
+        f'{TORCH}ENTRYPOINT ["torchrun", "--nnodes", "$NNODES", "--master_port=$PORT", "train.py"]\n',
+    ),
+    ("one-dash", "FROM ubuntu:22.04\nRUN apt-get update && apt-get install -y -no-install-recommends git\n"),
+    ("one-dash", f"{SLIM}RUN pip install -no-cache-dir six\n"),
+    ("one-dash", f"{SLIM}RUN pip install –no-cache-dir six\n"),
+    ("one-dash", f"{UBUNTU}RUN git clone -depth 1 https://github.com/a/b\n"),
+    ("kernel-module", f"{DEVEL}RUN cd /efa && ./efa_installer.sh -y -g\n"),
+    ("kernel-module", f"{DEVEL}RUN sh NVIDIA-Linux-x86_64-550.54.run --silent\n"),
+    (
+        "loader-path",
+        f"{DEVEL}ENV LD_LIBRARY_PATH=/opt/ofi/lib:$LD_LIBRARY_PATH\n"
+        "RUN ./configure --prefix=/opt/ofi/install && make install\n",
+    ),
+    (
+        "loader-path",
+        f"{DEVEL}ENV LD_LIBRARY_PATH=/opt/nccl/lib\nRUN cmake -DCMAKE_INSTALL_PREFIX=/opt/nccl/build .\n",
+    ),
 ]
 
 
@@ -134,6 +178,24 @@ FINE = [
     "FROM python:3.11\nENV PIP_CONSTRAINT=/c.txt\nRUN pip install openai-whisper==20231117\n",
     f"{UBUNTU}RUN pip3 install -U 'pip<24.1'\nRUN pip3 install pytorch-lightning==1.7.7\n",
     f"{DEVEL}ARG CUDA_VERSION\nRUN echo $CUDA_VERSION\n",
+    f"{TORCH}COPY pyproject.toml /\nRUN pip install poetry && poetry install --no-root\n",
+    "FROM x/y:1\nRUN sh setup.sh\nRUN pip install -r requirements.txt\n",
+    "FROM x/y:1\nRUN git clone https://x.org/a .\nRUN pip install -r requirements.txt\nCOPY . .\n",
+    f"{SLIM}RUN pip install uv && uv init\nRUN uv sync\n",
+    f'{SLIM}WORKDIR /app\nCOPY requirements.txt .\nCMD ["python", "train.py"]\n',  # mounted at the start
+    f'{SLIM}WORKDIR /app\nCOPY train.py src ./\nCMD ["python", "run.py"]\n',
+    f'{SLIM}ARG V=v1\nSHELL ["/bin/bash", "-o", "pipefail", "-c"]\nRUN [[ -n ${{V//v}} ]]\n',
+    "FROM python:3.12-alpine\nARG V=v1\nRUN echo ${V//v}\n",
+    f"{SLIM}ARG V=v1\nRUN echo '${{V//v}}' \"[[ a ]]\" && echo ${{V:-a,b}} ${{V%%.*}} ${{V##*/}}\n",
+    f"{SLIM}RUN bash -c 'if [[ -n a ]]; then echo b; fi'\n",
+    f'{SLIM}RUN [ -f /x ] || echo "a", "b"\n',
+    f'{SLIM}RUN [ "a" = "a" ]\n',
+    f'{SLIM}ENTRYPOINT ["/start.sh", "$NNODES"]\n',
+    f"{SLIM}RUN pip install -qU six\nRUN apt-get update -qq && apt-get install -yqq git\n",
+    f"{TORCH}RUN pip uninstall torch --y\n",
+    f"{DEVEL}COPY efa /efa\nRUN cd /efa && ./efa_installer.sh -y -g --skip-kmod\n",
+    f"{DEVEL}ENV LD_LIBRARY_PATH=/opt/x/install/lib:/opt/x/lib\nRUN ./configure --prefix=/opt/x/install\n",
+    f"{DEVEL}ENV NCCL_SOCKET_IFNAME=^docker0,lo\n",
 ]
 
 
@@ -155,6 +217,8 @@ LIKELY = [
     ("no-such-program", f"{SLIM}{APT} some-unknown-tool\nRUN git clone https://github.com/a/b\n"),
     ("no-such-option", f"{SLIM}RUN pip uninstall something\n"),
     ("build-isolation", f"{TORCH}{APT} git\nRUN pip install git+https://github.com/rahul-goel/fused-ssim\n"),
+    ("fixed-interface", f"{DEVEL}ENV NCCL_SOCKET_IFNAME=eth0\n"),
+    ("not-in-sh", f"{SLIM}RUN pip install six &> /dev/null\n"),
 ]
 
 

@@ -30,18 +30,6 @@ REFUSED = Pattern(
     what="pip is given an option or a protocol that does not exist (any more): `-y`, `git://`.",
     fix="`https://` in the place of `git://`; `-y` goes",
 )
-EXEC_FORM = Pattern(
-    number=26,
-    id="no-shell",
-    what="The exec form (`[…]`) runs no shell: `&&` and variables are words; single quotes are no JSON.",
-    fix="the shell form, or JSON with double quotes",
-)
-BASHISM = Pattern(
-    number=26,
-    id="not-in-sh",
-    what="`source` and `pushd` are commands of bash, and RUN uses /bin/sh.",
-    fix='`.` in the place of `source`; for the others `SHELL ["/bin/bash", "-c"]`',
-)
 SCOPE = Pattern(
     number=27,
     id="argument-out-of-scope",
@@ -60,12 +48,6 @@ OTHER_PYTHON = Pattern(
     what="Installed packages are copied from a stage with another Python: the Python here does not see them.",
     fix="only reported: the same Python in both stages",
 )
-EFA = Pattern(
-    number=31,
-    id="no-efa",
-    what="The image is set up for EFA between nodes, and nothing installs libfabric and its plugin for NCCL.",
-    fix="only reported: EFA's installer, or a base that has it",
-)
 SIGNALS = Pattern(
     number=31,
     id="signals-lost",
@@ -76,16 +58,12 @@ SIGNALS = Pattern(
 PATTERNS = (
     REDIRECT,
     REFUSED,
-    EXEC_FORM,
-    BASHISM,
     SCOPE,
     NO_STAGE,
     OTHER_PYTHON,
-    EFA,
     SIGNALS,
 )
 _SYSTEMS = ("python", "debian", "ubuntu", "cuda")  # families whose official images are known well enough
-_SHELL_SIGNS = ("&&", "||", "|", ";", ">", ">>")
 _BY_BASE = re.compile(r"^(?:PYTHON|CUDA|NV|NCCL|TARGET|BUILD)")  # set by base images and by BuildKit
 # Options that a command of uv or pip refuses; where releases differ, an option is not listed.
 _UNKNOWN_OPTIONS = {
@@ -111,15 +89,6 @@ _UNKNOWN_OPTIONS = {
 
 def _own_steps(place: Place) -> list[Instruction]:
     return place.stage.instructions
-
-
-def _runs_bash(place: Place, step: Instruction) -> bool:
-    """Another shell was chosen, or the base may have another /bin/sh."""
-    chosen = [one for one in place.steps if one.word == "SHELL" and one.first < step.first]
-    relinked = re.compile(r"ln .*bash.*/bin/sh|dpkg-reconfigure.*dash")
-    before = [" ".join(c.texts) for one in place.steps if one.first <= step.first for c in one.commands]
-    heredoc = any(word.startswith("<<") for c in step.commands[:1] for word in c.texts)
-    return bool(chosen) or any(relinked.search(line) for line in before) or step.is_json or heredoc
 
 
 def unquoted_range(place: Place) -> Iterator[Finding]:
@@ -220,7 +189,9 @@ def removal_asks(place: Place) -> Iterator[Finding]:
             )
             if "uninstall" not in words or not is_pip or id(command) in maybe:
                 continue
-            if {"-y", "--yes"} & set(words) or re.search(r"yes\b|\|\||echo", step.values[0]):
+            if any(re.fullmatch(r"-y|--y(?:es?)?", word) for word in words) or re.search(
+                r"yes\b|\|\||echo", step.values[0]
+            ):
                 continue
             names = set(words[words.index("uninstall") + 1 :])
             by_base = (
@@ -245,87 +216,6 @@ def _unknown_option(place: Place, by: PipInstall) -> str:
     if by.tool == "pip" and place.base.family == "python":
         unknown |= {"--system"}  # Debian's own pip had it
     return min(flags & unknown, default="")
-
-
-def no_shell(place: Place) -> Iterator[Finding]:
-    for step in _own_steps(place):
-        if step.word not in ("RUN", "CMD", "ENTRYPOINT") or not step.values:
-            continue
-        if step.is_json:
-            bad = _shell_word(step) if step.word == "RUN" else _word_at_start(place, step)
-            if bad is not None:
-                yield EXEC_FORM.found(
-                    place,
-                    step,
-                    f"`{bad}` is given to {step.values[0]} as it stands: no shell runs",
-                    f"{step.word} {list(step.values)}",
-                    "write it without brackets, or give it to a shell",
-                )
-        elif re.match(r"^\s*\[\s*['\w./-]+.*\]\s*$", step.values[0], re.S) and not step.values[0].startswith(
-            "[ "
-        ):
-            yield EXEC_FORM.found(
-                place,
-                step,
-                f"{step.values[0]!r} is no JSON: the shell looks for a program named `[`…",
-                f"{step.word} {step.values[0]}",
-                "use double quotes, with commas between the words",
-            )
-
-
-_SHELL = re.compile(r"(?:^|/)(?:ba|da|z|k)?sh$")
-
-
-def _word_at_start(place: Place, step: Instruction) -> str | None:
-    """The same of CMD and ENTRYPOINT, unless a shell or an entry point of its own gets to see the words."""
-    has_entry = any(one.word == "ENTRYPOINT" for one in place.steps)
-    is_argument = step.word == "CMD" and (
-        has_entry or place.base.family not in (*_SYSTEMS, "pytorch", "conda")
-    )
-    if is_argument or any(_SHELL.search(value) for value in step.values):
-        return None
-    program, *rest = step.values
-    declared = {name for one in place.steps if one.word == "ARG" for name in argument_values(one)}
-    declared |= {name for one in place.steps if one.word == "ENV" for name in env_values(one)}
-    uses = [value for value in rest if set(re.findall(r"\$\{?(\w+)", value)) & declared]
-    if program in ("cd", "source", "export") or (
-        " " in program.strip() and "/" not in program.partition(" ")[0]
-    ):
-        return program
-    return next(iter([*(value for value in rest if value in ("&&", "||", ";", "|")), *uses]), None)
-
-
-def _shell_word(step: Instruction) -> str | None:
-    """A word of RUN that only a shell would understand."""
-    program, *rest = step.values
-    if _SHELL.search(program) or "conda" in program:
-        return None
-    marks = [value for value in rest if value in _SHELL_SIGNS]
-    variables = [value for value in rest if re.search(r"\$\{?\w", value)]
-    blanks = [program] if " " in program else []
-    return next(iter([*marks, *variables, *blanks]), None)
-
-
-def not_in_sh(place: Place) -> Iterator[Finding]:
-    if place.base.family not in _SYSTEMS:
-        return
-    for step in _own_steps(place):
-        if step.word != "RUN" or _runs_bash(place, step):
-            continue
-        for command in [one for one in step.commands if id(one) not in conditional_commands(step)]:
-            if command.texts[0] in ("source", "pushd", "popd"):
-                at = command.words[0]
-                edits = edits_of(place.dockerfile, [Change(at.start, at.end, ".")])
-                is_path = len(command.texts) > 1 and "/" in command.texts[1]
-                yield BASHISM.found(
-                    place,
-                    step,
-                    f"/bin/sh of {place.base.reference} has no `{command.texts[0]}`: `not found`",
-                    " ".join(command.texts[:3]),
-                    "write `.`" if command.texts[0] == "source" else "use `cd`, or SHELL with bash",
-                    edits if command.texts[0] == "source" and is_path else (),
-                )
-                break
 
 
 def argument_out_of_scope(place: Place) -> Iterator[Finding]:
@@ -484,40 +374,6 @@ def stages_differ(place: Place) -> Iterator[Finding]:
             )
 
 
-def no_efa(place: Place) -> Iterator[Finding]:
-    if not place.is_last or place.base.family in ("dlc", "ngc") or "efa" in place.base.reference.lower():
-        return
-    if not place.base.family or not place.are_packages_known:
-        return
-    words = " ".join(place.words)
-    if re.search(r"efa[-_]installer|aws-ofi-nccl|libfabric|efa_installer", words):
-        return
-    if any(step.flag("from") is not None for step in place.steps if step.word in ("COPY", "ADD")):
-        return
-    for step in place.steps:
-        values = env_values(step) if step.word == "ENV" else {}
-        wants = [name for name, value in values.items() if _is_for_efa(name, value)]
-        if wants:
-            yield EFA.found(
-                place,
-                step,
-                "NCCL is told to use EFA, and the image has no libfabric and no plugin: `No EFA provider`, "
-                "or sockets in its place",
-                f"ENV {wants[0]}={values[wants[0]]}",
-                "run EFA's installer (aws-efa-installer) in the image, or use a base that has it",
-            )
-            return
-
-
-def _is_for_efa(name: str, value: str) -> bool:
-    return (
-        (name == "FI_PROVIDER" and "efa" in value)
-        or name.startswith("FI_EFA_")
-        or (name in ("LD_LIBRARY_PATH", "PATH") and "/opt/amazon/efa" in value)
-        or (name == "NCCL_NET" and "ofi" in value.lower())
-    )
-
-
 def signals_lost(place: Place) -> Iterator[Finding]:
     if not place.is_last:
         return
@@ -549,9 +405,6 @@ RULES = (
     no_such_option,
     invalid_requirement,
     removal_asks,
-    no_shell,
-    not_in_sh,
     stages_differ,
-    no_efa,
     signals_lost,
 )

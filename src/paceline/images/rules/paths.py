@@ -1,7 +1,8 @@
 """Rules about files that a step reads: where the steps before it have put them (29).
 
 `_Files` follows a stage from its first instruction and keeps every path that may exist by then: the goals of
-COPY and ADD, cloned repositories, downloads. A program that may write anywhere ends the judgement.
+COPY and ADD, cloned repositories, downloads. Behind a program that may write anywhere, and on a base that may
+hold a project of its own, a file is missed only where a later COPY of the same stage brings it.
 """
 
 import posixpath
@@ -30,7 +31,19 @@ SEVERAL = Pattern(
     fix="only reported: `/` at the end",
     level=Level.WARNING,
 )
-PATTERNS = (NO_FILE, SEVERAL)
+NO_SCRIPT = Pattern(
+    number=29,
+    id="script-not-copied",
+    what="ENTRYPOINT or CMD runs a script that is not among the files copied to that folder.",
+    fix="only reported: COPY it, or the name of the one that is there",
+)
+PATTERNS = (NO_FILE, SEVERAL, NO_SCRIPT)
+# Images of frameworks and systems: they hold no project of a user's.
+_PUBLIC = re.compile(
+    r"^(?:nvcr\.io/nvidia/|rayproject/|huggingface/transformers-|tensorflow/tensorflow|rocm/|intel/|mambaorg/"
+    r"|condaforge/|ghcr\.io/astral-sh/uv|public\.ecr\.aws/deep-learning|anyscale/ray|mosaicml/pytorch"
+    r"|(?:\d+\.dkr\.ecr\.[\w-]+\.amazonaws\.com/)(?:huggingface-)?(?:pytorch|tensorflow)-)"
+)
 _FOLDERS = {"python": "/", "debian": "/", "ubuntu": "/", "cuda": "/", "pytorch": "/workspace", "conda": "/"}
 _OF_THE_BASE = "/..."  # the working folder of a base that is not known
 # Folders that a base fills, or that programs write to.
@@ -44,6 +57,18 @@ _ARCHIVE = re.compile(r"\.(?:tar|tgz|zip|gz|xz|bz2)")
 _PIP = re.compile(r"^(?:\S*/)?pip(?:3(?:\.\d+)?)?$")
 _PYTHON = re.compile(r"^(?:\S*/)?python(?:3(?:\.\d+)?)?$")
 _IN_ENVIRONMENT = re.compile(r"^[\w./-]*\.?v?env/bin/(?:pip|python)3?$")
+# What a command reads from the working folder.
+_PROJECT_FILES = {
+    ("uv", "sync"): "pyproject.toml",
+    ("uv", "export"): "pyproject.toml",
+    ("uv", "lock"): "pyproject.toml",
+    ("poetry", "install"): "pyproject.toml",
+    ("poetry", "export"): "pyproject.toml",
+    ("pdm", "install"): "pyproject.toml",
+    ("pdm", "sync"): "pyproject.toml",
+    ("npm", "ci"): "package.json",
+    ("npm", "install"): "package.json",
+}
 # They write to folders of the system, or to what their own words name.
 _HARMLESS = frozenset(
     [
@@ -125,8 +150,10 @@ def _is_within(path: str, folder: str) -> bool:
 def file_not_copied(place: Place) -> Iterator[Finding]:
     if any(step.word == "ONBUILD" for step in place.steps):
         return
-    is_known = place.base.family in _FOLDERS
-    files = _Files(folder=_FOLDERS.get(place.base.family, _OF_THE_BASE), is_base_known=is_known)
+    files = _Files(
+        folder=_FOLDERS.get(place.base.family, _OF_THE_BASE), is_base_known=place.base.family in _FOLDERS
+    )
+    is_public = files.is_base_known or _PUBLIC.match(place.base.name) is not None
     for step in place.steps:
         values = place.docker.variables(place.stage, step.first)
         match step.word:
@@ -137,13 +164,14 @@ def file_not_copied(place: Place) -> Iterator[Finding]:
                 _copy(files, step, values)
             case "RUN":
                 lost = _run(files, step, values)
-                if lost is not None and id(step) in place.own_steps:
-                    command, path = lost
-                    if is_known or (command.texts[0] != "cd" and _is_brought_later(place, step, path)):
-                        yield _finding(place, step, command, path)
-                        return
-        if files.is_open:
-            return
+                if lost is None or id(step) not in place.own_steps:
+                    continue
+                command, path, was_open = lost
+                is_certain = files.is_base_known if command.texts[0] == "cd" else is_public
+                if (is_certain and not was_open) or _is_brought_later(place, step, command, path):
+                    yield _finding(place, step, command, path)
+                    return
+    yield from _lost_script(place, files)
 
 
 def _finding(place: Place, step: Instruction, command: Command, path: str) -> Finding:
@@ -194,8 +222,8 @@ def _copy(files: _Files, step: Instruction, values: Mapping[str, str]) -> None:
         files.made.add(goal)
 
 
-def _run(files: _Files, step: Instruction, values: Mapping[str, str]) -> tuple[Command, str] | None:
-    """Follow the commands of a RUN; the first command that reads what cannot be there."""
+def _run(files: _Files, step: Instruction, values: Mapping[str, str]) -> tuple[Command, str, bool] | None:
+    """Follow the commands of a RUN; the first that reads what was not seen, and whether all was seen."""
     if step.is_json or any("bind" in flag for flag in step.flags) or "<<" in step.values[0]:
         files.is_open = True
         return None
@@ -207,11 +235,11 @@ def _run(files: _Files, step: Instruction, values: Mapping[str, str]) -> tuple[C
         texts = texts[1:] if texts[0] in ("exec", "sudo", "time") and len(texts) > 1 else texts
         while len(texts) > 1 and re.match(r"^\w+=", texts[0]):
             texts = texts[1:]
-        if found is None and not is_tolerant and not files.is_open and id(command) not in maybe:
+        if found is None and not is_tolerant and id(command) not in maybe:
             lost = next((path for path in _reads(files, texts) if not files.may_hold(path)), None)
             if texts[0] == "cd" and len(texts) == 2:
                 lost = _lost_folder(files, texts[1])
-            found = None if lost is None else (command, lost)
+            found = None if lost is None else (command, lost, files.is_open)
         _effect(files, texts)
     files.folder = outside
     return found
@@ -244,8 +272,18 @@ def _reads(files: _Files, texts: tuple[str, ...]) -> list[str]:
         wanted.append(behind[0])
     elif re.fullmatch(r"\./[\w./-]+\.(?:sh|py)", program):
         wanted.append(program)
-    elif program in ("conda", "mamba") and "env" in behind[:1]:
+    elif program in ("conda", "mamba", "micromamba") and {"env", "install", "create"} & set(behind[:2]):
         wanted += [value for option, value in pairwise(texts) if option in ("-f", "--file")]
+        wanted += [word.partition("=")[2] for word in texts if word.startswith("--file=")]
+    elif (program, *behind[:1]) in _PROJECT_FILES:
+        is_elsewhere = any(
+            re.match(r"--(?:project|directory|prefix)\b|-[CP]$|--no-project", w) for w in behind
+        )
+        file = _PROJECT_FILES[program, behind[0]]
+        # The folders above the working folder are searched, too.
+        wanted += [] if is_elsewhere else ["|".join(f"{'../' * count}{file}" for count in range(8))]
+    elif program == "chmod" and len(behind) > 1:
+        wanted += [word for word in behind[1:] if re.fullmatch(r"[\w./-]+\.(?:sh|py)", word)]
     paths = [
         _alternative(files, one) for one in wanted if "://" not in one and not one.startswith(("<", "-"))
     ]
@@ -279,11 +317,14 @@ def _effect(files: _Files, texts: tuple[str, ...]) -> None:
         files.is_open |= any("$" in word for word in words)
     elif _PIP.match(program) or (_PYTHON.match(program) and texts[1:3] == ("-m", "pip")):
         files.is_open |= any(word in ("download", "wheel") for word in words)
+    elif _PYTHON.match(program) and texts[1:2] == ("-c",):
+        files.is_open |= re.search(r"open\(|write|download|save|load|run|system", texts[-1]) is not None
     elif program not in _HARMLESS:
         files.is_open = True
     elif program in ("uv", "poetry", "pdm", "conda", "mamba", "micromamba"):
         named = {path for word in words if (path := _joined(files.folder, word)) is not None}
         files.below |= named | {posixpath.join(files.folder or "/", ".venv")}
+        files.below |= {files.folder or "/"} if words[:1] in (["init"], ["new"]) else set()
     goals = [goal for sign, goal in pairwise(texts) if sign in (">", ">>")]
     goals += [word.lstrip("0123456789>") for word in texts if re.match(r"^\d?>", word)]
     files.exact |= {path for goal in goals if goal and (path := _joined(files.folder, goal)) is not None}
@@ -313,15 +354,66 @@ def _cloned(files: _Files, words: list[str]) -> None:
         files.below.add(goal)
 
 
-def _is_brought_later(place: Place, step: Instruction, path: str) -> bool:
-    """Of an unknown base nothing is certain, unless a later step of the stage brings this very file."""
+def _is_brought_later(place: Place, step: Instruction, command: Command, path: str) -> bool:
+    """Nothing else is certain of an unknown state, unless a later step of the stage brings this very file."""
     name = posixpath.basename(path)
+    if command.texts[0] == "cd":
+        return False
+    earlier = [one for one in place.steps if one.first < step.first]
+    is_named = any(name in word for one in earlier for c in one.commands for word in c.texts)
+    has_sources = any(
+        (one.word in ("COPY", "ADD") and _brings(one, name))
+        or any("clone" in c.texts or "checkout" in c.texts for c in one.commands)
+        for one in earlier
+    )
+    if is_named or has_sources:
+        return False
     later = [one for one in place.stage.instructions if one.first > step.first]
     return any(
-        one.word in ("COPY", "ADD")
-        and one.flag("from") is None
-        and any(posixpath.basename(source.rstrip("/")) in (name, ".", "") for source in one.values[:-1])
-        for one in later
+        one.word in ("COPY", "ADD") and one.flag("from") is None and _brings(one, name) for one in later
+    )
+
+
+def _brings(step: Instruction, name: str) -> bool:
+    """COPY of this file, of the whole context or of a pattern that may match it."""
+    tails = [posixpath.basename(source.rstrip("/")) for source in step.values[:-1]]
+    return any(tail in (name, ".", "") or "*" in tail or "$" in tail for tail in tails)
+
+
+_RUNS_SCRIPT = re.compile(r"(?:^|/)(?:python[\d.]*|bash|sh|torchrun|deepspeed|accelerate|uv|conda|env|exec)$")
+
+
+def _lost_script(place: Place, files: _Files) -> Iterator[Finding]:
+    """The script that the container starts with; only where its neighbours are copied one by one."""
+    steps = {step.word: step for step in place.steps if step.word in ("ENTRYPOINT", "CMD") and step.values}
+    step = steps.get("ENTRYPOINT") or steps.get("CMD")
+    if step is None or not place.is_last or files.is_open or id(step) not in place.own_steps:
+        return
+    if any(one.word == "VOLUME" for one in place.steps):
+        return
+    words = list(step.values) if step.is_json else step.values[0].split()
+    script = next((word for word in words if re.fullmatch(r"[\w./-]+\.(?:py|sh)", word)), "")
+    at = words.index(script) if script else 0
+    is_program = at == 0 or (_RUNS_SCRIPT.search(words[0]) is not None and not words[at - 1].startswith("--"))
+    if not script or not is_program or "-m" in words[:at] or "-c" in words[:at]:
+        return
+    path = _joined(files.folder, script)
+    if path is None or _OF_THE_SYSTEM.match(path) or files.may_hold(path):
+        return
+    ending = posixpath.splitext(script)[1]
+    beside = sorted(
+        one
+        for one in files.exact
+        if posixpath.dirname(one) == posixpath.dirname(path) and one.endswith(ending)
+    )
+    if not beside:
+        return  # the code may be mounted when the container starts
+    yield NO_SCRIPT.found(
+        place,
+        step,
+        f"the container starts with {path}, which no step has put there: `No such file or directory`",
+        f"{step.word} {' '.join(words)}"[:120],
+        f"COPY it, or start {posixpath.basename(beside[0])}",
     )
 
 
