@@ -128,7 +128,7 @@ def keep(folder: Path) -> None:
 def test_status_of_a_long_run_reads_the_saved_view_and_the_tail_only(tmp_path: Path) -> None:
     a_run(tmp_path / "whole", is_rotated=False)
     path = a_run(tmp_path / "parts", is_rotated=True)
-    keeper = LogKeeper(path.parent, kept_bytes=0)
+    keeper = LogKeeper(path.parent, pytest.fail, kept_bytes=0)
     keeper.look()
     keeper.close()
     newest = head_of(path).number
@@ -197,7 +197,7 @@ def test_a_keeper_ends_with_its_launcher(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", is_rotated=True)
     starts = (
         "import sys; from pathlib import Path; from paceline.watch.log_keeper import LogKeeper\n"
-        "keeper = LogKeeper(Path(sys.argv[1]), kept_bytes=0); keeper.look()\n"
+        "keeper = LogKeeper(Path(sys.argv[1]), print, kept_bytes=0); keeper.look()\n"
         "print(keeper._process.pid, flush=True); sys.stdin.read()"
     )
     args = [sys.executable, "-c", starts, str(path.parent)]
@@ -213,6 +213,28 @@ def call(folder: Path, *args: str) -> str:
     done = CliRunner().invoke(cli, args, obj=Session(folder=folder), catch_exceptions=False)
     assert done.exit_code == 0
     return done.stdout
+
+
+def test_a_keeper_that_cannot_work_or_ends_is_reported_once(tmp_path: Path) -> None:
+    notes: list[str] = []
+    missing = LogKeeper(tmp_path / "missing", notes.append, kept_bytes=0)
+    missing.look()
+    missing.look()
+    assert len(notes) == 1
+    assert "no longer compressed" in notes[0]
+    damaged = tmp_path / "run"
+    damaged.mkdir()
+    (damaged / "events.jsonl").write_text("no event\n")
+    keeper = LogKeeper(damaged, notes.append, kept_bytes=0)
+
+    def is_reported() -> bool:
+        keeper.look()
+        return len(notes) == 2
+
+    until(is_reported, "the end of the process is reported")
+    keeper.look()
+    keeper.close()
+    assert len(notes) == 2
 
 
 def test_commands_tell_the_same_of_a_log_in_segments(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Collector:
             host = HostDoor(self._run_dir)
             gpus = GpuDoor(host.node)
             crew = Crew(self._run_dir / "events.jsonl")
-            keeper = LogKeeper(self._run_dir)
+            keeper = LogKeeper(self._run_dir, self._note)
             try:
                 while True:
                     self._once(log, clock, host, gpus, crew)

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from paceline import environ
@@ -24,26 +25,41 @@ SAVE_BYTES = 4 << 20  # of log between two saved views: less than half a second 
 SAVE_TIMES = 4  # the log between two saved views is at least so many times as large as such a view
 EVERY_S = 1.0
 FINISH_S = 10.0  # at the end of a run
+LOG = "log-keeper.log"
 _LOWEST = 19
 
 
 class LogKeeper:
     """The launcher's side: starts the process once it is worth it, and ends it."""
 
-    def __init__(self, run_dir: Path, kept_bytes: int = KEPT_BYTES) -> None:
-        self._run_dir, self._kept_bytes = run_dir, kept_bytes
+    def __init__(self, run_dir: Path, note: Callable[[str], None], kept_bytes: int = KEPT_BYTES) -> None:
+        self._run_dir = run_dir
+        self._note = note
+        self._kept_bytes = kept_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._is_given_up = False
 
     def look(self) -> None:
-        """Once a second. A log that cannot be kept is read in full by its readers, and the run goes on."""
+        """Start the process if it is time for it, and notice its end. Called once a second.
+
+        A log that is not kept is read in full by its readers; training continues.
+        """
+        if self._is_given_up:
+            return
         path = self._run_dir / "events.jsonl"
-        if self._process is None and not self._is_given_up:
-            try:
-                if head_of(path).begins + path.stat().st_size >= self._kept_bytes:
-                    self._process = self._start()
-            except (OSError, DamagedRecordError):
-                self._is_given_up = True
+        try:
+            if self._process is not None:
+                if self._process.poll() is not None:
+                    log = self._run_dir / "logs" / LOG
+                    self._give_up(f"its process ended with code {self._process.returncode}, see {log}")
+            elif head_of(path).begins + path.stat().st_size >= self._kept_bytes:
+                self._process = self._start()
+        except (OSError, DamagedRecordError) as error:
+            self._give_up(str(error))
+
+    def _give_up(self, why: str) -> None:
+        self._is_given_up = True
+        self._note(f"warning: the event log is no longer compressed, and status takes longer: {why}")
 
     def close(self) -> None:
         """What is not compressed and saved by then is left to the next session, or to readers."""
@@ -58,7 +74,7 @@ class LogKeeper:
             self._process.wait()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        log = self._run_dir / "logs" / "log-keeper.log"
+        log = self._run_dir / "logs" / LOG
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             return subprocess.Popen(
