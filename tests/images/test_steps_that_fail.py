@@ -13,6 +13,8 @@ SLIM = "FROM python:3.12-slim\n"
 UBUNTU = f"FROM ubuntu:22.04\n{APT} python3 python3-pip git curl\n"
 DEVEL = f"FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\n{APT} python3 python3-pip\n"
 TORCH = "FROM pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime\n"
+PYG = "https://data.pyg.org/whl"
+DLC = "763104351884.dkr.ecr.us-east-1.amazonaws.com"
 
 # (finding, Dockerfile)
 BROKEN = [
@@ -136,6 +138,63 @@ BROKEN = [
         "loader-path",
         f"{DEVEL}ENV LD_LIBRARY_PATH=/opt/nccl/lib\nRUN cmake -DCMAKE_INSTALL_PREFIX=/opt/nccl/build .\n",
     ),
+    ("built-for-another-torch", f"{TORCH}RUN pip install torch-scatter -f {PYG}/torch-2.4.0+cu124.html\n"),
+    ("built-for-another-torch", f"{TORCH}RUN pip install torch-scatter -f {PYG}/torch-2.5.0%2Bcu121.html\n"),
+    (
+        "built-for-another-torch",
+        "FROM pytorch/pytorch:1.13.0-cuda11.6-cudnn8-devel\nRUN pip install mmcv-full==1.7.1 "
+        "-f https://download.openmmlab.com/mmcv/dist/cu111/torch1.8.0/index.html\n",
+    ),
+    (
+        "built-for-another-torch",
+        "FROM python:3.10\nRUN pip install torch==2.4.1\n"
+        "RUN pip install dgl -f https://data.dgl.ai/wheels/torch-2.3/cu121/repo.html\n",
+    ),
+    (
+        "built-for-another-torch",
+        "FROM continuumio/miniconda3:24.9.2-0\n"
+        "RUN conda install -y -c conda-forge --override-channels pytorch==1.10.0 cudatoolkit=11.3\n"
+        "RUN pip install pytorch3d -f https://dl.fbaipublicfiles.com/pytorch3d/packaging/wheels/"
+        "py38_cu111_pyt190/download.html\n",
+    ),
+    (
+        "needs-nvcc",
+        f"FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04\n{APT} git build-essential\nRUN git clone "
+        "https://github.com/NVIDIA/nccl-tests.git && cd nccl-tests && make MPI=0\n",
+    ),
+    (
+        "needs-nvcc",
+        f"FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04\n{APT} git cmake build-essential\n"
+        "COPY . /src\nRUN cd /src && cmake -B build -DGGML_CUDA=ON .\n",
+    ),
+    (
+        "needs-nvcc",
+        "FROM python:3.11\nRUN CMAKE_ARGS=-DGGML_CUDA=on pip install llama-cpp-python\n",
+    ),
+    (
+        "build-isolation",
+        "FROM nvcr.io/nvidia/pytorch:25.06-py3\nRUN git clone https://github.com/Dao-AILab/flash-attention.git"
+        " && cd flash-attention && pip install -e .\n",
+    ),
+    ("old-libc", "FROM python:3.12-alpine AS base\nRUN pip -V\nFROM base\nRUN pip install torch\n"),
+    (
+        "numpy-abi",
+        "FROM pytorch/pytorch:2.1.0-cuda11.8-cudnn8-runtime\nRUN pip install 'numpy>=2' networkx\n",
+    ),
+    ("numpy-abi", "FROM pytorch/pytorch:2.1.0-cuda11.8-cudnn8-runtime\nRUN pip install -U numpy\n"),
+    ("base-ended", f"FROM {DLC}/pytorch-training:1.10.0-gpu-py38cu113-ubuntu20.04-sagemaker\n"),
+    ("base-ended", f"FROM {DLC}/pytorch-training:2.3.0-gpu-py311-ubuntu20.04-ec2\n"),
+    ("base-ended", "FROM nvcr.io/nvidia/pytorch:24.13-py3\n"),
+    ("base-ended", "FROM nvcr.io/nvidia/pytorch:24.03\n"),
+    ("base-ended", "FROM pytorch/pytorch:2.1.0-cuda121-cudnn8-runtime\n"),
+    ("base-ended", "FROM pytorch/pytorch:2.1-cuda12.1-cudnn8-runtime\n"),
+    ("conda-activate-fails", "FROM docker.1ms.run/continuumio/miniconda3:24.9.2-0\nRUN conda activate a\n"),
+    ("conda-activate-fails", "FROM condaforge/miniforge3:24.9.2-0\nRUN mamba activate a && pip -V\n"),
+    (
+        "no-such-program",
+        f"FROM ubuntu:20.04\n{APT} python3-pip\nRUN ln -s /usr/bin/python3.10 /usr/bin/python\n",
+    ),
+    ("no-such-program", "FROM python:3.11\nRUN python3.10 -m pip install six\n"),
 ]
 
 
@@ -196,6 +255,22 @@ FINE = [
     f"{DEVEL}COPY efa /efa\nRUN cd /efa && ./efa_installer.sh -y -g --skip-kmod\n",
     f"{DEVEL}ENV LD_LIBRARY_PATH=/opt/x/install/lib:/opt/x/lib\nRUN ./configure --prefix=/opt/x/install\n",
     f"{DEVEL}ENV NCCL_SOCKET_IFNAME=^docker0,lo\n",
+    f"{TORCH}RUN pip install torch-scatter -f {PYG}/torch-2.5.0+cu124.html\n",
+    f"{TORCH}RUN pip install -r unknown.txt || true\nRUN pip install torch-scatter -f https://x.org/torch-1.9\n",
+    f"FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\n{APT} git\nRUN git clone https://github.com/NVIDIA/nccl-tests"
+    " && cd nccl-tests && make\n",
+    f"FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04\n{APT} git cmake build-essential\n"
+    "COPY . /src\nRUN cd /src && cmake -B build -DGGML_CUDA=OFF .\n",
+    "FROM nvcr.io/nvidia/pytorch:25.06-py3\nRUN git clone https://github.com/Dao-AILab/flash-attention.git"
+    " && cd flash-attention && pip install --no-build-isolation -e .\n",
+    "FROM pytorch/pytorch:2.1.0-cuda11.8-cudnn8-runtime\nRUN pip install numpy 'numpy<2'\n",
+    f"FROM {DLC}/pytorch-training:2.3.0-gpu-py311-cu121-ubuntu20.04-ec2\n",
+    f"FROM {DLC}/pytorch-inference:2.3.0-cpu-py311-ubuntu20.04-sagemaker-v1.8\n",
+    f"FROM {DLC}/pytorch-training:2.3.0-gpu-py311\n",
+    "FROM nvcr.io/nvidia/pytorch:24.03-py3-igpu\n",
+    "FROM condaforge/miniforge3:24.9.2-0\nRUN . /opt/conda/etc/profile.d/conda.sh && conda activate a\n",
+    f"FROM ubuntu:20.04\n{APT} python3-pip python3.9\nRUN ln -s /usr/bin/python3.9 /usr/bin/python\n",
+    "FROM python:3.11\nRUN ln -s /usr/local/bin/python3.11 /usr/local/bin/python3.10\n",
 ]
 
 

@@ -150,6 +150,11 @@ _RED_HAT = re.compile(r"(?:^|/)(?:ubi|rockylinux|almalinux|rhel|oraclelinux)([89
 # Since when a python image of no stated system has which Debian.
 _DEBIAN_12 = date(2023, 6, 15)
 _DEBIAN_13 = date(2025, 8, 15)
+# Registries that serve the images of Docker Hub under the same names.
+_MIRROR = re.compile(
+    r"^(?:mirror\.gcr\.io|public\.ecr\.aws/docker|docker\.1ms\.run|docker\.m\.daocloud\.io|m\.daocloud\.io/docker\.io"
+    r"|hub\.rat\.dev|dockerproxy\.(?:com|net|cn)|registry-1\.docker\.io|docker\.mirrors\.[\w.]+|docker\.[a-z0-9]+\.run)/"
+)
 _ARCH_PREFIX = re.compile(r"^(arm64v8|arm32v7|amd64|i386)/")
 
 
@@ -159,7 +164,7 @@ def read_base(reference: str) -> Base:
     head, _, tail = rest.rpartition("/")
     last, _, tag = tail.partition(":")
     name = f"{head}/{last}" if head else last
-    name = re.sub(r"^(?:index\.)?docker\.io/", "", name)
+    name = _MIRROR.sub("", re.sub(r"^(?:index\.)?docker\.io/", "", name))
     name = _ARCH_PREFIX.sub("", name.removeprefix("library/"))
     base = Base(reference=reference, name=name, tag=tag or None, digest=digest or None)
     if "$" in reference:
@@ -278,4 +283,7 @@ def _pytorch(base: Base) -> Base:
 def _deep_learning_container(base: Base) -> Base:
     found = re.match(r"^(\d+\.\d+\.\d+)-", base.tag or "")
     torch = Version(found[1]) if found else None
-    return replace(base, family="dlc", torch=torch)
+    cuda = re.search(r"-cu(\d{2})(\d)-", base.tag or "")
+    return replace(
+        base, family="dlc", torch=torch, cuda=Version(f"{cuda[1]}.{cuda[2]}") if cuda is not None else None
+    )

@@ -97,6 +97,8 @@ def ended(place: Place) -> Iterator[Finding]:
         return
     if base.family == "cuda":
         yield from _cuda_ended(place, base, origin)
+    elif why := _why_no_such_tag(base):
+        yield ENDED.found(place, origin, why, f"FROM {base.reference}", "use a tag of the publisher's list")
     elif base.family == "pytorch" and base.torch is not None:
         yield from _no_pytorch_tag(place, base, origin)
     elif base.family == "python" and (why := _why_no_python_tag(base)):
@@ -188,6 +190,29 @@ def _why_never(base: Base, cuda: Version) -> str:
         return f"nvidia/cuda has no tag {tag}: {base.system} begins with CUDA {first}"
     if base.system == "ubuntu20.04" and minor >= Version("13.0"):
         return f"nvidia/cuda has no tag {tag}: CUDA 13 is not made for {base.system}"
+    return ""
+
+
+_CONTAINER_TAG = re.compile(
+    r"^\d+\.\d+(?:\.\d+)?(?:-transformers[\d.]+)?(?:-(?:cpu|gpu)(?:-py3\d{0,2}(?:-cu\d{2,3})?(?:-(?:ubuntu|amzn)[\d.]+)?"
+    r"(?:-(?:sagemaker|ec2|e3))?(?:-v?[\d.-]+)*)?)?$"
+)
+
+
+def _why_no_such_tag(base: Base) -> str:
+    """Tags that do not have the form of their publisher's; empty: it may exist."""
+    tag = base.tag or "latest"
+    if re.search(r"\.amazonaws\.com/pytorch-(?:training|inference)$", base.name) and base.family == "dlc":
+        if not _CONTAINER_TAG.match(tag):
+            return f"{base.name} has no tag {tag}: its parts are version-device-python-CUDA-system-service"
+        if re.search(r"-gpu-py3\d*-(?:ubuntu|amzn)", tag) or re.search(r"-cpu-py3\d*-cu", tag):
+            return f"{base.name} has no tag {tag}: gpu tags with a system name CUDA, cpu tags do not"
+    if base.family == "ngc" and not re.match(r"^\d\d\.(?:0[1-9]|1[0-2])-py[23]", tag):
+        return f"{base.name} has no tag {tag}: they are year.month-py3, such as 25.03-py3"
+    release = re.match(r"^v?(\d+\.\d+(?:\.\d+)?)(?:[-+_]|$)", tag) if base.family == "pytorch" else None
+    is_recent = release is not None and Version(release[1]) >= Version("1.6")
+    if is_recent and (base.torch is None or base.torch.release[2:] == ()):
+        return f"{base.name} has no tag {tag}: they are version-cudaX.Y-cudnnZ-runtime or -devel"
     return ""
 
 
@@ -326,7 +351,8 @@ def old_libc(place: Place) -> Iterator[Finding]:
     base = place.base
     is_alpine = base.system == "alpine"
     heavy = [one for one in place.own if _is_only_for_glibc(one, is_alpine=is_alpine)]
-    if not heavy or place.stage.parent is not None:
+    is_inherited = place.stage.parent is not None
+    if not heavy or (is_inherited and not is_alpine):
         return
     if is_alpine:
         why = f"{heavy[0].asked.name} has no wheels for musl, which {base.reference} is made with"
@@ -344,10 +370,10 @@ def old_libc(place: Place) -> Iterator[Finding]:
     if new == base.reference:
         new = ""
     # Its own package commands (apk) mean nothing on Debian: then a person must translate them.
-    can = bool(new) and not any(one.tool == "apk" for one in place.system)
+    can = bool(new) and not is_inherited and not any(one.tool == "apk" for one in place.system)
     yield LIBC.found(
         place,
-        place.stage.origin,
+        heavy[0].asked if is_inherited else place.stage.origin,
         why,
         f"FROM {base.reference}; {heavy[0].asked.text} ({heavy[0].asked.path}:{heavy[0].asked.line})",
         f"use {new}" if new else "use a Debian or Ubuntu base",

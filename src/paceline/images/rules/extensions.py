@@ -1,7 +1,7 @@
 """Rules about packages that are compiled against CUDA and torch, when installed or when run (8, 9, 32)."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -21,7 +21,7 @@ from paceline.images.matrix import matrix
 from paceline.images.project import Edit, Finding, Kind, Level
 from paceline.images.requirements import Asked
 from paceline.images.rules.pattern import Pattern
-from paceline.images.shell import Command
+from paceline.images.shell import Command, substituted
 from paceline.images.view import Installed, Place
 
 NO_COMPILER = Pattern(
@@ -155,6 +155,17 @@ _REPOSITORIES = {
     "pytorch-cluster": "torch-cluster",
     "torch-points-kernels": "torch-points-kernels",
 }
+# Repositories that make compiles with nvcc, without an option that asks for it.
+_MADE_WITH_NVCC = frozenset(
+    {"nccl-tests", "nccl", "cuda-samples", "nvbandwidth", "gpu-burn", "cuda-gpu-burn"}
+)
+_MAKE_CUDA = re.compile(
+    r"\b(?:GGML_CUDA|LLAMA_CUBLAS|LLAMA_CUDA|USE_CUDA|WITH_CUDA|GPU|WHISPER_CUBLAS)=(?:1|ON)\b|\bNVCC\w*="
+)
+_CMAKE_CUDA = re.compile(
+    r"-D\s?(?:\w*(?:CUDA|CUBLAS)|FAISS_ENABLE_GPU|USE_GPU)(?::\w+)?=(?:ON|1|TRUE|YES)\b|-DCMAKE_CUDA_\w+=\S",
+    re.I,
+)
 # Variants of Gaussian splatting's rasterizer, each in a repository of its own.
 _RASTERIZER = re.compile(r"^diff-[\w-]*(?:raster|gauss)[\w-]*$")
 _WHEEL_VARIABLES = {"PIP_FIND_LINKS", "PIP_ONLY_BINARY", "UV_FIND_LINKS"}
@@ -206,7 +217,7 @@ def needs_nvcc(place: Place) -> Iterator[Finding]:
     base = place.base
     if base.family not in ("cuda", "pytorch", "python", "debian", "ubuntu") or base.flavour == "devel":
         return
-    if any(_NVCC.search(word) for word in place.words) or not place.are_packages_known:
+    if any(_NVCC.search(word) for word in place.words) or not _are_packages_known(place):
         return
     if place.has_conda and any(re.search(r"\.ya?ml$|nvidia|conda-forge", word) for word in place.words):
         return  # conda may bring a compiler of its own
@@ -233,6 +244,33 @@ def needs_nvcc(place: Place) -> Iterator[Finding]:
     )
 
 
+def _are_packages_known(place: Place) -> bool:
+    """The scripts of these projects bring no nvcc; what another script installs is not known."""
+    scripts = [word for word in place.words if word.endswith(".sh")]
+    return place.are_packages_known or (
+        bool(scripts)
+        and all(
+            re.search(r"(?:^|/)(?:efa_installer|autogen|bootstrap|configure)\.sh$", one) for one in scripts
+        )
+        and not any("$" in name for name in place.system_packages)
+        and not {"xargs", "install"} <= set(place.words)
+    )
+
+
+def _builds_with_nvcc(command: Command, values: Mapping[str, str]) -> str:
+    """What make, cmake or a build of llama.cpp compiles with nvcc; empty: nothing that is known."""
+    words = [substituted(word, values) for word in command.texts]
+    called = [word for word in words if not re.match(r"^\w+=", word)]
+    program = called[0].rpartition("/")[2] if called else ""
+    line = " ".join(words)
+    if program == "make" and _MAKE_CUDA.search(line):
+        return "this make"
+    if program == "cmake" and "--build" not in words and _CMAKE_CUDA.search(line):
+        return "this cmake"
+    is_forced = _CMAKE_CUDA.search(f"{line} {values.get('CMAKE_ARGS', '')}") and "install" in words
+    return "llama-cpp-python" if is_forced and re.search(r"llama[-_]cpp[-_]python", line) else ""
+
+
 def _needs_it(place: Place) -> tuple[Asked | Instruction, str, str] | None:
     """What is compiled with nvcc first: a package, a cloned repository, or a call of nvcc itself."""
     first = next((one for one in place.own if compiled(place, one)), None)
@@ -250,6 +288,14 @@ def _needs_it(place: Place) -> tuple[Asked | Instruction, str, str] | None:
                 continue
             if re.match(r"(?:which |command -v )?\S*nvcc(?: |$)", line):
                 return step, "this command", line[:80]
+            made = _builds_with_nvcc(command, place.docker.variables(place.stage, step.first))
+            if made:
+                return step, made, line[:80]
+            if (
+                re.match(r"(?:\w+=\S* )*make(?: |$)", line)
+                and (name := _entered(step, command)) in _MADE_WITH_NVCC
+            ):
+                return step, name, line[:80]
             if "--cuda_ext" in line and re.search(r"setup\.py|pip3? .*install|pip3? wheel", line):
                 return step, "apex with --cuda_ext", line[:80]
             built = re.search(
@@ -270,14 +316,18 @@ def _tail(word: str) -> str:
 
 def _is_inside(step: Instruction, command: Command, name: str) -> bool:
     """A `cd` of the same step has entered the cloned folder of this package."""
-    folders = [tail for tail, package in _REPOSITORIES.items() if package == name]
+    return _entered(step, command) in [tail for tail, package in _REPOSITORIES.items() if package == name]
+
+
+def _entered(step: Instruction, command: Command) -> str:
+    """The last folder that a `cd` of the same step has entered, by its own name."""
     before = step.commands[: step.commands.index(command)]
     entered = [
         str(canonicalize_name(one.texts[1].rstrip("/").rpartition("/")[2] or "x"))
         for one in before
         if one.texts[0] == "cd" and len(one.texts) > 1
     ]
-    return bool(entered) and entered[-1] in folders
+    return entered[-1] if entered else ""
 
 
 def build_isolation(place: Place) -> Iterator[Finding]:
@@ -307,6 +357,56 @@ def build_isolation(place: Place) -> Iterator[Finding]:
             level=Level.PROBLEM if is_certain else Level.WARNING,
         )
         return  # one at a time: two of them would want the same line
+    yield from _isolated_clone(place)
+
+
+def _isolated_clone(place: Place) -> Iterator[Finding]:
+    """`git clone` of such a repository, `cd` into it, `pip install .`: built where no torch is."""
+    cloned: set[str] = set()
+    for by_step in place.stage.instructions:
+        cloned |= {
+            tail for c in by_step.commands for word in c.texts if (tail := _tail(word)) in _REPOSITORIES
+        }
+        for by in [one for one in place.commands_of_pip if one.instruction is by_step and one.is_pip]:
+            folder = _entered(by_step, by.command)
+            name = _REPOSITORIES.get(folder, "")
+            is_project = any(re.fullmatch(r"\./?(?:\[\S*\])?", word) for word in by.command.texts)
+            if (
+                folder not in cloned
+                or name not in IMPORT_TORCH
+                or name in _BUILT_FOR_NEWEST
+                or not is_project
+            ):
+                continue
+            variables = place.environment(by).keys()
+            if by.flags & {"--no-build-isolation", "--no-deps"} or "PIP_NO_BUILD_ISOLATION" in variables:
+                continue
+            if "--no-use-pep517" in by.flags or "UV_NO_BUILD_ISOLATION" in variables:
+                continue
+            yield ISOLATED.found(
+                place,
+                by_step,
+                f"{name} imports torch while it is built, and pip builds it where none is: "
+                "`No module named 'torch'`",
+                f"{' '.join(by.command.texts[:6])} without --no-build-isolation",
+                "add --no-build-isolation",
+                level=Level.PROBLEM if _isolates(place, by) else Level.WARNING,
+            )
+            return
+
+
+def _isolates(place: Place, by: PipInstall) -> bool:
+    """uv, or a pip that builds every project in isolation: that of the images of NVIDIA since 2025."""
+    release = re.match(r"^(\d\d)\.", place.base.tag or "") if place.base.family == "ngc" else None
+    if by.is_uv or (release is not None and int(release[1]) >= 25):
+        return True
+    before = [one for one in place.installed if one.by.instruction.first <= by.instruction.first]
+    upgraded = any(
+        o.asked.name == "pip" and not o.asked.specifier and o.by.flags & {"-U", "--upgrade"} for o in before
+    )
+    return upgraded or (
+        place.base.torch is not None and place.base.torch >= Version("2.10") and not _pins_pip(place)
+    )
 
 
 def _is_open(place: Place, one: Installed) -> bool:

@@ -284,6 +284,40 @@ def no_python(place: Place) -> Iterator[Finding]:
             return
 
 
+def other_python(place: Place) -> Iterator[Finding]:
+    """`python3.10`, called or linked, where the system has another Python and no step installs that one."""
+    base = place.base
+    if base.family not in _FAMILIES or base.python is None or place.has_conda or not place.are_packages_known:
+        return
+    brings = re.compile(
+        r"pyenv|Python-3|deadsnakes|altinstall|^uv$|pixi|\.deb$|\.tgz$|virtualenv|python-build"
+    )
+    if any(_may_bring_programs(step) for step in place.steps) or any(brings.search(w) for w in place.words):
+        return
+    for step in place.stage.instructions:
+        maybe = conditional_commands(step)
+        if step.values and "||" in step.values[0]:
+            continue
+        for command in [one for one in _commands_of(step) if id(one) not in maybe]:
+            links = command.texts[0] in ("ln", "update-alternatives")
+            named = command.texts[1:] if links else (_program_of(command),)
+            found = [re.fullmatch(r"(?:/usr(?:/local)?/bin/)?(?:python|pip)(3\.\d+)", word) for word in named]
+            missing = next((one for one in found if one is not None and one[1] != base.python), None)
+            if missing is None or any(f"python{missing[1]}" in package for package in place.system_packages):
+                continue
+            if links and named.index(missing[0]) == len(named) - 1 and command.texts[0] == "ln":
+                continue  # the name of the link
+            yield NO_PROGRAM.found(
+                place,
+                step,
+                f"{base.reference} has Python {base.python}, and no step installs {missing[1]}: "
+                f"`{missing[0]}: not found`",
+                " ".join(command.texts[:5]),
+                f"use python{base.python}, or install python{missing[1]}",
+            )
+            return
+
+
 def _commands_of(step: Instruction) -> list[Command]:
     """The commands of RUN, CMD and ENTRYPOINT."""
     if step.word == "RUN":
@@ -529,6 +563,7 @@ RULES = (
     no_such_program,
     no_pip,
     no_python,
+    other_python,
     unhealthy,
     not_on_path,
     no_gpu_in_build,

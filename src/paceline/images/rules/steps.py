@@ -233,7 +233,9 @@ def _absolute(place: Place, step: Instruction, path: str) -> str:
 
 
 def conda_activate_fails(place: Place) -> Iterator[Finding]:
-    if place.base.family not in _KNOWN or "BASH_ENV" in place.variables:
+    is_conda = re.search(r"(?:^|/)(?:mini|ana)?(?:conda3?|forge3?)$|mambaforge$", place.base.name) is not None
+    is_known = place.base.family in (*_KNOWN, "ngc", "dlc") or is_conda
+    if not is_known or "BASH_ENV" in place.variables:
         return
     for step in place.stage.instructions:
         chosen = [one for one in place.steps if one.word == "SHELL" and one.first < step.first]
@@ -247,7 +249,12 @@ def conda_activate_fails(place: Place) -> Iterator[Finding]:
             has_hook = has_hook or (
                 words[0] in (".", "source", "eval") and bool(_HOOK.search(" ".join(words)))
             )
-            if words[:2] == ("conda", "activate") and not has_hook and id(command) not in maybe:
+            is_activation = words[:2] in (
+                ("conda", "activate"),
+                ("mamba", "activate"),
+                ("micromamba", "activate"),
+            )
+            if is_activation and not has_hook and id(command) not in maybe:
                 yield ACTIVATE.found(
                     place,
                     step,

@@ -164,6 +164,8 @@ def _is_for_another(pin: Version, made: Version, name: str) -> bool:
 
 def numpy_abi(place: Place) -> Iterator[Finding]:
     torch = place.torch
+    if torch is None:
+        yield from _numpy_beside_base(place)
     if torch is None or torch.pin is None or torch.pin >= _KNOWS_NUMPY_2 or torch.installed not in place.own:
         return
     if place.python is not None and Version(place.python) < Version("3.9"):
@@ -185,6 +187,30 @@ def numpy_abi(place: Place) -> Iterator[Finding]:
         # A package whose limits are not known, or a file that could not be read, may hold numpy back.
         level = Level.WARNING if others or _has_unread_file(place) else Level.PROBLEM
         yield NUMPY.found(place, torch.installed.asked, why, evidence, "add numpy<2", edits, level=level)
+
+
+def _numpy_beside_base(place: Place) -> Iterator[Finding]:
+    """The torch of the base is older than NumPy 2, and a command replaces the NumPy that came with it."""
+    base, numpy = place.base, place.find("numpy")
+    is_old = base.torch is not None and Version("1.13") <= base.torch < _KNOWS_NUMPY_2
+    if not is_old or numpy is None or numpy not in place.own or numpy.asked.requirement is None:
+        return
+    if "torch" in place.removed or place.has_conditional or _is_constrained(place):
+        return
+    keeps = any(numpy.asked.specifier.contains(one) for one in ("1.21.6", "1.23.5", "1.24.4", "1.26.4"))
+    is_upgraded = bool(numpy.by.flags & {"-U", "--upgrade"})
+    if _stays_below_2(numpy) or (keeps and not is_upgraded):
+        return
+    new = below_2(numpy.asked) if keeps else numpy.asked.with_range("<2")
+    yield NUMPY.found(
+        place,
+        numpy.asked,
+        "NumPy 2 would be installed: `A module that was compiled using NumPy 1.x cannot be run`",
+        f"{base.reference} has torch {base.torch}, which was compiled with NumPy 1",
+        f"write {new}",
+        respelled(place, numpy.asked, new),
+        asks=True,
+    )
 
 
 def _has_unread_file(place: Place) -> bool:
