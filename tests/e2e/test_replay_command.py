@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fixtures.command import paceline
@@ -41,14 +42,23 @@ def test_a_forged_result_is_found_out(run_dir: Path, tmp_path: Path) -> None:
     assert "the replay parts from the record: every loss agrees, but" in done.out
 
 
+def _forge_loss(columns: dict[str, Any]) -> int:  # Any: JSON
+    """Returns the first step whose loss is changed. A column of equal values is written as one value."""
+    steps = columns["step"] if isinstance(columns["step"], list) else [columns["step"]]
+    if isinstance(columns["loss"], list):
+        columns["loss"][-1] += 1e-9
+        return int(steps[-1])
+    columns["loss"] += 1e-9
+    return int(steps[0])
+
+
 def test_a_forged_loss_is_found_where_it_is(run_dir: Path, tmp_path: Path) -> None:
     forged = copied(run_dir, tmp_path)
     lines = (forged / "events.jsonl").read_text().splitlines()
     for number, line in enumerate(lines):
         event = json.loads(line)
         if event.get("kind") == "steps" and event["who"] == "worker-1":
-            event["columns"]["loss"][3] += 1e-9
-            step = event["columns"]["step"][3]
+            step = _forge_loss(event["columns"])
             lines[number] = json.dumps(event)
             break
     (forged / "events.jsonl").write_text("\n".join(lines) + "\n")

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import NEVER_S, until
 from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, followed, usual
 
 from paceline.app.watching import look
@@ -128,7 +128,7 @@ def keep(folder: Path) -> None:
 def test_status_of_a_long_run_reads_the_saved_view_and_the_tail_only(tmp_path: Path) -> None:
     a_run(tmp_path / "whole", is_rotated=False)
     path = a_run(tmp_path / "parts", is_rotated=True)
-    keeper = LogKeeper(path.parent, pytest.fail, kept_bytes=0)
+    keeper = LogKeeper(path.parent, pytest.fail, kept_bytes=0, finish_s=NEVER_S)
     keeper.look()
     keeper.close()
     newest = head_of(path).number

@@ -32,10 +32,17 @@ _LOWEST = 19
 class LogKeeper:
     """The launcher's side: starts the process once it is worth it, and ends it."""
 
-    def __init__(self, run_dir: Path, note: Callable[[str], None], kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        note: Callable[[str], None],
+        kept_bytes: int = KEPT_BYTES,
+        finish_s: float = FINISH_S,
+    ) -> None:
         self._run_dir = run_dir
         self._note = note
         self._kept_bytes = kept_bytes
+        self._finish_s = finish_s
         self._process: subprocess.Popen[bytes] | None = None
         self._is_given_up = False
 
@@ -68,7 +75,7 @@ class LogKeeper:
         assert self._process.stdin is not None, "stdin is a pipe"
         self._process.stdin.close()
         try:
-            self._process.wait(FINISH_S)
+            self._process.wait(self._finish_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
