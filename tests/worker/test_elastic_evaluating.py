@@ -100,7 +100,7 @@ def test_a_run_whose_evaluating_process_is_killed_stops_where_an_undisturbed_one
     assert steps == [*range(3, steps[-1] + 1, 3)]
     assert str(result["stopped_by"]).startswith("early stop")
     best, last = result["best"], result["evaluations"][-1]
-    assert best["step"] == last["step"] - 6  # the patience is two evaluations, whoever made them
+    assert best["step"] == last["step"] - 6  # the patience is two evaluations
     assert result["metrics"] == {"steps": pytest.approx(best["metrics"]["valid_accuracy"])}
     assert 0 <= result["steps"] - last["step"] <= 2  # a server's workers finish what they have begun
     events = read_history(run_dir / "events.jsonl").plain

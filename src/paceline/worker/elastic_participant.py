@@ -62,7 +62,7 @@ def work_elastic(index: int, seat: Seat, report: Tell) -> None:
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
     facts["run_steps"] = elastic.steps_done
     facts["state_sha256"] = state_hash(arena.named_state())
-    if elastic.evaluations is not None:  # whoever else is lost from here on, one of us tells it
+    if elastic.evaluations is not None:  # every worker reports it: others may be lost
         elastic.evaluations.conclude(facts)
     if elastic.rank == 0 and not is_early:
         facts["metrics"] = evaluate(task, arena.module, seat.run_dir)
