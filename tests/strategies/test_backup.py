@@ -94,7 +94,8 @@ def test_real_processes_do_not_wait_for_one_that_sleeps_for_an_hour(
     assert done.positions() == list(range(plan.total_gradients))
     assert 3 not in done.history.steps
     told = [row for row in done.history.server if row.op == "abandon" and row.rank == 3]
-    assert 1 <= len(done.history.abandoned[3]) == len(told)
+    # None, where a loaded machine starts this worker only when the others have done all the work.
+    assert len(done.history.abandoned.get(3, ())) == len(told)
     assert replay(plan, done.history, done.sha256).is_equal
     lost = done.result["abandoned"]
     assert isinstance(lost, dict)
