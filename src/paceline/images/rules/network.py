@@ -132,7 +132,7 @@ def loader_path(place: Place) -> Iterator[Finding]:
     said = " ".join(value for step in place.steps for value in step.values)
     for prefix in sorted(_prefixes(place)):
         top = "/".join(prefix.split("/")[:3])
-        if top.count("/") < 2 or top.startswith(("/usr/", "/tmp/", "/root/", "/home/")):
+        if top.count("/") < 2 or top.split("/")[1] in ("usr", "tmp", "root", "home"):
             continue
         near = [(step, entry) for step, entry in listed if entry == top or entry.startswith(f"{top}/")]
         reached = any(entry == prefix or entry.startswith(f"{prefix}/") for _, entry in near)

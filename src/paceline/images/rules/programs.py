@@ -403,7 +403,7 @@ def not_on_path(place: Place) -> Iterator[Finding]:
                     f"{name} was installed below ~/{installer.folder}, which is not on this step's PATH: "
                     f"`{name}: not found`",
                     " ".join(called.texts[:5]),
-                    f"write `ENV PATH=/root/{installer.folder}:$PATH` before it",
+                    f"put ~/{installer.folder} of that user on PATH with ENV before it",
                 )
                 break
 
@@ -416,9 +416,7 @@ def _is_reachable(place: Place, installer: _Installer) -> bool:
     shell = any(
         step.word == "SHELL" and re.search(r"-\w*[li]|login", " ".join(step.values)) for step in place.steps
     )
-    on_path = re.search(
-        r"\.local|\.cargo|\.pyenv|\.nvm|/root/|HOME|\$|pyenv|nvm", place.variables.get("PATH", "")
-    )
+    on_path = re.search(r"\.local|\.cargo|HOME|\$|pyenv|nvm", place.variables.get("PATH", ""))
     by_others = any(
         re.search(rf"(?:^|[\s'\"])(?:{'|'.join(installer.programs)})(?:[=\[]|$)", word)
         for command in [c for step in place.steps for c in step.commands if "install" in c.texts]
