@@ -147,6 +147,19 @@ class History:
     sessions: list[dict[int, int]] = field(default_factory=list)  # rows per rank when each resume began
     rolled_back: list[RolledBack] = field(default_factory=list)
     torn: Torn = field(default_factory=Torn)  # lines that could not be read
+    _evaluations: dict[tuple[str, int], PlainEvent] = field(default_factory=dict, compare=False, repr=False)
+
+    def add_evaluation(self, event: PlainEvent) -> None:
+        """Keep one of each kind for a step.
+
+        A process that was lost may have written it before the others had agreed on it; they made it again.
+        """
+        key = (event.kind, _int(event.fields["step"]))
+        earlier = self._evaluations.get(key)
+        if earlier is not None:
+            self.plain = [other for other in self.plain if other is not earlier]
+        self._evaluations[key] = event
+        self.plain.append(event)
 
     @property
     def has_elastic_servers(self) -> bool:
@@ -349,13 +362,9 @@ def _take(history: History, event: dict[str, object]) -> None:
     if kind == "run_resumed" and event["clocks"]:
         history.resume(int(str(event["version"])), clocks_of(plain))
     if kind in EVALUATIONS:
-        _keep_one(history, kind, _int(plain.fields["step"]))
-    history.plain.append(plain)
-
-
-def _keep_one(history: History, kind: str, step: int) -> None:
-    """A process that was lost may have written it before the others had agreed on it, and made it again."""
-    history.plain = [e for e in history.plain if e.kind != kind or _int(e.fields["step"]) != step]
+        history.add_evaluation(plain)
+    else:
+        history.plain.append(plain)
 
 
 def plain_event(event: Mapping[str, object]) -> PlainEvent:
