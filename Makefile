@@ -8,6 +8,7 @@ WORKERS ?= 2
 # With `pip install torchft` and `pip install 'ray[train]'`; what is missing is skipped, and that is said.
 PEERS_PYTHON ?= $(BIN)/python
 RAY_PYTHON ?= $(BIN)/python
+INSTALLED := $(VENV)/.paceline-installed
 STAMP := $(VENV)/.paceline-ready
 # Folders of packages that pip was told; uv does not ask pip.
 FOUND_BY_PIP = $$($(BIN)/pip config list | sed -n "s/.*\.find-links='\(.*\)'/\1/p" | xargs -r -n 1 printf -- '--find-links %s ')
@@ -22,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check collect setup tools chromium shellcheck engine aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean
 
-demo: setup  ## train XOR under every mode with one 3x straggler, and compare
+demo: $(INSTALLED)  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
 
 test:  ## everything a change must pass
@@ -125,13 +126,9 @@ bench-failover: setup  ## how long without a leader after kill -9? 100 kills of 
 	$(BIN)/python -m benchmarks.coordinator_failover
 
 bench-coordinator: setup  ## commits, latency, heartbeats and memory of three coordinators, beside etcd and PySyncObj
-	# Not compiled ahead: most of it is never imported, and the rest is compiled when it is. Half a minute less.
-	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m benchmarks.coordinator
 
 bench-lighthouse: setup  ## torchft's own workers on three coordinators: kills of the leader, failed steps, longest gap
-	# Not compiled ahead: most of it is never imported, and the rest is compiled when it is. Half a minute less.
-	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peers]'
 	$(BIN)/python -m benchmarks.lighthouse
 
 bench-checkpoints: setup  ## how long a step pauses for a checkpoint, and what checkpoints cost a run
@@ -178,16 +175,27 @@ screenshots: setup chromium  ## every page of the dashboard, light and dark, in 
 bench-dashboard: setup chromium  ## from a sample to its pixels, first load, what watching costs training, stalled viewers
 	$(BIN)/python -m benchmarks.dashboard
 
-$(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: paceline needs Python 3.11 or newer, and $(PYTHON) is older"; echo "hint: make $(or $(WANTED),$(MAKECMDGOALS)) PYTHON=python3.11"; exit 4; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	# By uv, which is quicker and comes to the same versions; by pip where uv fails, or pip was told another index.
-	# Not compiled ahead: most of it is never imported, and the rest is compiled when it is. Half a minute less.
+# By uv, which is quicker and resolves the same versions; by pip where uv fails or pip has another index configured.
+# Not compiled ahead: most of it is never imported, and the rest is compiled on its first import.
+define INSTALL
 	{ ! $(BIN)/pip config list | grep -q '\.index-url=' && \
 	  $(BIN)/pip install --no-compile --quiet --disable-pip-version-check uv && \
-	  $(BIN)/uv pip install --quiet --python $(BIN)/python $(FOUND_BY_PIP) --constraint constraints.txt --editable '.[dev]'; } || \
-	  $(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	touch $(STAMP)
+	  $(BIN)/uv pip install --quiet --python $(BIN)/python $(FOUND_BY_PIP) --constraint constraints.txt --editable . $(1); } || \
+	{ $(BIN)/pip install --no-compile --quiet --disable-pip-version-check 'pip>=25.1' && \
+	  $(BIN)/pip install --no-compile --quiet --constraint constraints.txt --editable . $(1); }
+endef
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: paceline needs Python 3.11 or newer, and $(PYTHON) is older"; echo "hint: make $(or $(WANTED),$(MAKECMDGOALS)) PYTHON=python3.11"; exit 4; }
+	@echo "installing paceline into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(call INSTALL)
+	@touch $(INSTALLED)
+
+$(STAMP): $(INSTALLED)
+	@echo "installing the development dependencies into $(VENV)"
+	@$(call INSTALL,--group dev)
+	@touch $(STAMP)
 
 clean:  ## remove what was built; runs/ stays
 	rm -rf $(VENV) .venv-tools .venv-checkov build dist site dashboard/node_modules src/paceline/dashboard/page .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
