@@ -35,6 +35,7 @@ check: setup  ## format, lint, types, import rules
 	$(BIN)/ruff check src tests benchmarks docs infra
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/ratchets.py
 
 collect: setup  ## import every test once, beside the type checker: those who then run them find all compiled
 	@$(BIN)/pytest --collect-only -q >/dev/null 2>&1 || true  # what is wrong with one, `pytest` says soon
