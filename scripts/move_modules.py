@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,7 +84,11 @@ def new_path_of(module: str) -> Path:
 
 def tracked() -> list[Path]:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
-    return [ROOT / name for name in listed.stdout.split("\0") if name and name not in UNTOUCHED]
+    return [
+        ROOT / name
+        for name in listed.stdout.split("\0")
+        if name and name not in UNTOUCHED and "_pb2" not in name and not name.endswith(".proto")
+    ]
 
 
 def all_modules() -> set[str]:
@@ -202,6 +206,7 @@ def rewrite_python(source: str, renames: Renames, modules: set[str], own: str | 
         if new_text is not None:
             edits.append(Edit(*offsets.span(node), new_text))
     strings = list(_strings_and_comments(source, offsets))
+    annotations = _quoted_annotations(tree, offsets)
     unique = {
         (edit.start, edit.end): edit
         for edit in edits
@@ -213,16 +218,44 @@ def rewrite_python(source: str, renames: Renames, modules: set[str], own: str | 
         if re.match(
             r"[rR]?[fF]", text
         ):  # positions inside f-strings are not to be trusted before Python 3.12
-            new = re.sub(
-                r"\b([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?",
-                lambda m: (
-                    replaced(m[1], m[2]) or (replaced(m[1], None) or m[1]) + (f".{m[2]}" if m[2] else "")
-                ),
-                new,
-            )
+            new = EXPRESSION.sub(lambda braces: _names_replaced(braces[0], replaced), new)
+        elif (start, end) in annotations:
+            new = _names_replaced(new, replaced)
         if new != text:
             unique[start, end] = Edit(start, end, new)
     return apply(source, unique.values())
+
+
+EXPRESSION = re.compile(r"(?<!\{)\{[^{}]+\}")
+
+
+def _names_replaced(text: str, replaced: Callable[[str, str | None], str | None]) -> str:
+    def name(match: re.Match[str]) -> str:
+        whole = replaced(match[1], match[2])
+        return whole or (replaced(match[1], None) or match[1]) + (f".{match[2]}" if match[2] else "")
+
+    return re.sub(r"(?<![\w.])([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?(?!\w)", name, text)
+
+
+def _quoted_annotations(tree: ast.Module, offsets: Offsets) -> set[tuple[int, int]]:
+    """Where strings stand for types: `def f(x: "Cluster")`, `cast("Cluster", x)`."""
+    roots: list[ast.expr | None] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.arg() | ast.AnnAssign():
+                roots.append(node.annotation)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                roots.append(node.returns)
+            case ast.Call(func=ast.Name(id="cast"), args=[kind, *_]):
+                roots.append(kind)
+    strings = (
+        inner
+        for root in roots
+        if root is not None
+        for inner in ast.walk(root)
+        if isinstance(inner, ast.Constant) and isinstance(inner.value, str)
+    )
+    return {offsets.span(string) for string in strings}
 
 
 def _strings_and_comments(source: str, offsets: Offsets) -> Iterator[tuple[int, int]]:
@@ -287,16 +320,20 @@ def _import_from(
         return None
     indent = " " * node.col_offset
     made = [f"from {module} import {', '.join(names)}" for module, names in lines.items()]
-    return f"\n{indent}".join(made) if made else "pass  # merged"
+    return f"\n{indent}".join(made) if made else "pass"
 
 
-DOTTED = re.compile(r"(?<![\w.])(?:paceline|tests)(?:\.[A-Za-z_]\w*)+")
+# Not `paceline.cluster/1` or `paceline.cluster.v1`: names of formats, which stay.
+DOTTED = re.compile(r"(?<![\w.])(?:paceline|tests)(?:\.[A-Za-z_]\w*)+(?!/\d|[\w.]*\.v\d|\w)")
 PATH = re.compile(r"(?<![\w./-])((?:\.\./)*(?:src/)?)((?:paceline|tests)(?:/\w+)+)\.py\b")
+
+# `app/train.py` in comments and link texts, without the package.
+BARE_PATH = re.compile(r"(?<![\w./-])((?:\w+/)+\w+)\.py\b")
 
 
 def rewrite_text(text: str, renames: Renames) -> str:
     """Dotted names and paths in strings, configuration and documents."""
-    if "paceline" not in text and "tests" not in text:
+    if "paceline" not in text and "tests" not in text and ".py" not in text:
         return text
 
     def dotted(match: re.Match[str]) -> str:
@@ -315,7 +352,11 @@ def rewrite_text(text: str, renames: Renames) -> str:
         new = renames.modules.get(module)
         return match[0] if new is None else f"{match[1]}{new.replace('.', '/')}.py"
 
-    return PATH.sub(path, DOTTED.sub(dotted, text))
+    def bare(match: re.Match[str]) -> str:
+        new = renames.modules.get("paceline." + match[1].replace("/", "."))
+        return match[0] if new is None else f"{new.partition('.')[2].replace('.', '/')}.py"
+
+    return BARE_PATH.sub(bare, PATH.sub(path, DOTTED.sub(dotted, text)))
 
 
 def rewrite_everywhere(renames: Renames, modules: set[str]) -> list[Path]:
@@ -634,7 +675,7 @@ def _joined(first: Part, ordered: list[Part], renames: Renames, modules: set[str
                 seen |= set(names)
         body = "".join(line for number, line in enumerate(lines, 1) if number not in skip).strip("\n")
         if body:
-            bodies.append(body)
+            bodies.append(_theory(part, first) + body)
     docstring = first.docstring or ""
     future = [line for line in head if line.startswith("from __future__")]
     rest = [line for line in head if not line.startswith("from __future__")]
@@ -645,20 +686,101 @@ def _joined(first: Part, ordered: list[Part], renames: Renames, modules: set[str
     return f'"""{docstring}"""\n\n{imports}{block}\n\n' + "\n\n\n".join(bodies) + "\n"
 
 
+def _theory(part: Part, first: Part) -> str:
+    """What a merged part's docstring says beyond its first paragraph, as a comment over its code."""
+    if part is first:
+        return ""
+    _, _, rest = (ast.get_docstring(part.tree) or "").partition("\n\n")
+    return "".join(f"# {line}".rstrip() + "\n" for line in rest.splitlines()) + "\n" * bool(rest)
+
+
 def _renamed(source: str, symbols: dict[str, str]) -> str:
+    """Rename module-level names where they are defined and used; not fields, methods and locals of that name."""
     if not symbols:
         return source
     offsets = Offsets(source)
-    edits = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name) and node.id in symbols:
-            start, end = offsets.span(node)
-            edits.append(Edit(start, end, symbols[node.id]))
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name in symbols:
-            start, _ = offsets.span(node)
-            at = source.index(node.name, start)
-            edits.append(Edit(at, at + len(node.name), symbols[node.name]))
+    edits: list[Edit] = []
+    tree = ast.parse(source)
+    top = {
+        id(inner)
+        for node in tree.body
+        for inner in [node, *getattr(node, "body", [])]
+        if not isinstance(node, ast.ClassDef) or inner is node
+    }
+
+    def visit(node: ast.AST, hidden: frozenset[str], in_class: bool) -> None:
+        if isinstance(node, ast.Name) and node.id in symbols and node.id not in hidden:
+            is_field = in_class and isinstance(node.ctx, ast.Store)
+            edits.extend([] if is_field else [Edit(*offsets.span(node), symbols[node.id])])
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if node.name in symbols and id(node) in top:
+                start, _ = offsets.span(node)
+                at = re.compile(rf"\b{node.name}\b").search(source, start)
+                assert at is not None
+                edits.append(Edit(at.start(), at.end(), symbols[node.name]))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            outside = [*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)]
+            outside += getattr(node, "decorator_list", [])
+            for child in outside:
+                visit(child, hidden, in_class)
+            for arg in [
+                *node.args.posonlyargs,
+                *node.args.args,
+                *node.args.kwonlyargs,
+                node.args.vararg,
+                node.args.kwarg,
+            ]:
+                if arg is not None and arg.annotation is not None:
+                    visit(arg.annotation, hidden, in_class)
+            if getattr(node, "returns", None) is not None:
+                visit(node.returns, hidden, in_class)  # type: ignore[union-attr]  # a lambda has none
+            inner = hidden | _bound_in(node)
+            for child in node.body if isinstance(node.body, list) else [node.body]:
+                visit(child, inner, False)
+            return
+        is_class = isinstance(node, ast.ClassDef)
+        for child in ast.iter_child_nodes(node):
+            visit(child, hidden, is_class or (in_class and not isinstance(node, ast.expr)))
+
+    visit(tree, frozenset(), False)
+    annotations = _quoted_annotations(tree, offsets)
+    for start, end in annotations:
+        text = source[start:end]
+        new = _names_replaced(text, lambda name, rest: None if rest else symbols.get(name))
+        if new != text:
+            edits.append(Edit(start, end, new))
+    for start, end in _strings_and_comments(source, offsets):
+        if re.match(r"[rR]?[fF]", source[start:end]):  # positions inside are not to be trusted before 3.12
+            edits = [edit for edit in edits if not start <= edit.start < end]
+            text = source[start:end]
+            edits.append(
+                Edit(
+                    start,
+                    end,
+                    EXPRESSION.sub(
+                        lambda m: _names_replaced(
+                            m[0],
+                            lambda n, r: (f"{symbols[n]}.{r}" if r else symbols[n]) if n in symbols else None,
+                        ),
+                        text,
+                    ),
+                )
+            )
     return apply(source, {(edit.start, edit.end): edit for edit in edits}.values())
+
+
+def _bound_in(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> frozenset[str]:
+    args = function.args
+    names = {
+        arg.arg for arg in [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg] if arg
+    }
+    shared: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            shared |= set(node.names)
+    return frozenset(names - shared)
 
 
 # Format
