@@ -372,8 +372,8 @@ def rewrite_everywhere(renames: Renames, modules: set[str]) -> list[Path]:
         except UnicodeDecodeError:
             continue
         after = before
-        if path.suffix in (".py", ".pyi") and ("paceline" in before or "tests." in before):
-            own_symbols = definitions.get(path, {})
+        own_symbols = definitions.get(path, {})
+        if path.suffix in (".py", ".pyi") and (own_symbols or "paceline" in before or "tests." in before):
             after = rewrite_python(_renamed(before, own_symbols), renames, modules)
         elif path.suffix not in (".py", ".pyi"):
             after = rewrite_text(before, renames)
@@ -669,7 +669,7 @@ def _joined(first: Part, ordered: list[Part], renames: Renames, modules: set[str
                 node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
             ):
                 names = tuple(_defined(node))
-                if names and all(name in seen for name in names):
+                if names and names != ("_",) and all(name in seen for name in names):
                     start = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
                     skip |= set(range(start, node.end_lineno + 1))
                 seen |= set(names)
@@ -695,7 +695,7 @@ def _theory(part: Part, first: Part) -> str:
 
 
 def _renamed(source: str, symbols: dict[str, str]) -> str:
-    """Rename module-level names where they are defined and used; not fields, methods and locals of that name."""
+    """Rename module-level names where they are defined and used, not fields and locals of that name."""
     if not symbols:
         return source
     offsets = Offsets(source)
