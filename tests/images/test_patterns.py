@@ -4,6 +4,7 @@ import re
 
 import pytest
 from tests.images.cases import TODAY, Case, case, cases, everything, project_of
+from tests.images.contexts import FAULTY
 from tests.images.seeded import FAULTS, WARNED
 from tests.images.test_steps_that_fail import BROKEN, LIKELY
 
@@ -31,7 +32,7 @@ def test_all_patterns_have_a_rule_and_at_least_one_broken_image() -> None:
     assert numbers == set(range(1, max(numbers) + 1))
     assert len({one.id for one in PATTERNS}) == len(PATTERNS)
     tested = {one.finding for one in cases()} | {one.id for one in (*FAULTS, *WARNED)}
-    tested |= {finding for finding, _ in (*BROKEN, *LIKELY)}
+    tested |= {finding for finding, _ in (*BROKEN, *LIKELY)} | {finding for finding, _ in FAULTY.values()}
     assert tested >= {one.id for one in PATTERNS} - {"runs-as-root", "excluded-from-context"}
 
 

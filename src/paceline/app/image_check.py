@@ -27,6 +27,7 @@ _PATTERNS = (
 _MOST_BYTES = 1_000_000
 _NOT_ENTERED = (".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages")
 _DEEPEST, _MOST_FILES = 4, 20_000
+_CODE, _MOST_CODE = (".py", ".sh"), 500
 
 
 def load_project(folder: Path, dockerfile: Path | None = None, requirements: Sequence[Path] = ()) -> Project:
@@ -46,7 +47,33 @@ def load_project(folder: Path, dockerfile: Path | None = None, requirements: Seq
     for path in (*wanted, *filter(_is_readable, _beside(folder)), *_named(folder, name, text)):
         _add(found, folder, path, is_wanted=path in wanted)
     names = frozenset(one.name for one in folder.iterdir()).union(_secret_files(folder))
-    return Project(files=tuple(found.values()), dockerfile=name, names=names)
+    listed = _listed(folder)
+    code = [one for one in sorted(listed or ()) if one.endswith(_CODE) and one not in found]
+    return Project(
+        files=tuple(found.values()),
+        dockerfile=name,
+        names=names,
+        code=tuple(_code(folder, code[:_MOST_CODE])),
+        paths=listed,
+        runnable=None if listed is None else frozenset(o for o in listed if os.access(folder / o, os.X_OK)),
+    )
+
+
+def _listed(folder: Path) -> frozenset[str] | None:
+    """Every file below the folder; None for a context that is too large to list."""
+    found: set[str] = set()
+    for here, folders, files in os.walk(folder):
+        folders[:] = [one for one in folders if one not in _NOT_ENTERED]
+        found |= {_name(Path(here) / name, folder) for name in files}
+        if len(found) > _MOST_FILES:
+            return None
+    return frozenset(found)
+
+
+def _code(folder: Path, paths: Sequence[str]) -> Iterator[Source]:
+    for path in paths:
+        if _is_readable(folder / path):
+            yield Source(path, _text(folder / path))
 
 
 def write_project(folder: Path, before: Project, after: Project) -> list[Path]:

@@ -25,17 +25,26 @@ class Project:
     """`files` holds the Dockerfile, every requirement and constraint file, and .dockerignore, if there.
 
     `names` are the other paths of the build context that are known to exist; their text is not looked at.
+    `code` holds the scripts and Python files of the context: they are read, and never changed. `paths` is
+    every file of the context, or None where the list is not complete.
     """
 
     files: tuple[Source, ...]
     dockerfile: str = DOCKERFILE
     names: frozenset[str] = frozenset()
+    code: tuple[Source, ...] = ()
+    paths: frozenset[str] | None = None
+    runnable: frozenset[str] | None = None  # those of `paths` that may be executed; None: not known
 
     def has(self, path: str) -> bool:
         return any(one.path == path for one in self.files)
 
     def text(self, path: str) -> str:
         return next(one.text for one in self.files if one.path == path)
+
+    def code_text(self, path: str) -> str | None:
+        """The text of a script or a Python file; None where it is not known."""
+        return next((one.text for one in (*self.code, *self.files) if one.path == path), None)
 
     def with_text(self, path: str, text: str) -> "Project":
         """The same project with this text under this path, changed or added."""

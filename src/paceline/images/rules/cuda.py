@@ -69,6 +69,10 @@ def cuda_major(place: Place) -> Iterator[Finding]:
     if base.family != "cuda" or base.cuda is None or torch is None or torch.installed not in place.own:
         return
     wheel = torch.cuda
+    asked = torch.installed.asked
+    if wheel is None and torch.build is None and not asked.specifier and base.cuda.major == 11:
+        yield from _newest_on_11(place)
+        return
     if wheel is None:
         if torch.pin is not None and torch.row is None and torch.build is None:
             yield _unknown(place)
@@ -93,6 +97,21 @@ def cuda_major(place: Place) -> Iterator[Finding]:
         another_base(place, f"{base.name}:{tag}") if tag and builder else (),
         level=Level.PROBLEM if builder else Level.WARNING if base.flavour == "devel" else Level.NOTE,
     )
+
+
+def _newest_on_11(place: Place) -> Iterator[Finding]:
+    """torch without a version is the newest, which was built with a later CUDA."""
+    newest, builder = matrix().newest, _compiled_here(place)
+    assert place.torch is not None, "asked for by cuda_major, which has looked"
+    if builder:
+        yield MAJOR.found(
+            place,
+            place.torch.installed.asked,
+            f"the newest torch was built with CUDA {newest.cuda}, and the base has {place.base.cuda}: "
+            f"{builder} is compiled here, and `the detected CUDA version mismatches`",
+            f"FROM {place.base.reference}; {place.torch.installed.asked.text} without a version",
+            f"pin a torch from {catalog().index}/cu118, or use a base with CUDA 12",
+        )
 
 
 def _compiled_here(place: Place) -> str:

@@ -1,5 +1,6 @@
 """Rules about packages that are compiled against CUDA and torch, when installed or when run (8, 9, 32)."""
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
@@ -545,6 +546,11 @@ def triton_without_compiler(place: Place) -> Iterator[Finding]:
     asked = next((one for one in place.installed if one.asked.name in _RUN_TRITON), None)
     torch = place.find("torch")
     compiles = re.search(r"torch[._-]?compile\b|--compile\b|inductor", said, re.I) is not None
+    # At the beginning of a line of the program itself: neither optional nor inside of a branch.
+    code = [one.text for one in place.project.code if posixpath.basename(one.path) in said]
+    compiles |= any(
+        re.search(r"^(?:\w+ = )?\w+ ?= ?torch\.compile\(|^@torch\.compile", text, re.M) for text in code
+    )
     if asked is None and (torch is None or not compiles):
         return
     one = asked or torch

@@ -1,6 +1,6 @@
 """Rules about files that a step reads: where the steps before it have put them (29).
 
-`_Files` follows a stage from its first instruction and keeps every path that may exist by then: the goals of
+`Files` follows a stage from its first instruction and keeps every path that may exist by then: the goals of
 COPY and ADD, cloned repositories, downloads. Behind a program that may write anywhere, and on a base that may
 hold a project of its own, a file is missed only where a later COPY of the same stage brings it.
 """
@@ -14,6 +14,7 @@ from itertools import pairwise
 from paceline.images.dockerfile import Instruction
 from paceline.images.installs import conditional_commands
 from paceline.images.project import Finding, Level
+from paceline.images.rules.context import copied_files, needed_files
 from paceline.images.rules.pattern import Pattern
 from paceline.images.shell import Command, substituted
 from paceline.images.view import Place
@@ -31,13 +32,7 @@ SEVERAL = Pattern(
     fix="only reported: `/` at the end",
     level=Level.WARNING,
 )
-NO_SCRIPT = Pattern(
-    number=29,
-    id="script-not-copied",
-    what="ENTRYPOINT or CMD runs a script that is not among the files copied to that folder.",
-    fix="only reported: COPY it, or the name of the one that is there",
-)
-PATTERNS = (NO_FILE, SEVERAL, NO_SCRIPT)
+PATTERNS = (NO_FILE, SEVERAL)
 # Images of frameworks and systems: they hold no project of a user's.
 _PUBLIC = re.compile(
     r"^(?:nvcr\.io/nvidia/|rayproject/|huggingface/transformers-|tensorflow/tensorflow|rocm/|intel/|mambaorg/"
@@ -47,7 +42,7 @@ _PUBLIC = re.compile(
 _FOLDERS = {"python": "/", "debian": "/", "ubuntu": "/", "cuda": "/", "pytorch": "/workspace", "conda": "/"}
 _OF_THE_BASE = "/..."  # the working folder of a base that is not known
 # Folders that a base fills, or that programs write to.
-_OF_THE_SYSTEM = re.compile(
+OF_THE_SYSTEM = re.compile(
     r"^/(?:usr(?!/src)|etc|bin|sbin|lib\d*|var|dev|proc|sys|run|opt/conda|boot|media|mnt)(?:/|$)"
 )
 _FILE_ENDING = re.compile(
@@ -122,7 +117,7 @@ _HARMLESS = frozenset(
 
 
 @dataclass(slots=True)
-class _Files:
+class Files:
     """What may exist at one point of a stage."""
 
     folder: str | None  # the working folder; None: not known
@@ -131,6 +126,7 @@ class _Files:
     made: set[str] = field(default_factory=set)  # folders that exist, perhaps empty
     is_open: bool = False  # a program may have written anywhere
     is_base_known: bool = True
+    origin: dict[str, str] = field(default_factory=dict)  # path in the image: path in the context
 
     def may_hold(self, path: str) -> bool:
         if not self.is_base_known:  # its working folder may be the goal of any COPY
@@ -147,31 +143,65 @@ def _is_within(path: str, folder: str) -> bool:
     return path == folder or folder == "/" or path.startswith(f"{folder}/")
 
 
+def followed(
+    place: Place,
+) -> Iterator[tuple[Instruction, Files, tuple[Command, str, bool] | None]]:
+    """Each step of a stage with what may exist behind it, and what its RUN reads and does not find."""
+    files = Files(
+        folder=_FOLDERS.get(place.base.family, _OF_THE_BASE), is_base_known=place.base.family in _FOLDERS
+    )
+    for step in place.steps:
+        values = place.docker.variables(place.stage, step.first)
+        lost = None
+        match step.word:
+            case "WORKDIR" if step.values:
+                files.folder = joined(files.folder, substituted(step.values[0].strip("\"'"), values))
+                files.made |= {files.folder} if files.folder else set()
+            case "COPY" | "ADD" if len(step.values) >= 2:
+                copy(files, step, values, place)
+            case "RUN":
+                lost = _run(files, step, values)
+        yield step, files, lost
+
+
 def file_not_copied(place: Place) -> Iterator[Finding]:
     if any(step.word == "ONBUILD" for step in place.steps):
         return
-    files = _Files(
-        folder=_FOLDERS.get(place.base.family, _OF_THE_BASE), is_base_known=place.base.family in _FOLDERS
-    )
-    is_public = files.is_base_known or _PUBLIC.match(place.base.name) is not None
-    for step in place.steps:
-        values = place.docker.variables(place.stage, step.first)
-        match step.word:
-            case "WORKDIR" if step.values:
-                files.folder = _joined(files.folder, substituted(step.values[0].strip("\"'"), values))
-                files.made |= {files.folder} if files.folder else set()
-            case "COPY" | "ADD" if len(step.values) >= 2:
-                _copy(files, step, values)
-            case "RUN":
-                lost = _run(files, step, values)
-                if lost is None or id(step) not in place.own_steps:
-                    continue
-                command, path, was_open = lost
-                is_certain = files.is_base_known if command.texts[0] == "cd" else is_public
-                if (is_certain and not was_open) or _is_brought_later(place, step, command, path):
-                    yield _finding(place, step, command, path)
-                    return
-    yield from _lost_script(place, files)
+    is_public = place.base.family in _FOLDERS or _PUBLIC.match(place.base.name) is not None
+    for step, files, lost in followed(place):
+        if id(step) not in place.own_steps:
+            continue
+        if lost is None:
+            yield from _needed_by_pip(place, step, files)
+            continue
+        command, path, was_open = lost
+        is_certain = files.is_base_known if command.texts[0] == "cd" else is_public
+        if (is_certain and not was_open) or _is_brought_later(place, step, command, path):
+            yield _finding(place, step, command, path)
+            return
+
+
+def _needed_by_pip(place: Place, step: Instruction, files: Files) -> Iterator[Finding]:
+    """Files that a requirements file names, and those that building the project reads."""
+    if step.word != "RUN" or files.is_open or files.folder is None or any("mount" in f for f in step.flags):
+        return
+    if any(command.texts[0] in ("cd", "pushd") for command in step.commands):
+        return
+    for by in [one for one in place.commands_of_pip if one.instruction is step]:
+        wanted = [(files.folder, one) for one in needed_files(place, by)]
+        if posixpath.join(files.folder, "pyproject.toml") not in files.exact:
+            wanted = []
+        for said in by.values("requirement"):
+            path = joined(files.folder, said)
+            file = place.file_named(place.path_in_context(by, said))
+            if path in files.exact and file is not None:
+                named = [o.value for o in file.options if o.name in ("requirement", "constraint")]
+                wanted += [(posixpath.dirname(path or "/"), one) for one in named if "://" not in one]
+        for folder, names in wanted:
+            paths = [joined(folder, name) for name in names.split("|")]
+            if not any(path is None or files.may_hold(path) for path in paths):
+                yield _finding(place, step, by.command, paths[0] or "")
+                return
 
 
 def _finding(place: Place, step: Instruction, command: Command, path: str) -> Finding:
@@ -188,7 +218,7 @@ def _finding(place: Place, step: Instruction, command: Command, path: str) -> Fi
     )
 
 
-def _joined(folder: str | None, path: str) -> str | None:
+def joined(folder: str | None, path: str) -> str | None:
     """The absolute path; None where a variable or an unknown folder decides."""
     path = path.strip("\"'")
     if "$" in path or "~" in path or "*" in path or "`" in path:
@@ -198,14 +228,20 @@ def _joined(folder: str | None, path: str) -> str | None:
     return posixpath.normpath(posixpath.join(folder or "/", path)).replace("//", "/")
 
 
-def _copy(files: _Files, step: Instruction, values: Mapping[str, str]) -> None:
+def copy(files: Files, step: Instruction, values: Mapping[str, str], place: Place) -> None:
+    """Add what COPY or ADD brings: file by file where the context is known."""
     written = substituted(step.values[-1], values)
-    goal = _joined(files.folder, written)
+    goal = joined(files.folder, written)
     if goal is None:
         files.is_open = True
         return
     for source in step.values[:-1]:
         tail = source.rstrip("/").rpartition("/")[2]
+        brought = None if step.flag("from") is not None else copied_files(place, substituted(source, values))
+        if brought is not None:
+            into = written.endswith(("/", ".")) or len(step.values) > 2
+            _bring(files, goal, brought, into_folder=into)
+            continue
         is_file = _FILE_ENDING.search(tail) is not None or tail in (
             "Makefile",
             "LICENSE",
@@ -222,14 +258,25 @@ def _copy(files: _Files, step: Instruction, values: Mapping[str, str]) -> None:
         files.made.add(goal)
 
 
-def _run(files: _Files, step: Instruction, values: Mapping[str, str]) -> tuple[Command, str, bool] | None:
+def _bring(files: Files, goal: str, brought: Mapping[str, str], *, into_folder: bool) -> None:
+    """`brought`: path below the goal, path in the context; a single file may take the goal's own name."""
+    for below, path in brought.items():
+        named = [posixpath.join(goal, below)]
+        named += [goal] if below == posixpath.basename(path) and len(brought) == 1 and not into_folder else []
+        files.exact |= set(named)
+        files.origin |= dict.fromkeys(named, path)
+    files.made.add(goal)
+
+
+def _run(files: Files, step: Instruction, values: Mapping[str, str]) -> tuple[Command, str, bool] | None:
     """Follow the commands of a RUN; the first that reads what was not seen, and whether all was seen."""
-    if step.is_json or any("bind" in flag for flag in step.flags) or "<<" in step.values[0]:
+    if step.is_json or "<<" in step.values[0]:
         files.is_open = True
         return None
     outside, found = files.folder, None
     maybe = conditional_commands(step)
     is_tolerant = "||" in step.values[0] or "pushd" in step.values[0] or "(" in step.values[0]
+    is_tolerant |= any("bind" in flag for flag in step.flags)
     for command in step.commands:
         texts = tuple(substituted(word, values) for word in command.texts)
         texts = texts[1:] if texts[0] in ("exec", "sudo", "time") and len(texts) > 1 else texts
@@ -245,18 +292,18 @@ def _run(files: _Files, step: Instruction, values: Mapping[str, str]) -> tuple[C
     return found
 
 
-def _lost_folder(files: _Files, path: str) -> str | None:
-    goal = _joined(files.folder, path)
+def _lost_folder(files: Files, path: str) -> str | None:
+    goal = joined(files.folder, path)
     if goal is None or goal == "/" or re.match(r"^/(?:tmp|root|home|opt|srv|workspace)$", goal):
         return None
-    return None if _OF_THE_SYSTEM.match(goal) or files.may_be_folder(goal) else goal
+    return None if OF_THE_SYSTEM.match(goal) or files.may_be_folder(goal) else goal
 
 
-def _reads(files: _Files, texts: tuple[str, ...]) -> list[str]:
+def _reads(files: Files, texts: tuple[str, ...]) -> list[str]:
     """The files that a command must find, as absolute paths."""
     program, behind = texts[0], texts[1:]
     wanted: list[str] = []
-    if _IN_ENVIRONMENT.match(program) and not files.may_hold(_joined(files.folder, program) or ""):
+    if _IN_ENVIRONMENT.match(program) and not files.may_hold(joined(files.folder, program) or ""):
         wanted.append(program)
     elif "install" in texts and (_PIP.match(program) or program == "uv" or behind[:2] == ("-m", "pip")):
         wanted += [value for option, value in pairwise(texts) if option in ("-r", "--requirement")]
@@ -287,33 +334,33 @@ def _reads(files: _Files, texts: tuple[str, ...]) -> list[str]:
     paths = [
         _alternative(files, one) for one in wanted if "://" not in one and not one.startswith(("<", "-"))
     ]
-    return [path for path in paths if path is not None and not _OF_THE_SYSTEM.match(path)]
+    return [path for path in paths if path is not None and not OF_THE_SYSTEM.match(path)]
 
 
-def _alternative(files: _Files, wanted: str) -> str | None:
+def _alternative(files: Files, wanted: str) -> str | None:
     """The absolute path; of several names the first that may be there, or the first."""
-    paths = [_joined(files.folder, name) for name in wanted.split("|")]
+    paths = [joined(files.folder, name) for name in wanted.split("|")]
     there = [path for path in paths if path is not None and files.may_hold(path)]
     return there[0] if there else paths[0]
 
 
-def _effect(files: _Files, texts: tuple[str, ...]) -> None:
+def _effect(files: Files, texts: tuple[str, ...]) -> None:
     """What a command adds, or that it may have added anything."""
     program = texts[0].rpartition("/")[2]
     words = [word for word in texts[1:] if not word.startswith("-")]
     if program == "cd":
-        files.folder = _joined(files.folder, words[0]) if len(words) == 1 else None
+        files.folder = joined(files.folder, words[0]) if len(words) == 1 else None
         files.is_open |= files.folder is None
     elif program == "mkdir":
-        files.made |= {path for word in words if (path := _joined(files.folder, word)) is not None}
+        files.made |= {path for word in words if (path := joined(files.folder, word)) is not None}
         files.is_open |= any("$" in word or "{" in word for word in words)
     elif program == "git":
         _cloned(files, words)
     elif program in ("wget", "curl"):
         files.below |= {files.folder or "/"}
-        files.below |= {p for word in words if "://" not in word and (p := _joined(files.folder, word))}
+        files.below |= {p for word in words if "://" not in word and (p := joined(files.folder, word))}
     elif _PYTHON.match(program) and texts[1:2] == ("-m",) and texts[2:3] in (("venv",), ("ensurepip",)):
-        files.below |= {path for word in words[1:] if (path := _joined(files.folder, word)) is not None}
+        files.below |= {path for word in words[1:] if (path := joined(files.folder, word)) is not None}
         files.is_open |= any("$" in word for word in words)
     elif _PIP.match(program) or (_PYTHON.match(program) and texts[1:3] == ("-m", "pip")):
         files.is_open |= any(word in ("download", "wheel") for word in words)
@@ -322,15 +369,15 @@ def _effect(files: _Files, texts: tuple[str, ...]) -> None:
     elif program not in _HARMLESS:
         files.is_open = True
     elif program in ("uv", "poetry", "pdm", "conda", "mamba", "micromamba"):
-        named = {path for word in words if (path := _joined(files.folder, word)) is not None}
+        named = {path for word in words if (path := joined(files.folder, word)) is not None}
         files.below |= named | {posixpath.join(files.folder or "/", ".venv")}
         files.below |= {files.folder or "/"} if words[:1] in (["init"], ["new"]) else set()
     goals = [goal for sign, goal in pairwise(texts) if sign in (">", ">>")]
     goals += [word.lstrip("0123456789>") for word in texts if re.match(r"^\d?>", word)]
-    files.exact |= {path for goal in goals if goal and (path := _joined(files.folder, goal)) is not None}
+    files.exact |= {path for goal in goals if goal and (path := joined(files.folder, goal)) is not None}
 
 
-def _cloned(files: _Files, words: list[str]) -> None:
+def _cloned(files: Files, words: list[str]) -> None:
     if not words or words[0] != "clone":
         files.is_open |= bool(words) and words[0] in (
             "checkout",
@@ -347,7 +394,7 @@ def _cloned(files: _Files, words: list[str]) -> None:
         return
     behind = words[address + 1 :]
     name = re.sub(r"\.git$", "", words[address].rstrip("/")).rpartition("/")[2]
-    goal = _joined(files.folder, behind[-1] if behind else name)
+    goal = joined(files.folder, behind[-1] if behind else name)
     if goal is None:
         files.is_open = True
     else:
@@ -378,43 +425,6 @@ def _brings(step: Instruction, name: str) -> bool:
     """COPY of this file, of the whole context or of a pattern that may match it."""
     tails = [posixpath.basename(source.rstrip("/")) for source in step.values[:-1]]
     return any(tail in (name, ".", "") or "*" in tail or "$" in tail for tail in tails)
-
-
-_RUNS_SCRIPT = re.compile(r"(?:^|/)(?:python[\d.]*|bash|sh|torchrun|deepspeed|accelerate|uv|conda|env|exec)$")
-
-
-def _lost_script(place: Place, files: _Files) -> Iterator[Finding]:
-    """The script that the container starts with; only where its neighbours are copied one by one."""
-    steps = {step.word: step for step in place.steps if step.word in ("ENTRYPOINT", "CMD") and step.values}
-    step = steps.get("ENTRYPOINT") or steps.get("CMD")
-    if step is None or not place.is_last or files.is_open or id(step) not in place.own_steps:
-        return
-    if any(one.word == "VOLUME" for one in place.steps):
-        return
-    words = list(step.values) if step.is_json else step.values[0].split()
-    script = next((word for word in words if re.fullmatch(r"[\w./-]+\.(?:py|sh)", word)), "")
-    at = words.index(script) if script else 0
-    is_program = at == 0 or (_RUNS_SCRIPT.search(words[0]) is not None and not words[at - 1].startswith("--"))
-    if not script or not is_program or "-m" in words[:at] or "-c" in words[:at]:
-        return
-    path = _joined(files.folder, script)
-    if path is None or _OF_THE_SYSTEM.match(path) or files.may_hold(path):
-        return
-    ending = posixpath.splitext(script)[1]
-    beside = sorted(
-        one
-        for one in files.exact
-        if posixpath.dirname(one) == posixpath.dirname(path) and one.endswith(ending)
-    )
-    if not beside:
-        return  # the code may be mounted when the container starts
-    yield NO_SCRIPT.found(
-        place,
-        step,
-        f"the container starts with {path}, which no step has put there: `No such file or directory`",
-        f"{step.word} {' '.join(words)}"[:120],
-        f"COPY it, or start {posixpath.basename(beside[0])}",
-    )
 
 
 def several_sources(place: Place) -> Iterator[Finding]:

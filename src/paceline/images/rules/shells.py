@@ -171,7 +171,7 @@ def not_in_sh(place: Place) -> Iterator[Finding]:
     for step in place.stage.instructions:
         if step.word != "RUN" or not step.values or not runs_dash(place, step):
             continue
-        found = _bash_command(place, step) or _bash_syntax(step.values[0])
+        found = _bash_command(place, step) or bash_syntax(step.values[0])
         if found is None:
             continue
         name, answer, is_silent, edits = found
@@ -202,7 +202,7 @@ def _bash_command(place: Place, step: Instruction) -> tuple[str, str, bool, tupl
     return None
 
 
-def _bash_syntax(text: str) -> tuple[str, str, bool, tuple[Edit, ...]] | None:
+def bash_syntax(text: str) -> tuple[str, str, bool, tuple[Edit, ...]] | None:
     if re.search(r"\b(?:ba|z)sh\s+-\w*c\b", text):
         return None  # the text inside is that shell's
     bare, expanded = _outside_quotes(text)
