@@ -1,7 +1,7 @@
 """Images with their build context: `FAULTY` has one fault each, `SOUND` none.
 
-The faults lie between a Dockerfile and its context, or in what the container gets when it starts. They are kept
-in tests/fixtures/images/contexts.yaml: name, the finding it must lead to, and the files.
+The faults lie between a Dockerfile and its context, or in what the container gets when it starts. They are
+kept in tests/fixtures/images/contexts.yaml: name, the finding it must lead to, and the files.
 """
 
 from pathlib import Path

@@ -306,7 +306,8 @@ def unset_variable(place: Place) -> Iterator[Finding]:
         if by.instruction not in _own_steps(place) or by.instruction.is_json:
             continue
         values = place.environment(by)
-        declared = {n for s in place.steps if s.word == "ARG" for n in argument_values(s)}
+        before = [s for s in place.steps if s.word == "ARG" and s.first < by.instruction.first]
+        declared = {n for s in before for n in argument_values(s)}
         line = " ".join(word for c in by.instruction.commands for word in c.texts)
         for word in by.command.words:
             found = re.search(r"[<>=]=\$\{?(\w+)\}?$", word.text)

@@ -527,6 +527,14 @@ def _is_all_known(place: Place, one: Installed) -> bool:
     return not unread and not copies and place.are_packages_known and not place.has_conditional
 
 
+def _purges(place: Place) -> Iterator[tuple[str, ...]]:
+    """The words of apt-get purge and remove."""
+    for step in place.steps:
+        for command in step.commands:
+            if command.texts[0] in ("apt-get", "apt") and {"purge", "remove"} & set(command.texts[1:4]):
+                yield command.texts
+
+
 def triton_without_compiler(place: Place) -> Iterator[Finding]:
     base = place.base
     if (
@@ -535,12 +543,15 @@ def triton_without_compiler(place: Place) -> Iterator[Finding]:
         or base.family not in ("cuda", "python", "debian", "ubuntu", "pytorch")
     ):
         return
-    there = place.system_packages
+    purged = {w for words in _purges(place) for w in words}
+    there = place.system_packages - purged
     if there & {"gcc", "g++", "build-essential", "clang", "gcc-11", "gcc-12", "gcc-13"} or place.has_conda:
         return
     if not place.are_packages_known or place.kind is Kind.CPU or place.base.system == "alpine":
         return
-    if "CC" in place.variables or any(re.search(r"gcc|clang|build-essential", word) for word in place.words):
+    if "CC" in place.variables or any(
+        re.search(r"gcc|clang|build-essential", word) for word in place.words if word not in purged
+    ):
         return
     said = " ".join(v for s in place.steps if s.word in ("CMD", "ENTRYPOINT", "ENV") for v in s.values)
     asked = next((one for one in place.installed if one.asked.name in _RUN_TRITON), None)

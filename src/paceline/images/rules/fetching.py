@@ -262,7 +262,28 @@ def removed_and_called(place: Place) -> Iterator[Finding]:
                 return
 
 
+def no_git_lfs(place: Place) -> Iterator[Finding]:
+    """`git lfs` is a program of its own."""
+    if place.base.family not in ("debian", "ubuntu", "cuda", "python") or not place.are_packages_known:
+        return
+    said = " ".join(value for step in place.steps for value in step.values)
+    if place.has_conda or re.search(r"git-lfs|git_lfs", said) or "git-lfs" in place.system_packages:
+        return
+    for step in place.stage.instructions:
+        bad = next((c for c in step.commands if c.texts[:2] == ("git", "lfs")), None)
+        if bad is not None and id(bad) not in conditional_commands(step) and "||" not in step.values[0]:
+            yield NO_PROGRAM.found(
+                place,
+                step,
+                "no step installs git-lfs: `git: 'lfs' is not a git command`",
+                " ".join(bad.texts[:4]),
+                "install git-lfs before it",
+            )
+            return
+
+
 RULES = (
+    no_git_lfs,
     ppa_on_debian,
     driver_in_image,
     no_certificates,

@@ -180,6 +180,15 @@ def misspelt_system_package(place: Place) -> Iterator[Finding]:
     for step in place.stage.instructions:
         for one in system_installs(step):
             for word in one.packages if one.tool == "apt" else ():
+                if word.text.endswith(","):
+                    yield GONE.found(
+                        place,
+                        step,
+                        f"the comma is part of the name `{word.text}`: `Unable to locate package`",
+                        f"{word.text} on {place.base.reference}",
+                        "separate the packages by blanks alone",
+                    )
+                    continue
                 is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9.+-]+", word.text) is not None
                 is_short = len(word.text) < 8 or word.text.startswith(("python", "lib"))
                 meant = _NO_PACKAGE.get(

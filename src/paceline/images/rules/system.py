@@ -90,6 +90,19 @@ def apt_fails(place: Place) -> Iterator[Finding]:
                 r"\bapt(-get)?\b.*\bupdate\b|add-apt-repository|apt-add-repository|aptitude update", line
             ):
                 has_lists = True
+                if (
+                    id(step) in mine
+                    and not is_root_at(place, step)
+                    and "sudo" not in words
+                    and "||" not in line
+                ):
+                    yield APT.found(
+                        place,
+                        step,
+                        "apt-get runs as another user than root: `Permission denied`",
+                        " ".join(words[:6]),
+                        "run it before USER, or put `USER root` above it",
+                    )
             elif _installs_by_apt(words) and id(command) not in maybe:
                 yield from _apt_command(place, step, command, has_lists=has_lists, is_mine=id(step) in mine)
             elif words[0] == "rm" and "/var/lib/apt/lists" in line:

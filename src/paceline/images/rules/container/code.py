@@ -441,6 +441,8 @@ def deepspeed_without_nvcc(place: Place) -> Iterator[Finding]:
         return
     called = any("deepspeed" in words[:2] for words in start.commands)
     imported = any(name == "deepspeed" for _, name, _ in _imports(place, start))
+    if not called and not imported:
+        return
     if "DS_ACCELERATOR" in place.variables or any(
         s.flag("from") for s in place.steps if "cuda" in " ".join(s.values)
     ):
@@ -451,7 +453,6 @@ def deepspeed_without_nvcc(place: Place) -> Iterator[Finding]:
         f"deepspeed calls nvcc when it is imported, which {base.reference} has not: `nvcc: No such file`",
         f"{one.asked.text} on {base.reference}",
         "use the devel image, or install cuda-nvcc of the same CUDA",
-        level=Level.PROBLEM if called or imported else Level.WARNING,
     )
 
 

@@ -150,12 +150,11 @@ def _target(
     program = substituted(by.program[0].text, values)
     if by.values("target", "prefix", "root", "python") or "--user" in by.flags:
         return "elsewhere"
-    if (
-        by.command.words[0].text in ("conda", "mamba", "micromamba")
-        or place.has_conda
-        or by.tool in ("poetry", "pdm", "pipenv")
-    ):
+    is_conda = by.command.words[0].text in ("conda", "mamba", "micromamba") or place.has_conda
+    if is_conda or by.tool in ("pdm", "pipenv"):
         return None
+    if by.tool == "poetry":
+        return _poetry_target(place, state, active or values.get("VIRTUAL_ENV", ""), values, here)
     if "/bin/" in program and program.startswith("/"):
         folder = program.partition("/bin/")[0]
         return folder if folder in state.venvs else "system"
@@ -174,6 +173,31 @@ def _target(
         return chosen or (beside if beside in state.venvs else None)
     found = active or _on_path(path, state)
     return found if found and state.venvs.get(found, True) else "system"
+
+
+def _poetry_target(
+    place: Place, state: _State, chosen: str, values: dict[str, str], here: str | None
+) -> str | None:
+    """poetry makes an environment of its own, unless one is active or its configuration says no."""
+    said = " ".join(place.words)
+    if (
+        chosen
+        or _on_path(values.get("PATH", ""), state)
+        or any("poetry.toml" in v for v in place.project.names)
+    ):
+        return None
+    off = re.search(r"virtualenvs\.create false", said) or values.get("POETRY_VIRTUALENVS_CREATE") in (
+        "false",
+        "0",
+    )
+    if off:
+        return "system"
+    inside = "in-project true" in said or values.get("POETRY_VIRTUALENVS_IN_PROJECT") in ("true", "1")
+    folder = joined(here, ".venv") if inside else "/root/.cache/pypoetry/virtualenvs"
+    if folder is None or "virtualenvs.path" in said or "POETRY_VIRTUALENVS_PATH" in values:
+        return None
+    state.venvs.setdefault(folder, True)
+    return folder
 
 
 def other_environment(place: Place) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Rules about the user that a step or the container runs as: accounts, owners, homes (37)."""
 
+import posixpath
 import re
 from collections.abc import Iterator
 
@@ -146,6 +147,12 @@ def denied_in_build(place: Place) -> Iterator[Finding]:
         if c.texts[0] in ("chown", "chmod", "install")
     )
     chowned = any(step.flag("chown") is not None for step in place.steps)
+    folders = {
+        s.values[0].rstrip("/")
+        for s in place.steps
+        if s.word == "WORKDIR" and s.values and is_root_at(place, s) and not s.values[0].startswith("/home")
+    }
+    folders = {one for one in folders if one.startswith("/") and one not in opened}
     made = {word for s in place.steps if is_root_at(place, s) for c in s.commands for word in _venvs(c)}
     for step in place.stage.instructions:
         if step.word != "RUN" or is_root_at(place, step) or not step.values or "||" in step.values[0]:
@@ -158,7 +165,7 @@ def denied_in_build(place: Place) -> Iterator[Finding]:
             bad = ""
             if words[0] == "mkdir":
                 bad = next(
-                    (w for w in words[1:] if re.fullmatch(r"/[\w.-]+/?", w) and w.strip("/") not in ("tmp",)),
+                    (w for w in words[1:] if _is_roots(w, folders)),
                     "",
                 )
             by = next((one for one in place.pip if one.command is command), None)
@@ -181,6 +188,12 @@ def denied_in_build(place: Place) -> Iterator[Finding]:
                 "run it above USER, or give the folder to that user",
             )
             return
+
+
+def _is_roots(path: str, folders: set[str]) -> bool:
+    """A folder at the top, or directly in a working folder that root has made."""
+    at_top = re.fullmatch(r"/[\w.-]+/?", path) is not None and path.strip("/") != "tmp"
+    return at_top or (path.startswith("/") and posixpath.dirname(path.rstrip("/")) in folders)
 
 
 def _venvs(command: Command) -> list[str]:
