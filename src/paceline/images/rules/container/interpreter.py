@@ -160,11 +160,11 @@ def _target(
         return folder if folder in state.venvs else "system"
     if by.tool == "uv sync":
         chosen = values.get("UV_PROJECT_ENVIRONMENT", ".venv")
-        folder = joined(here, chosen)
-        if folder is None or values.get("UV_SYSTEM_PYTHON") or "--active" in by.flags:
+        inside = joined(here, chosen)
+        if inside is None or values.get("UV_SYSTEM_PYTHON") or "--active" in by.flags:
             return None
-        state.venvs.setdefault(folder, False)
-        return folder if not re.match(r"^/usr", folder) else "system"
+        state.venvs.setdefault(inside, False)
+        return inside if not re.match(r"^/usr", inside) else "system"
     if by.is_uv:
         if "--system" in by.flags or "UV_SYSTEM_PYTHON" in values:
             return "system"
@@ -247,8 +247,8 @@ def _run_by(place: Place, program: str, state: _State) -> str | None:
             return "/usr/bin/python3 of Debian"
         return "system" if folder in ("/usr", "/usr/local") else None
     if "/" in program:
-        folder = joined(state.folder, program.partition("/bin/")[0])
-        return folder if folder in state.venvs else None
+        near = joined(state.folder, program.partition("/bin/")[0])
+        return near if near in state.venvs else None
     exact = re.fullmatch(r"python(3\.\d+)", name)
     if (
         exact is not None
